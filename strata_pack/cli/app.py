@@ -1,0 +1,38 @@
+"""The command ``strata-pack``: which commands there are. Each lives in a module of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata_pack import __version__
+
+app = typer.Typer(
+    name="strata-pack",
+    help="Build and prove local-model packs whose tool calls never get lost.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"strata-pack {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Build and prove local-model packs whose tool calls never get lost."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

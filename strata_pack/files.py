@@ -1,0 +1,112 @@
+"""Files that appear whole or not at all, and their hashes.
+
+Everything the tool writes goes through a temporary name in the target's own folder, ``fsync`` and ``rename``, so that
+a crash at any moment leaves the old file or the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+
+CHUNK = 1 << 20
+
+
+def fsync_dir(folder: Path) -> None:
+    """Make renames inside ``folder`` durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """Turn "no space left", "read-only" and "permission denied" into one sentence about ``where``."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise EnvironmentFailure(
+                "no space left on the disk", where=where, remedy="free some and run again"
+            ) from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise EnvironmentFailure("cannot be written", where=where, remedy="check the permissions") from error
+        raise
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a binary file that becomes ``path`` when the block ends without an exception, and vanishes otherwise."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        fsync_dir(path.parent)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all."""
+    with atomic_writer(path) as file:
+        file.write(data)
+
+
+def dump_json(value: Any) -> bytes:
+    """Return ``value`` as the JSON this tool writes: UTF-8, two spaces, keys in the given order, one final newline."""
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Return the bytes of ``path``; ``BadInput`` if it is missing, not a file, or larger than ``limit`` bytes."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise BadInput("no such file", where=path) from None
+    except IsADirectoryError:
+        raise BadInput("is a folder, not a file", where=path) from None
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=path) from error
+    if len(data) > limit:
+        raise BadInput(f"is larger than {limit} bytes", where=path)
+    return data
+
+
+def sha256_file(path: Path) -> str:
+    """Return the SHA-256 of the file as lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
+
+
+def _digest(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(CHUNK):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def free_bytes(path: Path) -> int:
+    """Return the bytes free for us on the file system of ``path`` (which need not exist yet)."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free

@@ -1,0 +1,25 @@
+"""Where the data that ships with the tool lies: ``templates/`` and ``golden/``.
+
+In a source checkout they stand beside the package, in a wheel inside it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def data_dir(name: str) -> Path:
+    """Return the folder ``name`` ("templates" or "golden")."""
+    packaged = _PACKAGE / "_data" / name
+    return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def cache_dir() -> Path:
+    """Return the folder for things that can be made again (built runtimes, probes); ``STRATA_CACHE`` names another."""
+    base = os.environ.get("STRATA_CACHE")
+    if base:
+        return Path(base)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "strata-pack"
