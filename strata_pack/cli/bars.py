@@ -13,13 +13,13 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     ProgressColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.progress import Progress as RichProgress
 from rich.progress import Task as RichTask
-from rich.progress import TaskID
 from rich.text import Text
 
 from strata_pack.progress import Progress, Silent, Task
