@@ -1,0 +1,127 @@
+"""The manifest: what a pack is made of, from what, by what, and what was proved of it.
+
+``manifest.schema.json`` beside this file is the format; this module gives it types, reads, checks and writes it.
+Nothing in it depends on the time or on the machine's paths: the same inputs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from strata_pack.errors import BadInput
+from strata_pack.files import dump_json, read_bytes, write_atomic
+
+FORMAT = "strata-pack"
+VERSION = 1
+LIMIT = 64 << 20
+"""Bytes; a manifest lists every tensor, so a big mixture of experts reaches a few MB."""
+
+
+class FileEntry(TypedDict):
+    """One file: ``path`` with ``/`` inside the pack (or the source), ``size`` in bytes, ``sha256`` in hex."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class SourceEntry(TypedDict):
+    kind: Literal["file", "folder", "hub"]
+    repo: str | None
+    commit: str | None
+    files: list[FileEntry]
+
+
+class ModelEntry(TypedDict):
+    """``tensors`` maps each tensor's name to its ggml type; ``parameters`` counts elements."""
+
+    name: str
+    architecture: str
+    parameters: int
+    bits_per_weight: float
+    files: list[str]
+    tensors: dict[str, str]
+
+
+class RecipeEntry(TypedDict):
+    preset: str
+    text: str | None
+    options: dict[str, Any]
+    imatrix_sha256: str | None
+
+
+class QuantizerEntry(TypedDict):
+    library: str
+    version: str
+    sha256: str
+    probe_hash: str
+
+
+class TemplateEntry(TypedDict):
+    """``origin`` is "shipped", "file", "source" or "repaired"; ``replaced_sha256`` is what the source's GGUF held."""
+
+    id: str | None
+    sha256: str
+    origin: Literal["shipped", "file", "source", "repaired"]
+    replaced_sha256: str | None
+
+
+class GoldenEntry(TypedDict):
+    """``engines`` maps an engine's name to its version and counts."""
+
+    suite: str
+    sha256: str
+    cases: int
+    engines: dict[str, dict[str, Any]]
+
+
+class Manifest(TypedDict):
+    format: str
+    version: int
+    tool: str
+    source: SourceEntry
+    model: ModelEntry
+    recipe: RecipeEntry
+    quantizer: QuantizerEntry
+    template: TemplateEntry
+    golden: GoldenEntry | None
+    files: list[FileEntry]
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the manifest."""
+    value: dict[str, Any] = json.loads((Path(__file__).parent / "manifest.schema.json").read_bytes())
+    return value
+
+
+def check_manifest(value: Any, where: Path) -> Manifest:
+    """Return ``value`` as a manifest; ``BadInput`` says which field is wrong."""
+    import jsonschema
+
+    if isinstance(value, dict) and value.get("format") == FORMAT and value.get("version") not in (VERSION, None):
+        remedy = "use a newer strata-pack"
+        raise BadInput(f"manifest version {value['version']!r} is not supported", where=where, remedy=remedy)
+    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(value))
+    if error is not None:
+        place = "/".join(str(part) for part in error.absolute_path) or "top level"
+        raise BadInput(f"is not a valid manifest ({place}: {error.message[:200]})", where=where)
+    manifest: Manifest = value
+    return manifest
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read and check a manifest."""
+    try:
+        value = json.loads(read_bytes(path, LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=path) from None
+    return check_manifest(value, path)
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write ``manifest`` to ``path``, whole or not at all."""
+    write_atomic(path, dump_json(manifest))
