@@ -1,0 +1,53 @@
+"""The embedded llama.cpp server as a process of its own: ``python -m strata_pack.llama.child SETTINGS``.
+
+SETTINGS is a JSON object: ``params`` (attribute of ``xllamacpp.CommonParams`` -> value, dots for nested ones) and
+``ready`` (a file that receives the server's URL once the model is loaded). A crash of native code, an out-of-memory
+kill or a hang stays in this process; the log goes to standard error. Signals keep their default action: they end it at
+once, also in the middle of loading, and the kernel frees everything.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def _set(target: Any, name: str, value: Any) -> None:
+    *path, last = name.split(".")
+    for step in path:
+        target = getattr(target, step)
+    setattr(target, last, value)
+
+
+def serve(settings: dict[str, Any]) -> None:
+    """Load the model, tell the URL, and serve until a signal comes."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    for name, value in settings["params"].items():
+        _set(params, name, value)
+    server = xllamacpp.Server(params)
+    ready = Path(settings["ready"])
+    fresh = ready.with_suffix(".new")
+    fresh.write_text(server.listening_address, encoding="utf-8")
+    os.replace(fresh, ready)
+    while True:
+        signal.pause()
+
+
+def main() -> None:
+    """Serve what the settings say; status 1 and the library's own words on standard error if that fails."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        serve(json.loads(sys.argv[1]))
+    except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log
+        print(f"child: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""A typed client of a llama.cpp server, and of the OpenAI-compatible part of any other one.
+
+Nothing waits for ever: a request ends at its own time limit or at the deadline of the enclosing ``time_limit`` block,
+whichever comes first, also when the server drips one byte a minute. Requests that only ask (properties, rendering,
+tokens) are tried again when the connection breaks; generations are tried again only if the connection could not even be
+opened, because a second one would not be the same request.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from strata_pack.llama.answers import (
+    ChatReply,
+    Completion,
+    GarbledAnswer,
+    Props,
+    RequestRefused,
+    ServerGone,
+    ServerTimeout,
+)
+
+REQUEST_TIMEOUT = 300.0
+"""Seconds for one request, unless told otherwise."""
+
+ANSWER_LIMIT = 64 << 20
+"""Bytes of one answer; more is garbage."""
+
+LINE_LIMIT = 8 << 20
+"""Bytes of one event of a stream."""
+
+CONNECT_TRIES = 3
+RETRY_PAUSE = 0.2
+
+Message = Mapping[str, Any]
+
+
+class LlamaClient:
+    """One server at ``url``. Safe to use from several threads; ``close`` ends its connections."""
+
+    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = REQUEST_TIMEOUT) -> None:
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self._deadline: float | None = None
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # trust_env=False: a proxy of the environment must never see, or break, a request to a server on loopback.
+        self._http = httpx.Client(headers=headers, trust_env=False, limits=httpx.Limits(max_connections=64))
+
+    def close(self) -> None:
+        """Close the connections. The server goes on."""
+        self._http.close()
+
+    @contextmanager
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """Let no request inside the block, in any thread, run past ``seconds`` from now."""
+        before = self._deadline
+        wanted = time.monotonic() + seconds
+        self._deadline = wanted if before is None else min(wanted, before)
+        try:
+            yield
+        finally:
+            self._deadline = before
+
+    # What the server is
+
+    def health(self) -> bool:
+        """Return whether the server says that it is ready (``GET /health``)."""
+        try:
+            self._json("GET", "/health", timeout_s=5.0)
+        except (RequestRefused, ServerGone, ServerTimeout, GarbledAnswer):
+            return False
+        return True
+
+    def props(self) -> Props:
+        """Return what the server loaded (``GET /props``, llama.cpp only)."""
+        return Props.from_dict(self._json("GET", "/props"))
+
+    def models(self) -> list[str]:
+        """Return the ids of the models that the server offers (``GET /v1/models``)."""
+        data = self._json("GET", "/v1/models").get("data")
+        if not isinstance(data, list):
+            raise GarbledAnswer('there is no "data" in the list of models', where=self.url)
+        return [entry["id"] for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+
+    # From messages to a prompt, from text to tokens
+
+    def apply_template(self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **extra: Any) -> str:
+        """Return the prompt the server makes of ``messages`` (``POST /apply-template``, llama.cpp only).
+
+        ``extra`` goes into the body as it is: ``chat_template_kwargs={...}``, ``add_generation_prompt``, ...
+        Raises ``RequestRefused`` with the template's own message when the template refuses the conversation.
+        """
+        body: dict[str, Any] = {"messages": list(messages), **extra}
+        if tools is not None:
+            body["tools"] = list(tools)
+        prompt = self._json("POST", "/apply-template", body, safe=True).get("prompt")
+        if not isinstance(prompt, str):
+            raise GarbledAnswer('there is no "prompt" in the answer to /apply-template', where=self.url)
+        return prompt
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
+        """Return the token ids of ``text`` (``POST /tokenize``, llama.cpp only).
+
+        ``parse_special``: whether the text of a control token becomes that token, as in a prompt.
+        """
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        tokens = self._json("POST", "/tokenize", body, safe=True).get("tokens")
+        if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+            raise GarbledAnswer('there is no list of "tokens" in the answer to /tokenize', where=self.url)
+        return tokens
+
+    # Generating
+
+    def completion(self, prompt: str | Sequence[int], **options: Any) -> Completion:
+        """Generate after ``prompt`` and return the whole answer (``POST /completion``, llama.cpp only).
+
+        ``options`` are llama.cpp's own (``n_predict``, ``grammar``, ``seed``, ``cache_prompt``, ...) and ``timeout_s``.
+        """
+        timeout_s = options.pop("timeout_s", None)
+        body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt)}
+        return Completion.from_dict(self._json("POST", "/completion", body, timeout_s=timeout_s))
+
+    def stream_completion(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Completion]:
+        """Generate after ``prompt`` and yield the chunks as they come; the last one has ``stop`` and the timings."""
+        timeout_s = options.pop("timeout_s", None)
+        body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt), "stream": True}
+        last = False
+        for event in self._events("/completion", body, timeout_s=timeout_s):
+            chunk = Completion.from_dict(event)
+            last = last or chunk.stop
+            yield chunk
+        if not last:
+            raise ServerGone("the stream ended before the answer did", where=f"{self.url}/completion")
+
+    def chat_completion(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
+    ) -> ChatReply:
+        """Ask for one chat reply and return it whole (``POST /v1/chat/completions``, any OpenAI-compatible server)."""
+        timeout_s = options.pop("timeout_s", None)
+        body = _chat_body(messages, tools, options)
+        return ChatReply.from_dict(self._json("POST", "/v1/chat/completions", body, timeout_s=timeout_s))
+
+    def stream_chat(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
+    ) -> Iterator[Mapping[str, Any]]:
+        """Ask for one chat reply and yield its chunks as the server sends them."""
+        timeout_s = options.pop("timeout_s", None)
+        body = {**_chat_body(messages, tools, options), "stream": True}
+        yield from self._events("/v1/chat/completions", body, timeout_s=timeout_s)
+
+    # The wire
+
+    def _remaining(self, end: float, path: str) -> float:
+        deadline = end if self._deadline is None else min(end, self._deadline)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise ServerTimeout("no answer within the time limit", where=self.url + path)
+        return left
+
+    def _alive(self) -> bool:
+        """Whether trying again can help; a server process of ours knows better."""
+        return True
+
+    @contextmanager
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None, *, end: float, tries: int
+    ) -> Iterator[httpx.Response]:
+        """Open one request, again after a refused connection, and yield the response with its body unread."""
+        content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        for attempt in range(tries):
+            left = self._remaining(end, path)
+            request = self._http.build_request(
+                method, self.url + path, content=content, headers=headers, timeout=httpx.Timeout(left)
+            )
+            try:
+                response = self._http.send(request, stream=True)
+            except httpx.ConnectError as error:
+                if attempt + 1 == tries or not self._alive():
+                    raise self._gone(path, error) from error
+                time.sleep(min(RETRY_PAUSE, self._remaining(end, path)))
+            except httpx.TimeoutException as error:
+                raise ServerTimeout("no answer within the time limit", where=self.url + path) from error
+            except httpx.HTTPError as error:
+                raise self._gone(path, error) from error
+            else:
+                try:
+                    yield response
+                finally:
+                    response.close()
+                return
+
+    def _gone(self, path: str, error: Exception) -> ServerGone:
+        return ServerGone(
+            f"the connection to the server failed ({error or type(error).__name__})", where=self.url + path
+        )
+
+    def _bytes(self, response: httpx.Response, path: str, end: float) -> Iterator[bytes]:
+        """Yield the body in pieces, within the deadline and the size limit."""
+        size = 0
+        try:
+            for piece in response.iter_bytes():
+                size += len(piece)
+                if size > ANSWER_LIMIT:
+                    raise GarbledAnswer(f"the answer is larger than {ANSWER_LIMIT} bytes", where=self.url + path)
+                yield piece
+                self._remaining(end, path)
+        except httpx.TimeoutException as error:
+            raise ServerTimeout("no answer within the time limit", where=self.url + path) from error
+        except httpx.HTTPError as error:
+            raise self._gone(path, error) from error
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+        safe: bool = False,
+    ) -> dict[str, Any]:
+        """Send one request and return the JSON object it is answered with. ``safe``: may be sent twice."""
+        end = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        again = 2 if safe or method == "GET" else 1
+        for attempt in range(again):
+            try:
+                with self._send(method, path, body, end=end, tries=CONNECT_TRIES) as response:
+                    raw = b"".join(self._bytes(response, path, end))
+                    status = response.status_code
+                break
+            except ServerGone:
+                if attempt + 1 == again or not self._alive():
+                    raise
+        if status != 200:
+            raise RequestRefused(status, refusal_message(raw), where=self.url + path)
+        return _object(raw, self.url + path)
+
+    def _events(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None) -> Iterator[dict[str, Any]]:
+        """Send one request and yield the JSON objects of its server-sent events, up to ``[DONE]`` or the end."""
+        end = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        where = self.url + path
+        with self._send("POST", path, body, end=end, tries=CONNECT_TRIES) as response:
+            if response.status_code != 200:
+                raw = b"".join(self._bytes(response, path, end))
+                raise RequestRefused(response.status_code, refusal_message(raw), where=where)
+            for line in _lines(self._bytes(response, path, end), where):
+                name, _, data = line.partition(b":")
+                if name == b"error":
+                    raise RequestRefused(500, refusal_message(data), where=where)
+                if name != b"data":
+                    continue  # comments and event names carry nothing here
+                if data.strip() == b"[DONE]":
+                    return
+                event = _object(data, where)
+                if "error" in event and "choices" not in event:
+                    raise RequestRefused(500, refusal_message(data), where=where)
+                yield event
+
+
+def _chat_body(
+    messages: Sequence[Message], tools: Sequence[Message] | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    body: dict[str, Any] = {**options, "messages": list(messages)}
+    if tools is not None:
+        body["tools"] = list(tools)
+    return body
+
+
+def _lines(pieces: Iterator[bytes], where: str) -> Iterator[bytes]:
+    """Cut the pieces into lines. Each byte is looked at once, so a long line costs what it is long."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        *whole, rest = piece.split(b"\n")
+        for line in whole:
+            held.append(line)
+            yield b"".join(held).rstrip(b"\r")
+            held, size = [], 0
+        if rest:
+            held.append(rest)
+            size += len(rest)
+            if size > LINE_LIMIT:
+                raise GarbledAnswer(f"one event is larger than {LINE_LIMIT} bytes", where=where)
+    if held:
+        yield b"".join(held).rstrip(b"\r")
+
+
+def _object(raw: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        shown = raw[:80].decode("utf-8", "replace")
+        raise GarbledAnswer(f"the answer of the server is not JSON: {shown!r}", where=where) from None
+    if not isinstance(value, dict):
+        raise GarbledAnswer("the answer of the server is JSON, but no object", where=where)
+    return value
+
+
+def refusal_message(raw: bytes) -> str:
+    """Return the human part of an error body: llama.cpp's and OpenAI's ``error.message``, else the text itself."""
+    text = raw[:4000].decode("utf-8", "replace").strip()
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return text
+    error = value.get("error", value) if isinstance(value, dict) else value
+    message = error.get("message") if isinstance(error, dict) else error
+    return message if isinstance(message, str) else text

@@ -1,0 +1,84 @@
+"""Runs one server process and outlives nobody: the process ends when its owner ends, however that happens.
+
+``python -m strata_pack.llama.keeper COMMAND...`` starts COMMAND and holds on to standard input. The owner keeps the
+other end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), COMMAND is ended. COMMAND in turn asks the
+kernel to be killed when the keeper dies, so no order of deaths leaves an orphan. The keeper has one thread and imports
+next to nothing: the kernel's parent-death signal follows the *thread* that started a process, so the owner, who may
+start servers from a thread that ends early, must not be the parent itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+GRACE = 5.0
+"""Seconds between the polite signal and the kill."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the thread that started it ends; elsewhere do nothing."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _started_by(parent: int) -> None:
+    die_with_parent()
+    if os.getppid() != parent:  # it died before we could ask
+        os._exit(1)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+
+
+def keep(command: list[str]) -> int:
+    """Run ``command`` until it ends or standard input closes; return its exit status (negative: the signal)."""
+    me, owner = os.getpid(), os.getppid()
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _started_by(me))
+    watched = sys.stdin.fileno()
+    try:
+        while process.poll() is None:
+            # The time limit covers an owner whose pipe end was inherited by some other process that lives on.
+            ready, _, _ = select.select([watched], [], [], 0.2)
+            if (ready and not os.read(watched, 4096)) or os.getppid() != owner:
+                break
+    finally:
+        _end(process)
+    return process.returncode
+
+
+def main() -> None:
+    """Keep the command given in the arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who then closes the pipe
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    started = time.monotonic()
+    try:
+        status = keep(sys.argv[1:])
+    except OSError as error:
+        print(f"keeper: {sys.argv[1]}: {error.strerror}", file=sys.stderr, flush=True)
+        sys.exit(127)
+    if status < 0:
+        name = signal.Signals(-status).name
+        print(f"keeper: ended by {name} after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+        sys.exit(128 - status)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""A running llama.cpp server of ours, whichever runtime it is: started, watched, asked, and always ended.
+
+``LlamaServer.start`` returns only when the model is loaded and answers; otherwise it raises ``StartFailed`` with the
+reason and the last lines of the server's log, and nothing is left running. The process cannot outlive us: see
+``keeper``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.answers import ServerGone
+from strata_pack.llama.client import LlamaClient
+from strata_pack.llama.runtimes import Runtime, ServerSettings, pick_runtime
+
+HOST = "127.0.0.1"
+START_TIMEOUT = 60.0
+STOP_TIMEOUT = 10.0
+POLL = 0.02
+TAIL_LINES = 8
+TAIL_BYTES = 16 << 10
+PORT_TRIES = 3
+
+Reason = Literal["port", "memory", "template", "model", "timeout", "died"]
+
+_REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
+    (
+        "port",
+        re.compile(r"address already in use|couldn't bind|failed to bind|bind.*failed", re.I),
+        "the port is taken",
+        "choose another one, or none",
+    ),
+    (
+        "memory",
+        re.compile(
+            r"out of memory|bad_alloc|failed to allocate|cannot allocate|unable to allocate|cudaMalloc failed"
+            r"|ended by SIGKILL",
+            re.I,
+        ),
+        "there is not enough memory for the model and its context",
+        "ask for less context, fewer GPU layers, or a smaller quantization",
+    ),
+    (
+        "template",
+        re.compile(r"chat.?template|jinja", re.I),
+        "the server refuses the chat template",
+        "check it with `strata-pack template lint`",
+    ),
+    (
+        "model",
+        re.compile(r"failed to load model|error loading model|invalid magic|failed to open", re.I),
+        "the server cannot load the model",
+        "check the file with `strata-pack gguf inspect`",
+    ),
+)
+"""What the log of a dead server means: reason, what it looks like, sentence, remedy. The first match counts."""
+
+_ERROR_LINE = re.compile(r"(?:^| )E |error|fail|exception|child:|keeper:", re.I)
+
+
+class StartFailed(EnvironmentFailure):
+    """The server did not come up. ``reason`` is one of a few words; ``log_tail`` holds its last lines."""
+
+    def __init__(self, reason: Reason, problem: str, log_tail: str, *, where: Path, remedy: str | None) -> None:
+        shown = f"{problem}; its last words: {log_tail}" if log_tail else problem
+        super().__init__(shown, where=where, remedy=remedy)
+        self.reason = reason
+        self.log_tail = log_tail
+
+
+class LlamaServer(LlamaClient):
+    """A llama.cpp server process and the client that talks to it. Use it as a context manager."""
+
+    def __init__(
+        self, url: str, settings: ServerSettings, runtime: Runtime, process: subprocess.Popen[bytes], log_path: Path
+    ) -> None:
+        super().__init__(url)
+        self.settings = settings
+        self.runtime = runtime
+        self.log_path = log_path
+        self._process = process
+
+    @classmethod
+    def start(
+        cls,
+        model: Path,
+        *,
+        runtime: Runtime | None = None,
+        template_file: Path | None = None,
+        port: int | None = None,
+        context: int = 4096,
+        parallel: int = 1,
+        gpu_layers: int | None = None,
+        threads: int | None = None,
+        prefill_assistant: bool = True,
+        warmup: bool = True,
+        timeout_s: float = START_TIMEOUT,
+        log_path: Path | None = None,
+        extra: Sequence[str] = (),
+    ) -> LlamaServer:
+        """Start serving ``model`` on loopback and return when it answers.
+
+        ``context`` is in tokens of one slot, ``parallel`` the number of slots, ``port`` None for a free one;
+        ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``extra`` are options for a ``llama-server``
+        binary. Raises ``StartFailed``, ``BadInput`` for a missing file.
+        """
+        for file in (model, template_file):
+            if file is not None and not file.is_file():
+                raise BadInput("no such file", where=file)
+        chosen = runtime or pick_runtime()
+        if port is not None and not _is_free(port):
+            raise StartFailed("port", f"port {port} is taken", "", where=model, remedy="choose another one, or none")
+        log = log_path or Path(tempfile.mkstemp(prefix="strata-llama-", suffix=".log")[1])
+        for attempt in range(PORT_TRIES):
+            number = port if port is not None else 0 if chosen.kind == "embedded" else _free_port()
+            settings = ServerSettings(
+                model=model.absolute(),
+                host=HOST,
+                port=number,
+                context=context,
+                parallel=parallel,
+                template_file=template_file,
+                gpu_layers=gpu_layers,
+                threads=threads,
+                prefill_assistant=prefill_assistant,
+                warmup=warmup,
+                extra=tuple(extra),
+            )
+            try:
+                return cls._launch(settings, chosen, log, timeout_s)
+            except StartFailed as failure:
+                # Another process may take our free port before the server binds it.
+                if failure.reason != "port" or port is not None or attempt + 1 == PORT_TRIES:
+                    raise
+        raise AssertionError("unreachable")
+
+    @classmethod
+    def _launch(cls, settings: ServerSettings, runtime: Runtime, log: Path, timeout_s: float) -> LlamaServer:
+        folder = Path(tempfile.mkdtemp(prefix="strata-llama-"))
+        ready = folder / "url"
+        try:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            with log.open("ab") as sink:
+                process = _spawn(runtime.command(settings, ready), sink)
+            server = cls(f"http://{settings.host}:{settings.port}", settings, runtime, process, log)
+            try:
+                server._wait_until_ready(ready, timeout_s)
+            except BaseException:
+                server.stop()
+                raise
+            return server
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _wait_until_ready(self, ready: Path, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        pause = POLL
+        while self._process.poll() is None:
+            if self.runtime.kind == "embedded":
+                if ready.is_file():
+                    self.url = ready.read_text(encoding="utf-8")
+                    return
+            elif self.health():
+                return
+            if time.monotonic() >= end:
+                raise StartFailed(
+                    "timeout",
+                    f"the server was not ready after {timeout_s:.0f} s",
+                    self.log_tail(),
+                    where=self.settings.model,
+                    remedy="give it more time with --start-timeout",
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.25)
+        raise self._post_mortem()
+
+    def _post_mortem(self) -> StartFailed:
+        log = _tail(self.log_path, TAIL_BYTES)
+        tail = self.log_tail()
+        for reason, pattern, sentence, remedy in _REASONS:
+            if pattern.search(log):
+                return StartFailed(reason, sentence, tail, where=self.settings.model, remedy=remedy)
+        sentence = f"the server ended with status {self._process.returncode} before it was ready"
+        return StartFailed("died", sentence, tail, where=self.settings.model, remedy=f"read {self.log_path}")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the keeper, the parent of the server."""
+        return self._process.pid
+
+    def _alive(self) -> bool:
+        return self.running
+
+    def _gone(self, path: str, error: Exception) -> ServerGone:
+        """Say that the process died, if it did, rather than that a connection broke."""
+        try:
+            status = self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return super()._gone(path, error)
+        return ServerGone(
+            f"the server died (status {status}); its last words: {self.log_tail()}", where=self.url + path
+        )
+
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
+        """Return the last lines of the log that tell of an error, or simply the last ones, joined with ``" | "``."""
+        every = [line.strip() for line in _tail(self.log_path, TAIL_BYTES).splitlines() if line.strip()]
+        telling = [line for line in every if _ERROR_LINE.search(line)]
+        return " | ".join((telling or every)[-lines:])
+
+    def log_position(self) -> int:
+        """Return the length of the log in bytes; give it to ``log_since`` later."""
+        return self.log_path.stat().st_size if self.log_path.exists() else 0
+
+    def log_since(self, position: int, limit: int = TAIL_BYTES) -> str:
+        """Return what the server has logged since ``position``, at most its last ``limit`` bytes."""
+        with self.log_path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(position, end - limit))
+            return file.read(limit).decode("utf-8", "replace")
+
+    def stop(self) -> None:
+        """End the process and wait for it; harmless when it has ended already."""
+        self.close()
+        stdin = self._process.stdin
+        if stdin is not None:
+            stdin.close()
+        try:
+            self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # the server dies with its keeper
+            self._process.wait()
+
+    def __enter__(self) -> LlamaServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start ``command`` under its keeper, in a session of its own so that Ctrl-C reaches only us."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "strata_pack.llama.keeper", *command],
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=log,
+        start_new_session=True,
+    )
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _tail(path: Path, limit: int) -> str:
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - limit))
+        return file.read(limit).decode("utf-8", "replace")
