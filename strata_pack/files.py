@@ -110,3 +110,8 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def sha256_text(text: str) -> str:
+    """Return the SHA-256 of the text's UTF-8 bytes as lower-case hex."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,121 @@
+"""What is in a PACK or a GGUF: metadata, tensors by type, bits per weight, and the template's identity and status."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.library import list_templates, status_of
+from strata_pack.files import sha256_text
+from strata_pack.pack.layout import TEMPLATE_KEY, Pack, is_pack
+from strata_pack.weights.gguf_file import GgufFile, shard_paths
+
+ARRAY_PREVIEW = 4
+"""Items of a metadata array that are shown."""
+TEXT_PREVIEW = 200
+"""Characters of a metadata string that are shown."""
+
+
+@dataclass(frozen=True)
+class TypeShare:
+    """All tensors of one ggml type: how many, their elements, their bytes."""
+
+    type: str
+    tensors: int
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """``size`` in bytes of all files; ``bits_per_weight`` over all tensors."""
+
+    path: str
+    kind: str
+    files: list[str]
+    size: int
+    architecture: str
+    name: str
+    parameters: int
+    bits_per_weight: float
+    types: list[TypeShare]
+    template_id: str | None
+    template_sha256: str | None
+    template_status: str
+    metadata: dict[str, Any]
+    manifest: dict[str, Any] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _preview(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if len(value) <= TEXT_PREVIEW else f"{value[:TEXT_PREVIEW]}... ({len(value)} characters)"
+    if isinstance(value, (bool, int, float)) or value is None:
+        return value
+    length = len(value)
+    head = [_preview(value[index]) for index in range(min(length, ARRAY_PREVIEW))]
+    return head if length <= ARRAY_PREVIEW else [*head, f"... ({length} items)"]
+
+
+def template_identity(text: str | None) -> tuple[str | None, str | None, str]:
+    """Return (id, sha256, status) of a template's text; the id is that of a shipped template."""
+    if text is None:
+        return None, None, status_of(None)
+    digest = sha256_text(text)
+    known = next((shipped.id for shipped in list_templates() if shipped.sha256 == digest), None)
+    return known, digest, status_of(text)
+
+
+def type_shares(files: Iterable[GgufFile]) -> list[TypeShare]:
+    """Return the tensors of ``files`` by type, the largest share of bytes first."""
+    tensors: Counter[str] = Counter()
+    elements: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for file in files:
+        for tensor in file.tensors:
+            tensors[tensor.type.name] += 1
+            elements[tensor.type.name] += prod(tensor.shape)
+            sizes[tensor.type.name] += tensor.nbytes
+    return [TypeShare(name, tensors[name], elements[name], size) for name, size in sizes.most_common()]
+
+
+def inspect_path(path: Path) -> Inspection:
+    """Inspect a PACK or a GGUF (any shard of it).
+
+    Raises ``BadInput`` for what is neither, or is damaged.
+    """
+    pack = Pack.open(path) if path.is_dir() else None
+    shards = pack.model_files if pack is not None else shard_paths(path)
+    files = [GgufFile.open(shard) for shard in shards]
+    try:
+        shares = type_shares(files)
+        metadata = {key: _preview(value.value) for key, value in files[0].metadata.items() if key != TEMPLATE_KEY}
+        key = files[0].metadata.get(TEMPLATE_KEY)
+        text = str(key.value) if key is not None else None
+        elements = sum(share.elements for share in shares)
+        template_id, template_sha256, status = template_identity(text)
+        return Inspection(
+            path=str(path),
+            kind="pack" if is_pack(path) else "gguf",
+            files=[shard.name for shard in shards],
+            size=sum(file.file_size for file in files),
+            architecture=str(metadata.get("general.architecture", "unknown")),
+            name=str(metadata.get("general.name", path.stem)),
+            parameters=elements,
+            bits_per_weight=round(sum(share.bytes for share in shares) * 8 / elements, 4) if elements else 0.0,
+            types=shares,
+            template_id=template_id,
+            template_sha256=template_sha256,
+            template_status=status,
+            metadata=metadata,
+            manifest=None if pack is None else dict(pack.manifest),
+        )
+    finally:
+        for file in files:
+            file.close()

@@ -1,0 +1,63 @@
+"""Putting a finished folder where a pack is wanted, in one atomic step, also over an older pack."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.files import fsync_dir
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two folders of one file system in one step; ``False`` where the kernel or file system cannot.
+
+    Source: renameat2(2), Linux 3.15, glibc 2.28.
+    """
+    if sys.platform != "linux":
+        return False
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS):
+        return False
+    raise OSError(code, os.strerror(code), str(first))
+
+
+def put(new: Path, target: Path) -> None:
+    """Make ``target`` the folder ``new``; what was at ``target`` lies at ``new`` afterwards, if anything was.
+
+    Where folders cannot be exchanged there is a moment without ``target``; ``new`` is whole then.
+    """
+    if not target.exists():
+        os.rename(new, target)
+    elif not exchange(new, target):
+        aside = new.with_name(new.name + ".old")
+        os.rename(target, aside)
+        os.rename(new, target)
+        os.rename(aside, new)
+    fsync_dir(target.parent)
+
+
+@contextmanager
+def locked(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file ``path`` (made if missing); ``EnvironmentFailure`` if another process holds it."""
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            remedy = "wait for it to end"
+            raise EnvironmentFailure(f"another process is at work on {what}", where=path, remedy=remedy) from None
+        yield

@@ -1,0 +1,122 @@
+"""The folder ``<pack>.partial`` in which a pack is built: its lock, its journal, and how it becomes the pack.
+
+    <pack>.partial/
+      build.json    what is being built from what; a build of anything else starts anew
+      lock          held while a build is at work
+      source/       what was fetched
+      journal/      finished tensors
+      pack/         the pack as far as it is
+
+A build may be killed at any moment; the next one with the same inputs goes on from what is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import WrongUse
+from strata_pack.files import disk_errors, dump_json, sha256_file, write_atomic
+from strata_pack.pack.layout import MANIFEST, PARTIAL_SUFFIX, is_pack
+from strata_pack.pack.swap import locked, put
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """``root`` is the partial folder of the pack ``out``."""
+
+    root: Path
+    out: Path
+
+    @property
+    def pack(self) -> Path:
+        return self.root / "pack"
+
+    @property
+    def source(self) -> Path:
+        return self.root / "source"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal"
+
+    @property
+    def _state(self) -> Path:
+        return self.root / "build.json"
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            value = json.loads(self._state.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def begin(self, key: dict[str, Any]) -> bool:
+        """Say what is being built; ``True`` if the work of an earlier build of the same is here.
+
+        What was built from other inputs is removed; what was fetched stays (the fetcher checks it).
+        """
+        state = self._read()
+        if state.get("key") == key:
+            return True
+        for folder in (self.pack, self.journal):
+            shutil.rmtree(folder, ignore_errors=True)
+        write_atomic(self._state, dump_json({"key": key}))
+        return False
+
+    def installed(self, key: dict[str, Any]) -> bool:
+        """Whether an earlier build of ``key`` was stopped after it had put its pack in place."""
+        state = self._read()
+        digest = state.get("installing")
+        manifest = self.out / MANIFEST
+        return state.get("key") == key and digest is not None and manifest.is_file() and sha256_file(manifest) == digest
+
+    def install(self, key: dict[str, Any], folder: Path) -> None:
+        """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace."""
+        digest = sha256_file(self.pack / MANIFEST)
+        write_atomic(self._state, dump_json({"key": key, "installing": digest}))
+        put(folder, self.out)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove everything of the workplace, what it remembers last."""
+        for entry in self.root.iterdir():
+            if entry != self._state:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        self._state.unlink(missing_ok=True)
+        self.root.rmdir()
+
+
+def check_target(out: Path, *, force: bool) -> None:
+    """Raise ``WrongUse`` unless ``out`` is free, or a pack that ``force`` may replace."""
+    if out.name in ("", ".", "..") or out.name.endswith(PARTIAL_SUFFIX):
+        raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
+    if out.is_symlink() or (out.exists() and not out.is_dir()):
+        raise WrongUse("exists and is not a folder", where=out, remedy="choose another name")
+    if is_pack(out):
+        if not force:
+            raise WrongUse("holds a pack already", where=out, remedy="choose another folder, or --force to replace it")
+    elif out.is_dir() and any(out.iterdir()):
+        raise WrongUse("is a folder with other things in it", where=out, remedy="choose another one")
+
+
+@contextmanager
+def open_workplace(out: Path) -> Iterator[Workplace]:
+    """Make (or find) and lock the partial folder beside ``out``."""
+    root = out.with_name(out.name + PARTIAL_SUFFIX)
+    with disk_errors(root):
+        root.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(root / "lock", str(out)):
+            yield Workplace(root, out)
+    finally:
+        with contextlib.suppress(OSError):
+            if not (set(os.listdir(root)) - {"lock"}):
+                shutil.rmtree(root)
