@@ -1,0 +1,98 @@
+"""The partial folder: what a stopped build leaves, and what the next one makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strata_pack.errors import WrongUse
+from strata_pack.pack.workplace import Workplace, check_target, open_workplace
+
+KEY = {"source": "a"}
+
+
+def fill(place: Workplace) -> None:
+    place.pack.mkdir()
+    (place.pack / "manifest.json").write_text("{}")
+    place.journal.mkdir()
+    place.source.mkdir()
+
+
+def test_the_same_inputs_find_the_work_of_the_last_build(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        place.begin(KEY)
+        fill(place)
+    with open_workplace(tmp_path / "p") as place:
+        assert place.begin(KEY)
+        assert place.pack.exists()
+
+
+def test_other_inputs_start_anew_but_keep_what_was_fetched(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        place.begin(KEY)
+        fill(place)
+        assert not place.begin({"source": "b"})
+        assert (place.pack.exists(), place.journal.exists(), place.source.exists()) == (False, False, True)
+
+
+def test_install_leaves_only_the_pack(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        place.begin(KEY)
+        fill(place)
+        place.install(KEY, place.pack)
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+    assert (tmp_path / "p/manifest.json").exists()
+
+
+def test_a_build_stopped_after_the_install_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        place.begin(KEY)
+        fill(place)
+        monkeypatch.setattr(Workplace, "remove", lambda _self: None)
+        place.install(KEY, place.pack)
+        assert place.installed(KEY)
+
+
+def test_nothing_is_installed_before_the_install(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        place.begin(KEY)
+        assert not place.installed(KEY)
+
+
+def test_an_unused_workplace_vanishes(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_journal_starts_anew(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        (place.root / "build.json").write_text('{"key": ')
+        assert not place.begin(KEY)
+
+
+def test_a_pack_in_the_way_is_refused_without_force(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(WrongUse, match=r"holds a pack already.*--force"):
+        check_target(tmp_path, force=False)
+
+
+def test_force_allows_to_replace_a_pack(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    check_target(tmp_path, force=True)
+    assert (tmp_path / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "thesis.txt").write_text("!")
+    with pytest.raises(WrongUse, match="other things in it"):
+        check_target(tmp_path, force=force)
+
+
+def test_a_link_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(WrongUse, match="not a folder"):
+        check_target(tmp_path / "link", force=True)
