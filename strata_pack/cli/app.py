@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from strata_pack import __version__
+from strata_pack.cli import template
 
 app = typer.Typer(
     name="strata-pack",
@@ -31,6 +32,9 @@ def root(
     ] = False,
 ) -> None:
     """Build and prove local-model packs whose tool calls never get lost."""
+
+
+app.add_typer(template.app, name="template")
 
 
 def main() -> None:

@@ -1,0 +1,124 @@
+"""The templates that the tool ships: one folder each under ``templates/``, described by its ``template.toml``.
+
+A template text is recognised by its SHA-256 (UTF-8, LF, no byte order mark); ``status_of`` says what it is to us.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from strata_pack.chat.template import read_template
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import read_bytes, sha256_text
+from strata_pack.resources import data_dir
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Status = Literal["repaired", "stock", "modified", "unknown", "missing"]
+
+DESCRIPTION = "template.toml"
+TEMPLATE = "chat_template.jinja"
+MAX_DESCRIPTION_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class StockTemplate:
+    """A publisher's template that a shipped one replaces, known by its hash alone."""
+
+    sha256: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class ShippedTemplate:
+    """One template of the library. ``formats``: the forms of its tool calls ("xml", "json").
+
+    ``markers`` are the texts by which a template of this family is known when its hash is not; ``llama_server_caps``
+    are the capability flags that llama-server must derive from it (``chat_template_caps`` of ``/props``).
+    """
+
+    id: str
+    family: str
+    title: str
+    formats: tuple[str, ...]
+    sha256: str
+    source: str
+    path: Path
+    repairs: tuple[str, ...]
+    golden_dir: Path
+    stock: tuple[StockTemplate, ...]
+    markers: tuple[str, ...]
+    llama_server_caps: dict[str, bool]
+
+
+def list_templates() -> list[ShippedTemplate]:
+    """Return every shipped template, ordered by id."""
+    folders = sorted(path.parent for path in data_dir("templates").glob(f"*/{DESCRIPTION}"))
+    return [_load(folder) for folder in folders]
+
+
+def load_shipped(template_id: str) -> ShippedTemplate:
+    """Return the shipped template with this id; raises ``WrongUse`` that lists the ids there are."""
+    found = {shipped.id: shipped for shipped in list_templates()}
+    if template_id not in found:
+        raise WrongUse(f"no shipped template is called {template_id!r}", remedy=f"choose from {', '.join(found)}")
+    return found[template_id]
+
+
+def status_of(text: str | None) -> Status:
+    """Say what ``text``, the template of some model, is.
+
+    "repaired": one of ours; "stock": a publisher's, which one of ours replaces; "modified": of a family that we know,
+    but changed; "unknown": anything else; "missing": there is no template.
+    """
+    if text is None or not text.strip():
+        return "missing"
+    digest = sha256_text(text)
+    shipped = list_templates()
+    if any(digest == one.sha256 for one in shipped):
+        return "repaired"
+    if any(digest == stock.sha256 for one in shipped for stock in one.stock):
+        return "stock"
+    return "modified" if any(all(marker in text for marker in one.markers) for one in shipped) else "unknown"
+
+
+@cache
+def _load(folder: Path) -> ShippedTemplate:
+    described = folder / DESCRIPTION
+    try:
+        data: dict[str, Any] = tomllib.loads(read_bytes(described, MAX_DESCRIPTION_BYTES).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"is not TOML ({error})", where=described) from error
+    path = folder / TEMPLATE
+    source = read_template(path)
+    try:
+        shipped = ShippedTemplate(
+            id=data["id"],
+            family=data["family"],
+            title=data["title"],
+            formats=tuple(data["formats"]),
+            sha256=data["sha256"],
+            source=source,
+            path=path,
+            repairs=tuple(data["repairs"]),
+            golden_dir=data_dir("golden") / data["id"],
+            stock=tuple(StockTemplate(one["sha256"], one["origin"]) for one in data.get("stock", [])),
+            markers=tuple(data["markers"]),
+            llama_server_caps=dict(data.get("llama_server_caps", {})),
+        )
+    except KeyError as error:
+        raise BadInput(f"lacks the key {error}", where=described) from error
+    if shipped.sha256 != sha256_text(source):
+        raise BadInput(
+            f"says sha256 {shipped.sha256}, but {TEMPLATE} has {sha256_text(source)}",
+            where=described,
+            remedy="run the golden cases, then write the new hash into it",
+        )
+    return shipped
