@@ -1,1 +1,20 @@
+"""One result model, ``Report`` of ``Check``s, and its faces: terminal, JSON, JUnit XML, SARIF, HTML."""
 
+from strata_pack.report.machine import junit, sarif, schema, to_json
+from strata_pack.report.model import Chart, Check, Report, Status, Table
+from strata_pack.report.page import html
+from strata_pack.report.screen import terminal
+
+__all__ = [
+    "Chart",
+    "Check",
+    "Report",
+    "Status",
+    "Table",
+    "html",
+    "junit",
+    "sarif",
+    "schema",
+    "terminal",
+    "to_json",
+]

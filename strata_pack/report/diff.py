@@ -1,0 +1,86 @@
+"""Where two texts differ, character by character, as segments that show white space.
+
+Linear outside the part that differs; inside it the exact comparison is quadratic, so it is bounded: beyond the bound
+the whole part counts as replaced, which is still true.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Literal
+
+EXACT_BOUND = 4_000_000
+"""Characters of one side times characters of the other, up to which the part that differs is compared exactly."""
+
+CONTEXT = 240
+"""Characters of an equal stretch that are shown next to a difference."""
+
+Kind = Literal["equal", "removed", "added"]
+
+_VISIBLE = {" ": "·", "\n": "↵\n", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\ufeff": "␢"}
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch that both texts have, or that only the expected (``removed``) or the other one (``added``) has."""
+
+    kind: Kind
+    text: str
+
+
+def differences(expected: str, got: str) -> list[Segment]:
+    """Return segments: ``equal`` and ``removed`` ones make up ``expected``, ``equal`` and ``added`` ones ``got``."""
+    start = _common(expected, got)
+    end = _common(expected[start:][::-1], got[start:][::-1])
+    middle = _middle(expected[start : len(expected) - end], got[start : len(got) - end])
+    parts = [Segment("equal", expected[:start]), *middle, Segment("equal", expected[len(expected) - end :])]
+    return [part for part in parts if part.text]
+
+
+def _common(a: str, b: str) -> int:
+    """Return the length of the common prefix, by bisection: comparing slices is what the interpreter is fast at."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _middle(a: str, b: str) -> list[Segment]:
+    if not a or not b or len(a) * len(b) > EXACT_BOUND:
+        return [Segment("removed", a), Segment("added", b)]
+    parts: list[Segment] = []
+    for kind, i1, i2, j1, j2 in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind == "equal":
+            parts.append(Segment("equal", a[i1:i2]))
+        else:
+            parts += [Segment("removed", a[i1:i2]), Segment("added", b[j1:j2])]
+    return parts
+
+
+def shorten(segments: list[Segment], context: int = CONTEXT) -> list[Segment]:
+    """Cut the inside of long equal stretches, and say how much was cut."""
+    last = len(segments) - 1
+    return [
+        Segment("equal", _cut(part.text, context, first=index == 0, last=index == last))
+        if part.kind == "equal"
+        else part
+        for index, part in enumerate(segments)
+    ]
+
+
+def _cut(text: str, context: int, *, first: bool, last: bool) -> str:
+    head, tail = (0 if first and not last else context), (0 if last and not first else context)
+    left_out = len(text) - head - tail
+    if left_out <= context:
+        return text
+    return f"{text[:head]}[... {left_out:,} characters ...]{text[len(text) - tail :]}"
+
+
+def visible(text: str) -> str:
+    """Return ``text`` with its white space drawn; a line feed is drawn and kept."""
+    return "".join(_VISIBLE.get(char, char) for char in text)

@@ -1,0 +1,148 @@
+"""What a check found, as values: ``Report`` of ``Check``s. Every face (terminal, JSON, JUnit, SARIF, HTML) reads these.
+
+Nothing here knows how it will be shown, and nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["passed", "failed", "skipped", "error"]
+
+STATUSES: tuple[Status, ...] = ("failed", "error", "skipped", "passed")
+"""All of them, the ones that need a person first."""
+
+EXIT_CODES: Mapping[Status, int] = {"failed": 1, "error": 3, "skipped": 0, "passed": 0}
+"""What a status means for the exit code of a command: a difference found, or the environment's fault."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures that belong to a check. Every row has as many cells as there are headers."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str | int | float, ...], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Several series of numbers over the same x values."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: tuple[str, ...]
+    series: Mapping[str, tuple[float, ...]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "x_label": self.x_label,
+            "y_label": self.y_label,
+            "x": list(self.x),
+            "series": {name: list(values) for name, values in self.series.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was checked.
+
+    ``id`` is stable over runs and unique in a report; ``detail`` is one sentence about what was seen. ``failed`` means
+    a difference was found, ``error`` that the check could not be made; both say why in ``detail``. ``where`` names the
+    file or URL concerned; ``data`` is JSON.
+    """
+
+    id: str
+    title: str
+    status: Status
+    detail: str = ""
+    seconds: float = 0.0
+    where: str | None = None
+    prompt: str | None = None
+    expected: str | None = None
+    got: str | None = None
+    log: str | None = None
+    table: Table | None = None
+    chart: Chart | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the check as JSON; what it does not have is left out."""
+        optional: dict[str, Any] = {
+            "where": self.where,
+            "prompt": self.prompt,
+            "expected": self.expected,
+            "got": self.got,
+            "log": self.log,
+            "table": self.table.to_dict() if self.table else None,
+            "chart": self.chart.to_dict() if self.chart else None,
+            "data": dict(self.data) or None,
+        }
+        return {
+            "id": self.id,
+            "title": self.title,
+            "status": self.status,
+            "detail": self.detail,
+            "seconds": round(self.seconds, 3),
+            **{key: value for key, value in optional.items() if value is not None},
+        }
+
+
+@dataclass(frozen=True)
+class Report:
+    """All checks of one run. ``facts`` say on what: runtime, model, template; ``started`` is ISO 8601, UTC."""
+
+    title: str
+    checks: tuple[Check, ...]
+    facts: Mapping[str, str] = field(default_factory=dict)
+    started: str | None = None
+    seconds: float = 0.0
+
+    def count(self, status: Status) -> int:
+        """Return how many checks have ``status``."""
+        return sum(check.status == status for check in self.checks)
+
+    @property
+    def status(self) -> Status:
+        """The worst status: ``failed``, else ``error``, else ``passed`` (or ``skipped`` if nothing was checked)."""
+        if self.count("failed"):
+            return "failed"
+        if self.count("error"):
+            return "error"
+        return "passed" if self.count("passed") else "skipped"
+
+    @property
+    def ok(self) -> bool:
+        """Whether no check failed and none could not be made."""
+        return self.status in ("passed", "skipped")
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command that ran this: 0, 1 (a check failed) or 3 (one could not be made)."""
+        return EXIT_CODES[self.status]
+
+    @property
+    def summary(self) -> str:
+        """The counts as words: ``"2 failed, 11 passed"``."""
+        parts = [f"{self.count(status)} {status}" for status in STATUSES if self.count(status)]
+        return ", ".join(parts) or "nothing checked"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as the JSON object that ``report.schema.json`` describes."""
+        return {
+            "format": "strata-pack report",
+            "version": 1,
+            "title": self.title,
+            "status": self.status,
+            "started": self.started,
+            "seconds": round(self.seconds, 3),
+            "counts": {status: self.count(status) for status in STATUSES},
+            "facts": dict(self.facts),
+            "checks": [check.to_dict() for check in self.checks],
+        }

@@ -1,0 +1,55 @@
+"""The report for a terminal: one table, then what needs a person, with the place where texts part."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from strata_pack.report.diff import Segment, differences, shorten, visible
+from strata_pack.report.model import Check, Report, Status, Table
+
+STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow", "error": "bold magenta"}
+_DIFF_STYLES = {"equal": "dim", "removed": "red", "added": "green"}
+CONTEXT = 60
+
+
+def terminal(report: Report) -> Group:
+    """Return what rich prints: title, facts, table of checks, details of failures, and the count."""
+    facts = [Text(f"{name}: {value}", style="dim") for name, value in report.facts.items()]
+    overview = RichTable(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    overview.add_column(no_wrap=True)
+    overview.add_column(no_wrap=True)
+    overview.add_column(overflow="fold")
+    overview.add_column(justify="right", no_wrap=True)
+    for check in report.checks:
+        status = Text(check.status, style=STYLES[check.status])
+        overview.add_row(status, escape(check.id), escape(check.detail or check.title), f"{check.seconds:.1f} s")
+    tables = [part for check in report.checks if check.table for part in (Text(), _figures(check, check.table))]
+    told = [part for check in report.checks if check.status == "failed" for part in _failure(check)]
+    end = Text(f"{report.summary} in {report.seconds:.1f} s", style=STYLES[report.status])
+    return Group(Text(report.title, style="bold"), *facts, Text(), overview, *tables, *told, Text(), end)
+
+
+def _figures(check: Check, table: Table) -> RichTable:
+    shown = RichTable(title=check.id, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, header in enumerate(table.headers):
+        shown.add_column(escape(header), justify="left" if number == 0 else "right")
+    for row in table.rows:
+        shown.add_row(*(escape(f"{cell:,}" if isinstance(cell, int) else str(cell)) for cell in row))
+    return shown
+
+
+def _failure(check: Check) -> list[Text]:
+    """The difference between expected and got, white space drawn."""
+    if check.expected is None or check.got is None:
+        return []
+    body = Text()
+    for part in shorten(differences(check.expected, check.got), CONTEXT):
+        body.append(_drawn(part), style=_DIFF_STYLES[part.kind])
+    return [Text(), Text(f"{check.id}: expected (red) and got (green)", style="bold"), body]
+
+
+def _drawn(part: Segment) -> str:
+    return part.text if part.kind == "equal" else visible(part.text)
