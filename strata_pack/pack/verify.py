@@ -1,0 +1,209 @@
+"""Is a pack what its manifest says? Manifest, sizes, hashes, GGUF structure, and all copies of the template equal.
+
+Every check runs even if another failed, so that one look shows all that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from time import monotonic
+
+from strata_pack.chat.golden import load_suite
+from strata_pack.chat.template import ChatTemplate, read_template
+from strata_pack.errors import BadInput, StrataError
+from strata_pack.files import CHUNK, sha256_text
+from strata_pack.pack.layout import MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, Pack, gguf_template, is_pack, member
+from strata_pack.progress import Progress, Silent
+from strata_pack.report.model import Check, Report, Status
+from strata_pack.weights.gguf_file import GgufFile, shard_paths
+
+TOKENIZER_CONFIG = "tokenizer/tokenizer_config.json"
+SHOWN = 10
+"""Differences that one check names before it says how many more there are."""
+
+
+def verify(path: Path, progress: Progress | None = None) -> Report:
+    """Verify the pack in ``path``; ``BadInput`` if there is no manifest to verify it by."""
+    started = monotonic()
+    try:
+        pack = Pack.open(path)
+    except BadInput as error:
+        if not is_pack(path):
+            raise
+        check = Check("manifest", "the manifest is valid", "failed", str(error))
+        return Report(f"verify {path.name}", (check,), {"pack": path.name}, seconds=monotonic() - started)
+    watcher = progress or Silent()
+    checks = [
+        Check("manifest", "the manifest is valid", "passed"),
+        _check("files", "every file is listed and every listed file is there", lambda: _files(pack)),
+        _check("sizes", "every file has its size", lambda: _sizes(pack)),
+        _check("hashes", "every file has its SHA-256", lambda: _hashes(pack, watcher)),
+        _check("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
+        _check("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
+        _check("template", "all copies of the template are the manifest's", lambda: _template(pack)),
+        _check("golden", "the golden cases are the manifest's", lambda: _golden(pack)),
+        _check("tokenizer", "the tokenizer's files fit the GGUF", lambda: _tokenizer(pack)),
+    ]
+    facts = {
+        "pack": pack.path.name,
+        "model": pack.manifest["model"]["name"],
+        "quant": pack.manifest["recipe"]["preset"],
+        "template": pack.manifest["template"]["id"] or pack.manifest["template"]["sha256"][:12],
+    }
+    return Report(f"verify {pack.path.name}", tuple(checks), facts, seconds=monotonic() - started)
+
+
+def _check(id: str, title: str, find: Callable[[], list[str]]) -> Check:
+    started = monotonic()
+    status: Status = "passed"
+    try:
+        wrong = find()
+    except StrataError as error:
+        wrong = [str(error)]
+    if wrong:
+        status = "failed"
+    more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
+    detail = "; ".join(wrong[:SHOWN]) + more
+    return replace(Check(id, title, status, detail), seconds=monotonic() - started)
+
+
+def _walk(pack: Pack) -> Iterator[str]:
+    """Yield every file of the pack that its identity covers, as a path with ``/``."""
+    for folder, folders, names in os.walk(pack.path):
+        here = Path(folder)
+        if here == pack.path and REPORTS_DIR in folders:
+            folders.remove(REPORTS_DIR)
+        links = [name for name in folders if (here / name).is_symlink()]
+        for name in [*names, *links]:
+            relative = (here / name).relative_to(pack.path).as_posix()
+            if relative != MANIFEST:
+                yield relative
+
+
+def _files(pack: Pack) -> list[str]:
+    listed = [entry["path"] for entry in pack.manifest["files"]]
+    there = set(_walk(pack))
+    wrong = [f"{path} is missing" for path in listed if path not in there]
+    wrong += [f"{path} is not in the manifest" for path in sorted(there - set(listed))]
+    wrong += [f"{path} is a link" for path in sorted(there) if (pack.path / path).is_symlink()]
+    wrong += [f"{path} is listed twice" for path in sorted({path for path in listed if listed.count(path) > 1})]
+    return wrong + [
+        f"{path} is not in the list of files" for path in pack.manifest["model"]["files"] if path not in listed
+    ]
+
+
+def _sizes(pack: Pack) -> list[str]:
+    wrong = []
+    for entry in pack.manifest["files"]:
+        path = member(pack.path, entry["path"])
+        if path.is_file() and (size := path.stat().st_size) != entry["size"]:
+            wrong.append(f"{entry['path']} has {size} bytes instead of {entry['size']}")
+    return wrong
+
+
+def _hashes(pack: Pack, progress: Progress) -> list[str]:
+    import hashlib
+
+    wrong = []
+    for entry in pack.manifest["files"]:
+        path = member(pack.path, entry["path"])
+        if not path.is_file():
+            continue
+        task = progress.task(f"hashing {entry['path']}", entry["size"])
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                digest.update(chunk)
+                task.advance(len(chunk))
+        task.done()
+        if digest.hexdigest() != entry["sha256"]:
+            wrong.append(f"{entry['path']} has other bytes than the manifest says")
+    return wrong
+
+
+def _gguf(pack: Pack) -> list[str]:
+    files = pack.model_files
+    wrong = []
+    if shard_paths(files[0]) != files:
+        wrong.append(f"the manifest names {len(files)} model file(s) and the shards' own names say otherwise")
+    unlisted = sorted(path.name for path in (pack.path / MODEL_DIR).glob("*.gguf") if path not in files)
+    wrong += [f"{name} is a GGUF that the manifest does not name" for name in unlisted]
+    for path in files:
+        with GgufFile.open(path) as gguf:
+            end = gguf.data_offset + max((tensor.offset + tensor.nbytes for tensor in gguf.tensors), default=0)
+            if end + gguf.alignment <= gguf.file_size:
+                wrong.append(f"{path.name} has {gguf.file_size - end} bytes behind its last tensor")
+    return wrong
+
+
+def _tensors(pack: Pack) -> list[str]:
+    listed = dict(pack.manifest["model"]["tensors"])
+    wrong = []
+    elements = 0
+    with ExitStack() as stack:
+        for path in pack.model_files:
+            for tensor in stack.enter_context(GgufFile.open(path)).tensors:
+                elements += prod(tensor.shape)
+                said = listed.pop(tensor.name, None)
+                if said != tensor.type.name:
+                    wrong.append(f"{tensor.name} is {tensor.type.name} and the manifest says {said or 'nothing of it'}")
+    wrong += [f"{name} is missing" for name in listed]
+    if elements != pack.manifest["model"]["parameters"]:
+        wrong.append(f"there are {elements} weights and the manifest says {pack.manifest['model']['parameters']}")
+    return wrong
+
+
+def _template(pack: Pack) -> list[str]:
+    said = pack.manifest["template"]["sha256"]
+    copies = {
+        TEMPLATE: read_template(pack.template_path),
+        "the GGUF's tokenizer.chat_template": gguf_template(pack.model_files[0]),
+    }
+    config = member(pack.path, TOKENIZER_CONFIG)
+    if config.is_file():
+        try:
+            inline = json.loads(config.read_bytes()).get("chat_template")
+        except (ValueError, AttributeError):
+            return [f"{TOKENIZER_CONFIG} is not a JSON object"]
+        if inline is not None:
+            copies[f"chat_template in {TOKENIZER_CONFIG}"] = inline if isinstance(inline, str) else json.dumps(inline)
+    wrong = []
+    for name, text in copies.items():
+        if text is None:
+            wrong.append(f"{name} is missing")
+        elif sha256_text(text) != said:
+            wrong.append(f"{name} is another template ({sha256_text(text)[:12]}) than the manifest's ({said[:12]})")
+    ChatTemplate(copies[TEMPLATE] or "")
+    return wrong
+
+
+def _golden(pack: Pack) -> list[str]:
+    entry, path = pack.manifest["golden"], pack.golden_path
+    if entry is None or path is None:
+        return []
+    suite = load_suite(path)
+    wrong = [] if suite.sha256 == entry["sha256"] else ["the golden cases are not those the pack was checked against"]
+    if len(suite.cases) != entry["cases"]:
+        wrong.append(f"there are {len(suite.cases)} golden cases and the manifest says {entry['cases']}")
+    return wrong
+
+
+def _tokenizer(pack: Pack) -> list[str]:
+    from strata_pack.weights.tokenizer_files import tokenizer_files
+
+    with GgufFile.open(pack.model_files[0]) as gguf:
+        made = tokenizer_files(gguf.metadata)
+    wrong = []
+    for name, data in made.items():
+        path = member(pack.path, f"tokenizer/{name}")
+        if not path.is_file():
+            wrong.append(f"tokenizer/{name} is missing")
+        elif path.read_bytes() != data:
+            wrong.append(f"tokenizer/{name} is not that of the GGUF")
+    return wrong
