@@ -1,0 +1,196 @@
+"""The few functions of llama.h that turn tokens into logits, called through ctypes on the ``xllamacpp`` shared object.
+
+Structures go by value, so their layout must be that of the build inside the wheel. It is checked twice before anything
+is loaded: the wheel's version is the one the layout was read from (``include/llama.h`` of llama.cpp b11549), and the
+library's own default parameters must show up in the right fields.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.ggml import library_path
+
+LAYOUT_OF = "2026.10.11549"
+"""The xllamacpp version whose llama.h the structures follow."""
+
+_SPARE = 256
+"""Bytes behind each structure, so that a build whose structure is longer writes into them and not over Python's memory.
+They also carry such a build's own defaults back to it unread."""
+
+_pointer, _i32, _u32, _float, _bool = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float, ctypes.c_bool
+
+
+class ModelParams(ctypes.Structure):
+    _fields_ = (
+        *((name, _pointer) for name in ("devices", "tensor_buft_overrides")),
+        *((name, _i32) for name in ("n_gpu_layers", "split_mode", "load_mode", "lazy_mode", "main_gpu")),
+        *((name, _pointer) for name in ("tensor_split", "progress_callback", "progress_data", "kv_overrides")),
+        *((name, _bool) for name in ("vocab_only", "check_tensors", "use_extra_bufts")),
+        *((name, _bool) for name in ("no_host", "no_alloc", "load_mtp")),
+        ("spare", ctypes.c_uint8 * _SPARE),
+    )
+
+
+class ContextParams(ctypes.Structure):
+    _fields_ = (
+        *((name, _u32) for name in ("n_ctx", "n_batch", "n_ubatch", "n_seq_max", "n_rs_seq")),
+        *((name, _u32) for name in ("n_outputs_max", "n_outputs_max_per_seq")),
+        *((name, _i32) for name in ("n_threads", "n_threads_batch", "ctx_type", "rope_scaling_type")),
+        *((name, _i32) for name in ("pooling_type", "attention_type", "flash_attn_type")),
+        *((name, _float) for name in ("rope_freq_base", "rope_freq_scale", "yarn_ext_factor", "yarn_attn_factor")),
+        *((name, _float) for name in ("yarn_beta_fast", "yarn_beta_slow")),
+        ("yarn_orig_ctx", _u32),
+        ("defrag_thold", _float),
+        *((name, _pointer) for name in ("cb_eval", "cb_eval_data")),
+        *((name, _i32) for name in ("type_k", "type_v")),
+        ("moe_cache_size", ctypes.c_size_t),
+        *((name, _pointer) for name in ("abort_callback", "abort_callback_data")),
+        *((name, _bool) for name in ("embeddings", "offload_kqv", "no_perf", "op_offload", "swa_full", "kv_unified")),
+        ("samplers", _pointer),
+        ("n_samplers", ctypes.c_size_t),
+        ("ctx_other", _pointer),
+        ("spare", ctypes.c_uint8 * _SPARE),
+    )
+
+
+class Batch(ctypes.Structure):
+    _fields_ = (
+        ("n_tokens", _i32),
+        *((name, _pointer) for name in ("token", "embd", "pos", "n_seq_id", "seq_id", "logits")),
+    )
+
+
+MODEL_DEFAULTS = {"n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "main_gpu": 0}
+MODEL_DEFAULTS |= {"vocab_only": False, "check_tensors": False, "use_extra_bufts": True, "no_alloc": False}
+CONTEXT_DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1}
+CONTEXT_DEFAULTS |= {"n_threads": 4, "n_threads_batch": 4, "rope_scaling_type": -1, "pooling_type": -1}
+CONTEXT_DEFAULTS |= {"attention_type": -1, "flash_attn_type": -1, "yarn_ext_factor": -1.0, "defrag_thold": -1.0}
+CONTEXT_DEFAULTS |= {"type_k": 1, "type_v": 1, "moe_cache_size": 0, "embeddings": False, "offload_kqv": True}
+CONTEXT_DEFAULTS |= {"no_perf": True, "op_offload": True, "swa_full": True, "kv_unified": False, "n_samplers": 0}
+
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "llama_backend_init": (None, []),
+    "llama_model_default_params": (ModelParams, []),
+    "llama_context_default_params": (ContextParams, []),
+    "llama_model_load_from_file": (_pointer, [ctypes.c_char_p, ModelParams]),
+    "llama_model_get_vocab": (_pointer, [_pointer]),
+    "llama_model_n_ctx_train": (_i32, [_pointer]),
+    "llama_model_free": (None, [_pointer]),
+    "llama_init_from_model": (_pointer, [_pointer, ContextParams]),
+    "llama_free": (None, [_pointer]),
+    "llama_get_memory": (_pointer, [_pointer]),
+    "llama_memory_clear": (None, [_pointer, _bool]),
+    "llama_vocab_n_tokens": (_i32, [_pointer]),
+    "llama_vocab_bos": (_i32, [_pointer]),
+    "llama_vocab_get_add_bos": (_bool, [_pointer]),
+    "llama_tokenize": (_i32, [_pointer, ctypes.c_char_p, _i32, _pointer, _i32, _bool, _bool]),
+    "llama_decode": (_i32, [_pointer, Batch]),
+    "llama_get_logits_ith": (_pointer, [_pointer, _i32]),
+}
+
+
+def load_library(path: Path | None = None) -> ctypes.CDLL:
+    """Return the library with its functions declared and its structures' layout proved.
+
+    Raises ``EnvironmentFailure`` if it is another version, or its defaults are not where they should be.
+    """
+    path = path or library_path()
+    found = version("xllamacpp")
+    if found != LAYOUT_OF:
+        raise EnvironmentFailure(
+            f"full logits need xllamacpp {LAYOUT_OF}, whose structures are known, and {found} is installed",
+            remedy=f"pip install xllamacpp=={LAYOUT_OF}",
+        )
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise EnvironmentFailure(f"gives no logits ({error})", where=path) from error
+    check_layout(library.llama_model_default_params(), MODEL_DEFAULTS, path)
+    check_layout(library.llama_context_default_params(), CONTEXT_DEFAULTS, path)
+    return library
+
+
+def check_layout(params: ctypes.Structure, defaults: dict[str, Any], path: Path) -> None:
+    """Raise ``EnvironmentFailure`` unless every field holds the value that llama.h's build starts with."""
+    wrong = [name for name, value in defaults.items() if getattr(params, name) != value]
+    wrong += [name for name, kind in params._fields_ if kind is _pointer and getattr(params, name) is not None]
+    if wrong:
+        problem = f"{type(params).__name__} is laid out differently in this build (seen at {', '.join(wrong)})"
+        raise EnvironmentFailure(problem, where=path, remedy=f"use the wheel xllamacpp {LAYOUT_OF}")
+
+
+class Model:
+    """A loaded model with one context. Use as a context manager. Not thread-safe."""
+
+    def __init__(self, path: Path, *, context: int, threads: int) -> None:
+        """Load ``path`` for windows of ``context`` tokens; ``BadInput`` if llama.cpp cannot."""
+        self._library = library = load_library()
+        library.llama_backend_init()
+        self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        if not self._model:
+            raise BadInput("llama.cpp does not load it", where=path)
+        params = library.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = context
+        params.n_outputs_max_per_seq = 0
+        params.n_threads = params.n_threads_batch = threads
+        self._context = library.llama_init_from_model(self._model, params)
+        if not self._context:
+            library.llama_model_free(self._model)
+            raise EnvironmentFailure(f"llama.cpp has no room for a context of {context} tokens", where=path)
+        vocab = library.llama_model_get_vocab(self._model)
+        self.n_vocab: int = library.llama_vocab_n_tokens(vocab)
+        self.n_ctx_train: int = library.llama_model_n_ctx_train(self._model)
+        self.bos: int | None = library.llama_vocab_bos(vocab) if library.llama_vocab_get_add_bos(vocab) else None
+        self._vocab = vocab
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.llama_free(self._context)
+        self._library.llama_model_free(self._model)
+
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of ``text``, without special tokens added and with none parsed."""
+        data = text.encode()
+        tokens = (_i32 * (len(data) + 16))()
+        count = self._library.llama_tokenize(self._vocab, data, len(data), tokens, len(tokens), False, False)
+        if count < 0:
+            raise EnvironmentFailure(f"llama.cpp does not tokenize the text (status {count})")
+        return list(tokens[:count])
+
+    def logits(self, tokens: list[int], first: int) -> npt.NDArray[np.float32]:
+        """Return the logits at the positions from ``first`` on: (``len(tokens) - first``, ``n_vocab``).
+
+        Every call is a fresh sequence. The array is a copy.
+        """
+        count = len(tokens)
+        self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
+        one = (_i32 * 1)(0)
+        arrays = (
+            (_i32 * count)(*tokens),
+            (_i32 * count)(*range(count)),
+            (_i32 * count)(*[1] * count),
+            (_pointer * count)(*[ctypes.addressof(one)] * count),
+            (ctypes.c_int8 * count)(*(int(position >= first) for position in range(count))),
+        )
+        token, pos, n_seq_id, seq_id, wanted = (ctypes.addressof(array) for array in arrays)
+        code = self._library.llama_decode(self._context, Batch(count, token, None, pos, n_seq_id, seq_id, wanted))
+        if code:
+            raise EnvironmentFailure(f"llama.cpp could not evaluate {count} tokens (status {code})")
+        rows = np.empty((count - first, self.n_vocab), np.float32)
+        for row, position in zip(rows, range(first, count), strict=True):
+            address = self._library.llama_get_logits_ith(self._context, position)
+            ctypes.memmove(row.ctypes.data, address, row.nbytes)
+        return rows
