@@ -68,9 +68,9 @@ class Batch(ctypes.Structure):
     )
 
 
-MODEL_DEFAULTS = {"n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "main_gpu": 0}
+MODEL_DEFAULTS: dict[str, Any] = {"n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "main_gpu": 0}
 MODEL_DEFAULTS |= {"vocab_only": False, "check_tensors": False, "use_extra_bufts": True, "no_alloc": False}
-CONTEXT_DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1}
+CONTEXT_DEFAULTS: dict[str, Any] = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1}
 CONTEXT_DEFAULTS |= {"n_threads": 4, "n_threads_batch": 4, "rope_scaling_type": -1, "pooling_type": -1}
 CONTEXT_DEFAULTS |= {"attention_type": -1, "flash_attn_type": -1, "yarn_ext_factor": -1.0, "defrag_thold": -1.0}
 CONTEXT_DEFAULTS |= {"type_k": 1, "type_v": 1, "moe_cache_size": 0, "embeddings": False, "offload_kqv": True}
@@ -124,7 +124,7 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
 def check_layout(params: ctypes.Structure, defaults: dict[str, Any], path: Path) -> None:
     """Raise ``EnvironmentFailure`` unless every field holds the value that llama.h's build starts with."""
     wrong = [name for name, value in defaults.items() if getattr(params, name) != value]
-    wrong += [name for name, kind in params._fields_ if kind is _pointer and getattr(params, name) is not None]
+    wrong += [name for name, kind, *_ in params._fields_ if kind is _pointer and getattr(params, name) is not None]
     if wrong:
         problem = f"{type(params).__name__} is laid out differently in this build (seen at {', '.join(wrong)})"
         raise EnvironmentFailure(problem, where=path, remedy=f"use the wheel xllamacpp {LAYOUT_OF}")

@@ -22,6 +22,9 @@ TEMPLATE = "tokenizer/chat_template.jinja"
 GOLDEN = "golden/chat_golden.json"
 REPORTS_DIR = "reports"
 """What was proved; written again by every check, so not listed in the manifest."""
+STATE_DIR = ".template-install"
+"""The way back from template installations: of this machine, so not listed in the manifest either. Beside a GGUF it is
+called ``<file>.template-install``."""
 
 PARTIAL_SUFFIX = ".partial"
 TEMPLATE_KEY = "tokenizer.chat_template"

@@ -21,11 +21,9 @@ from strata_pack.chat.template import normalize_source
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.pack.gguf_edit import TEMPLATE_KEY
-from strata_pack.pack.layout import TEMPLATE, TOKENIZER_DIR, Pack, member
+from strata_pack.pack.layout import STATE_DIR, TEMPLATE, TOKENIZER_DIR, Pack, member
 from strata_pack.weights.gguf_file import GgufFile, open_shards, shard_paths
 
-STATE_DIR = ".template-install"
-"""Inside a pack, this folder; beside a GGUF, ``<file>.template-install``. Not part of the pack's identity."""
 TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
 NAMED_KEY = TEMPLATE_KEY + "."
 """Prefix of further templates by name: llama.cpp uses ``tool_use`` instead of the main one when there are tools."""

@@ -18,7 +18,17 @@ from strata_pack.chat.golden import load_suite
 from strata_pack.chat.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import CHUNK, sha256_text
-from strata_pack.pack.layout import MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, Pack, gguf_template, is_pack, member
+from strata_pack.pack.layout import (
+    MANIFEST,
+    MODEL_DIR,
+    REPORTS_DIR,
+    STATE_DIR,
+    TEMPLATE,
+    Pack,
+    gguf_template,
+    is_pack,
+    member,
+)
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
 from strata_pack.weights.gguf_file import GgufFile, shard_paths
@@ -77,8 +87,8 @@ def _walk(pack: Pack) -> Iterator[str]:
     """Yield every file of the pack that its identity covers, as a path with ``/``."""
     for folder, folders, names in os.walk(pack.path):
         here = Path(folder)
-        if here == pack.path and REPORTS_DIR in folders:
-            folders.remove(REPORTS_DIR)
+        if here == pack.path:
+            folders[:] = [name for name in folders if name not in (REPORTS_DIR, STATE_DIR)]
         links = [name for name in folders if (here / name).is_symlink()]
         for name in [*names, *links]:
             relative = (here / name).relative_to(pack.path).as_posix()
