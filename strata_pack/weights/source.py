@@ -1,0 +1,108 @@
+"""What a SOURCE argument means: a local GGUF file, a local folder, or a place on the Hub.
+
+A path that exists is always the path; only text that names nothing on this disk is read as a hub id.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from strata_pack.errors import BadInput
+
+HUB_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?")
+"""One half of ``org/name``: the Hub allows letters, digits, ``-``, ``_`` and ``.``, at most 96 in all."""
+
+_SPECIAL_REVISION = re.compile(r"refs/(?:pr|convert)/[^/]+")
+"""The revisions whose own name contains slashes; any other slash in a revision is written ``%2F``."""
+
+_REMEDY = "give a .gguf file, a folder, a hub id (org/name) or hf://org/name@revision/path"
+
+
+@dataclass(frozen=True)
+class LocalGguf:
+    """One GGUF file on this disk (the first shard of a split model stands for all)."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class LocalFolder:
+    """A folder on this disk: a Hugging Face checkpoint, or a folder that holds GGUF files."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """A model repository on the Hub; ``path`` names one file or folder in it, ``revision`` a branch, tag or commit."""
+
+    repo_id: str
+    revision: str | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        revision = "" if self.revision is None else "@" + _quote_revision(self.revision)
+        return f"hf://{self.repo_id}{revision}" + ("" if self.path is None else f"/{self.path}")
+
+
+Source = LocalGguf | LocalFolder | HubSource
+
+
+def parse_source(text: str) -> Source:
+    """Return what ``text`` names.
+
+    ``hf://org/name[@revision][/path]`` is the Hub whatever lies on the disk. Otherwise an existing path wins, then
+    ``org/name`` or ``org/name@revision``. ``BadInput`` says why anything else cannot be a source.
+    """
+    if text.startswith("hf://"):
+        return _parse_uri(text)
+    if not text or "\0" in text:
+        raise BadInput("is not a source", where=repr(text), remedy=_REMEDY)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return LocalFolder(path)
+    if path.is_file():
+        if path.suffix.lower() == ".gguf":
+            return LocalGguf(path)
+        if path.name.endswith((".safetensors", ".safetensors.index.json")):
+            raise BadInput("is one file of a checkpoint", where=path, remedy="give the folder that holds it")
+        raise BadInput("is neither a .gguf file nor a folder", where=path, remedy=_REMEDY)
+    repo_id, at, revision = text.partition("@")
+    if _is_repo_id(repo_id) and not repo_id.lower().endswith((".gguf", ".safetensors")):
+        if at and not revision:
+            raise BadInput("has an empty revision after '@'", where=text, remedy=_REMEDY)
+        return HubSource(repo_id, unquote(revision) if at else None)
+    raise BadInput("no such file or folder, and not a hub id either", where=text, remedy=_REMEDY)
+
+
+def _is_repo_id(text: str) -> bool:
+    halves = text.split("/")
+    return (
+        len(halves) == 2
+        and len(text) <= 96
+        and all(HUB_ID.fullmatch(half) for half in halves)
+        and "--" not in text
+        and ".." not in text
+    )
+
+
+def _quote_revision(revision: str) -> str:
+    return revision if _SPECIAL_REVISION.fullmatch(revision) else quote(revision, safe="")
+
+
+def _parse_uri(text: str) -> HubSource:
+    match = re.fullmatch(
+        rf"hf://(?:models/)?(?P<repo>[^/@]+/[^/@]+)(?:@(?P<rev>{_SPECIAL_REVISION.pattern}|[^/]*))?(?:/(?P<path>.*))?",
+        text,
+    )
+    if match is None or not _is_repo_id(match["repo"]):
+        raise BadInput("is not a hub URI", where=text, remedy="write hf://org/name@revision/path")
+    if match["rev"] == "":
+        raise BadInput("has an empty revision after '@'", where=text, remedy="write hf://org/name@revision/path")
+    path = (match["path"] or "").rstrip("/") or None
+    if path is not None and any(part in ("", ".", "..") for part in path.split("/")):
+        raise BadInput("names a path outside the repository", where=text, remedy="write hf://org/name@revision/path")
+    return HubSource(match["repo"], None if match["rev"] is None else unquote(match["rev"]), path)
