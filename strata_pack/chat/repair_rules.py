@@ -1,0 +1,105 @@
+"""What history repair does to a message, in Python: the rules that a repaired template is proved against.
+
+A *stranded run* is one or more whole tool calls at the end of an assistant's open thinking, outside any code fence,
+with nothing but blank lines between and after them. ``heal`` moves it out of the thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+CallForm = Literal["xml", "json"]
+
+BODY_START: Mapping[CallForm, str] = {"xml": "<function=", "json": "{"}
+"""What the line after ``<tool_call>`` starts with."""
+
+CALL_START = "<tool_call>"
+CALL_END = "</tool_call>"
+THINK_START = "<think>"
+THINK_END = "</think>"
+FENCES = ("```", "~~~")
+
+Message = Mapping[str, Any]
+
+
+def split_stranded(hay: str, form: CallForm) -> tuple[str, str] | None:
+    """Return what precedes the stranded run at the end of ``hay``, trimmed, and the run; ``None`` if there is none."""
+    lines = hay.split("\n")
+    start: int | None = None
+    depth = 0
+    fence = ""
+    for index, line in enumerate(lines):
+        opens = line == CALL_START and index + 1 < len(lines) and lines[index + 1].startswith(BODY_START[form])
+        bare = line.lstrip(" \t")
+        if depth:
+            depth += 1 if opens else -1 if line == CALL_END else 0
+        elif fence:
+            fence = "" if bare.startswith(fence) else fence
+        elif opens:
+            start = index if start is None else start
+            depth = 1
+        elif line.strip():
+            start = None
+            fence = next((mark for mark in FENCES if bare.startswith(mark)), "")
+    if start is None or depth:
+        return None
+    return "\n".join(lines[:start]).strip(), "\n".join(lines[start:])
+
+
+def heal(message: Message, form: CallForm) -> Message:
+    """Return ``message`` with a stranded run moved out of its thinking, or ``message`` itself where there is none.
+
+    A message whose content is not all text is left alone, for a template may drop the text beside media. The message
+    must not be one that is being continued: that one is never repaired.
+    """
+    if message.get("role") != "assistant" or message.get("tool_calls"):
+        return message
+    reasoning = message.get("reasoning_content")
+    thinking = reasoning.strip() if isinstance(reasoning, str) else ""
+    text = plain_text(message.get("content"))
+    if text is None:
+        return message
+    if not thinking and text.startswith(THINK_START):
+        hay, text = text[len(THINK_START) :], ""
+    else:
+        hay = thinking
+    found = None if THINK_END in hay else split_stranded(hay, form)
+    if found is None:
+        return message
+    before, call = found
+    kept = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**kept, "reasoning_content": before, "content": f"{text}\n\n{call}" if text else call}
+
+
+def plain_text(content: Any) -> str | None:
+    """Return the trimmed text of a content value, or ``None`` if it holds anything else than text."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content.strip()
+    if isinstance(content, list) and all(_is_text(part) for part in content):
+        return "".join(part["text"] for part in content).strip()
+    return None
+
+
+def _is_text(part: Any) -> bool:
+    return (
+        isinstance(part, dict)
+        and isinstance(part.get("text"), str)
+        and part.get("type", "text") == "text"
+        and not {"image", "image_url", "video"} & part.keys()
+    )
+
+
+def is_continued(messages: list[Any], variables: Mapping[str, Any], index: int) -> bool:
+    """Say whether message ``index`` is the one that the generation continues."""
+    return index == len(messages) - 1 and bool(variables.get("continue_final_message"))
+
+
+def heal_conversation(messages: list[Any], form: CallForm, variables: Mapping[str, Any]) -> list[Any]:
+    """Return ``messages`` with every stranded run moved out of its thinking; ``variables`` are the template's."""
+    return [
+        message if not isinstance(message, Mapping) or is_continued(messages, variables, index) else heal(message, form)
+        for index, message in enumerate(messages)
+    ]
