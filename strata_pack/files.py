@@ -114,4 +114,9 @@ def free_bytes(path: Path) -> int:
 
 def sha256_text(text: str) -> str:
     """Return the SHA-256 of the text's UTF-8 bytes as lower-case hex."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return sha256_bytes(text.encode("utf-8", "surrogatepass"))
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` as lower-case hex."""
+    return hashlib.sha256(data).hexdigest()

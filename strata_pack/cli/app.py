@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from strata_pack import __version__
-from strata_pack.cli import template
+from strata_pack.cli import build, fetch, inspect, template, verify
 
 app = typer.Typer(
     name="strata-pack",
@@ -34,7 +34,11 @@ def root(
     """Build and prove local-model packs whose tool calls never get lost."""
 
 
+app.add_typer(build.app)
+app.add_typer(inspect.app)
+app.add_typer(verify.app)
 app.add_typer(template.app, name="template")
+app.add_typer(fetch.app)
 
 
 def main() -> None:

@@ -58,17 +58,18 @@ class Workplace:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def begin(self, key: dict[str, Any]) -> bool:
+    def begin(self, key: dict[str, Any], inputs: dict[str, Any]) -> bool:
         """Say what is being built; ``True`` if the work of an earlier build of the same is here.
 
-        What was built from other inputs is removed; what was fetched stays (the fetcher checks it).
+        ``key`` is what the user asked for, ``inputs`` what that turned out to mean. What was built from other inputs
+        is removed; what was fetched stays (the fetcher checks it).
         """
         state = self._read()
-        if state.get("key") == key:
-            return True
+        if (state.get("key"), state.get("inputs")) == (key, inputs):
+            return self.pack.is_dir()
         for folder in (self.pack, self.journal):
             shutil.rmtree(folder, ignore_errors=True)
-        write_atomic(self._state, dump_json({"key": key}))
+        write_atomic(self._state, dump_json({"key": key, "inputs": inputs}))
         return False
 
     def installed(self, key: dict[str, Any]) -> bool:
@@ -78,10 +79,10 @@ class Workplace:
         manifest = self.out / MANIFEST
         return state.get("key") == key and digest is not None and manifest.is_file() and sha256_file(manifest) == digest
 
-    def install(self, key: dict[str, Any], folder: Path) -> None:
+    def install(self, folder: Path) -> None:
         """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace."""
         digest = sha256_file(self.pack / MANIFEST)
-        write_atomic(self._state, dump_json({"key": key, "installing": digest}))
+        write_atomic(self._state, dump_json({**self._read(), "installing": digest}))
         put(folder, self.out)
         self.remove()
 

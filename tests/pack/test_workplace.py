@@ -10,6 +10,7 @@ from strata_pack.errors import WrongUse
 from strata_pack.pack.workplace import Workplace, check_target, open_workplace
 
 KEY = {"source": "a"}
+INPUTS = {"template": "1"}
 
 
 def fill(place: Workplace) -> None:
@@ -21,42 +22,42 @@ def fill(place: Workplace) -> None:
 
 def test_the_same_inputs_find_the_work_of_the_last_build(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
-        place.begin(KEY)
+        place.begin(KEY, INPUTS)
         fill(place)
     with open_workplace(tmp_path / "p") as place:
-        assert place.begin(KEY)
+        assert place.begin(KEY, INPUTS)
         assert place.pack.exists()
 
 
 def test_other_inputs_start_anew_but_keep_what_was_fetched(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
-        place.begin(KEY)
+        place.begin(KEY, INPUTS)
         fill(place)
-        assert not place.begin({"source": "b"})
+        assert not place.begin(KEY, {"template": "2"})
         assert (place.pack.exists(), place.journal.exists(), place.source.exists()) == (False, False, True)
 
 
 def test_install_leaves_only_the_pack(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
-        place.begin(KEY)
+        place.begin(KEY, INPUTS)
         fill(place)
-        place.install(KEY, place.pack)
+        place.install(place.pack)
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
     assert (tmp_path / "p/manifest.json").exists()
 
 
 def test_a_build_stopped_after_the_install_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_workplace(tmp_path / "p") as place:
-        place.begin(KEY)
+        place.begin(KEY, INPUTS)
         fill(place)
         monkeypatch.setattr(Workplace, "remove", lambda _self: None)
-        place.install(KEY, place.pack)
+        place.install(place.pack)
         assert place.installed(KEY)
 
 
 def test_nothing_is_installed_before_the_install(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
-        place.begin(KEY)
+        place.begin(KEY, INPUTS)
         assert not place.installed(KEY)
 
 
@@ -69,7 +70,7 @@ def test_an_unused_workplace_vanishes(tmp_path: Path) -> None:
 def test_a_damaged_journal_starts_anew(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
         (place.root / "build.json").write_text('{"key": ')
-        assert not place.begin(KEY)
+        assert not place.begin(KEY, INPUTS)
 
 
 def test_a_pack_in_the_way_is_refused_without_force(tmp_path: Path) -> None:

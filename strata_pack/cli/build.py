@@ -1,0 +1,116 @@
+"""``strata-pack build``: from a source to a whole pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer()
+
+TYPES = "Types of tensors"
+MIB = 1 << 20
+
+
+@app.command(epilog="Example: strata-pack build Qwen/Qwen3-0.6B --quant Q4_K_M --out packs/Qwen3-0.6B-Q4_K_M")
+@face
+def build(
+    source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id (org/name, hf://org/name@rev/path).")],
+    out_dir: Annotated[Path, typer.Option("--out", "-o", help="The pack's folder.", metavar="DIR")],
+    template: Annotated[
+        str, typer.Option(help="A template's id or file, auto (repair the source's own) or keep.")
+    ] = "auto",
+    golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
+    name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
+    layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
+    force: Annotated[bool, typer.Option("--force", help="Replace a pack that is there.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
+    quant: Annotated[
+        str | None, typer.Option(help="Preset, as llama-quantize names it [default: Q4_K_M].", rich_help_panel=TYPES)
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)
+    ] = None,
+    output_tensor_type: Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)] = None,
+    token_embedding_type: Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)] = None,
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
+    ] = False,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="Every matrix gets the base type.", rich_help_panel=TYPES)
+    ] = False,
+    keep_split: Annotated[
+        bool, typer.Option("--keep-split", help="As many shards as the source.", rich_help_panel=TYPES)
+    ] = False,
+    allow_requantize: Annotated[
+        bool, typer.Option("--allow-requantize", help="Accept a quantized source.", rich_help_panel=TYPES)
+    ] = False,
+    allow_nonfinite: Annotated[
+        bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.", rich_help_panel=TYPES)
+    ] = False,
+    *,
+    out: Out,
+) -> None:
+    """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
+    from strata_pack.pack.build import BuildRequest, build_pack, plan_build
+    from strata_pack.weights.recipes import make_recipe
+
+    chosen = make_recipe(
+        quant,
+        recipe,
+        tensor_types=tensor_type or (),
+        output=output_tensor_type,
+        embedding=token_embedding_type,
+        leave_output=leave_output_tensor,
+        pure=pure,
+    )
+    request = BuildRequest(
+        source=source,
+        out=out_dir,
+        recipe=chosen,
+        template=template,
+        golden=golden,
+        name=name,
+        imatrix=imatrix,
+        layout=layout,
+        force=force,
+        allow_requantize=allow_requantize,
+        allow_nonfinite=allow_nonfinite,
+        keep_split=keep_split,
+        threads=threads,
+    )
+    if dry_run:
+        from strata_pack.cli.quantize import show_plan
+
+        with plan_build(request) as plan:
+            show_plan(plan, out)
+        return
+    with out.progress() as progress:
+        result = build_pack(request, progress)
+    model, shown = result.manifest["model"], result.manifest["template"]
+    size = sum(entry["size"] for entry in result.manifest["files"])
+    out.line(f"{result.path}: {model['name']}, {size / MIB:,.1f} MiB, {model['bits_per_weight']:.2f} bits per weight")
+    out.line(f"template: {shown['id'] or shown['sha256'][:12]} ({shown['origin']})")
+    for engine, counts in (result.manifest["golden"] or {"engines": {}})["engines"].items():
+        passed, known = counts["passed"], counts["known_differences"]
+        out.line(f"golden: {passed} passed on {engine} {counts['version']}, {known} known differences")
+    if result.manifest["golden"] is None:
+        out.line("golden: no cases for this template (give some with --golden)")
+    out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in result.seconds.items()))
+    out.result(
+        {
+            "ok": True,
+            "pack": str(result.path),
+            "resumed": result.resumed,
+            "seconds": {stage: round(spent, 3) for stage, spent in result.seconds.items()},
+            "manifest": result.manifest,
+        }
+    )

@@ -1,0 +1,387 @@
+"""From a source to a whole pack: fetch, choose and prove the template, quantize, write, put in place.
+
+What is cheap and can fail comes first: the template and its golden cases are checked before a weight is read (and for
+a Hub source before the weights travel). Everything happens in ``<pack>.partial`` (see ``workplace``); the pack appears
+by one rename, and a build that was stopped at any moment goes on where it was when it is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal
+
+from strata_pack import __version__
+from strata_pack.chat.engines import available_engines
+from strata_pack.chat.golden import GoldenReport, check
+from strata_pack.errors import WrongUse
+from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
+from strata_pack.llama.ggml import QUANTIZABLE, Ggml
+from strata_pack.pack.gguf_edit import PAD_KEY, RESERVE, pad_value
+from strata_pack.pack.layout import (
+    GOLDEN,
+    MANIFEST,
+    MODEL_DIR,
+    REPORTS_DIR,
+    TEMPLATE,
+    TEMPLATE_KEY,
+    TOKENIZER_DIR,
+    Pack,
+)
+from strata_pack.pack.manifest import (
+    FORMAT,
+    VERSION,
+    FileEntry,
+    Manifest,
+    ModelEntry,
+    QuantizerEntry,
+    RecipeEntry,
+    write_manifest,
+)
+from strata_pack.pack.model_source import (
+    CONFIG,
+    CONFIG_LIMIT,
+    TOKENIZER_FILES,
+    Model,
+    SourceHashes,
+    bring,
+    folder_template,
+    model_name,
+    open_tensors,
+    parse_config,
+    source_template,
+)
+from strata_pack.pack.template_choice import AUTO, KEEP, ChosenTemplate, choose_template
+from strata_pack.pack.template_install import GoldenFailed, golden_entry
+from strata_pack.pack.template_install_plan import golden_bytes
+from strata_pack.pack.workplace import Workplace, check_target, open_workplace
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf_file import GgufFile, MetaValue
+from strata_pack.weights.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.preflight import Stage, check_disk
+from strata_pack.weights.quantize import QuantPlan, plan_quantization, run_plan
+from strata_pack.weights.recipes import Recipe
+from strata_pack.weights.source import HubSource, Source, parse_source
+from strata_pack.weights.tensor_source import TensorSource
+from strata_pack.weights.tokenizer_files import tokenizer_files
+
+Layout = Literal["pack", "gguf"]
+
+HEADER_ALLOWANCE = 64 << 20
+"""Bytes that a build may need beside the tensors: header, vocabulary, tokenizer files."""
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build. ``recipe`` decides the types; ``template`` and ``golden`` are as in ``choose_template``.
+
+    ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
+    """
+
+    source: str
+    out: Path
+    recipe: Recipe
+    template: str = AUTO
+    golden: Path | None = None
+    name: str | None = None
+    imatrix: Path | None = None
+    layout: Layout = "pack"
+    force: bool = False
+    allow_requantize: bool = False
+    allow_nonfinite: bool = False
+    keep_split: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """The finished pack. ``seconds`` by stage; ``golden`` is the report of the golden check, if there were cases."""
+
+    path: Path
+    manifest: Manifest
+    golden: GoldenReport | None
+    seconds: Mapping[str, float]
+    resumed: bool
+
+
+class _Clock:
+    """Seconds by stage."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + monotonic() - started
+
+
+def build_pack(request: BuildRequest, progress: Progress | None = None) -> BuildResult:
+    """Build the pack that ``request`` describes and return it.
+
+    Raises ``WrongUse`` (unknown template, a folder in the way), ``BadInput`` (what the source holds), ``CheckFailed``
+    (golden cases that differ) or ``EnvironmentFailure`` (network, disk). Nothing of a failed build is at ``out``.
+    """
+    watcher = progress or Silent()
+    clock = _Clock()
+    out = request.out.absolute()
+    source = parse_source(request.source)
+    imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
+    key = _key(request, source, imatrix)
+    with open_workplace(out) as place:
+        if place.installed(key):
+            place.remove()
+            watcher.note(f"{out}: the build that was stopped had finished")
+            return BuildResult(out, Pack.open(out).manifest, None, {}, resumed=True)
+        check_target(out, force=request.force)
+        with clock.stage("fetch"):
+            model = bring(source, place.source, watcher, lambda folder: _early(request, folder))
+        with open_tensors(model) as tensors:
+            with clock.stage("template"):
+                chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
+                report = prove(chosen, watcher)
+            plan = _plan(request, tensors, imatrix)
+            check_disk([Stage("quantized model", place.root, plan.padded_bytes + HEADER_ALLOWANCE)])
+            resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
+            name = model_name(request.name) if request.name else f"{model.name}-{request.recipe.label}"
+            with SourceHashes(model) as hashes:
+                with clock.stage("quantize"):
+                    quantized = _quantize(request, place, plan, chosen, name, watcher)
+                with clock.stage("hash the source"):
+                    source_entry = hashes.entry()
+        with clock.stage("write"):
+            written = _write_side_files(place.pack, model, quantized.files[0], chosen, report)
+            manifest = Manifest(
+                format=FORMAT,
+                version=VERSION,
+                tool=__version__,
+                source=source_entry,
+                model=_model_entry(plan, name, quantized),
+                recipe=_recipe_entry(request, imatrix),
+                quantizer=_quantizer_entry(plan),
+                template=chosen.entry,
+                golden=None if report is None or chosen.suite is None else golden_entry(chosen.suite, report),
+                files=sorted([*quantized.entries, *written], key=lambda entry: entry["path"]),
+            )
+            write_manifest(place.pack / MANIFEST, manifest)
+        with clock.stage("install"):
+            place.install(place.pack if request.layout == "pack" else place.pack / MODEL_DIR)
+    return BuildResult(out, manifest, report, clock.seconds, resumed)
+
+
+def _plan(request: BuildRequest, tensors: TensorSource, imatrix: Imatrix | None) -> QuantPlan:
+    return plan_quantization(
+        WithoutKeys(tensors, _replaced_keys(tensors.metadata)),
+        request.recipe,
+        imatrix,
+        allow_requantize=request.allow_requantize,
+        keep_split=request.keep_split,
+    )
+
+
+@contextmanager
+def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
+    """Yield the plan of a build without writing anything.
+
+    Raises what ``build_pack`` would, and ``WrongUse`` for a Hub source: its weights would have to travel first.
+    """
+    source = parse_source(request.source)
+    if isinstance(source, HubSource):
+        remedy = f"run `strata-pack fetch {request.source} --out DIR` and plan from DIR"
+        raise WrongUse("a plan needs the weights on this disk", where=request.source, remedy=remedy)
+    check_target(request.out.absolute(), force=request.force)
+    imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
+    model = bring(source, request.out, Silent(), lambda _folder: None)
+    with open_tensors(model) as tensors:
+        choose_template(request.template, source_template(model, tensors.metadata), request.golden)
+        yield _plan(request, tensors, imatrix)
+
+
+def _key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict[str, Any]:
+    """What decides about the pack and is known before anything is read."""
+    return {
+        "tool": __version__,
+        "source": str(source if isinstance(source, HubSource) else source.path.absolute()),
+        "template": request.template,
+        "golden": None if request.golden is None else str(request.golden.absolute()),
+        "name": request.name,
+        "recipe": request.recipe.label,
+        "options": recipe_options(request),
+        "imatrix": None if imatrix is None else imatrix.sha256,
+        "layout": request.layout,
+    }
+
+
+def _early(request: BuildRequest, folder: Path) -> None:
+    """Refuse a template that cannot be used while the weights are still far away."""
+    text = folder_template(folder)
+    if text is not None or request.template not in (AUTO, KEEP):
+        prove(choose_template(request.template, text, request.golden), Silent())
+
+
+def prove(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
+    """Check the template against its golden cases on every engine that runs in this process.
+
+    Raises ``GoldenFailed`` if one differs; ``None`` where the template has no cases.
+    """
+    if chosen.suite is None:
+        return None
+    report = check(chosen.text, chosen.suite, available_engines(), progress)
+    if not report.ok:
+        raise GoldenFailed(report)
+    return report
+
+
+TEMPLATE_KEYS = re.compile(r"tokenizer\.chat_templates?(\..*)?")
+"""The template and its named variants: llama.cpp prefers ``tokenizer.chat_template.tool_use`` when there are tools."""
+
+
+def _replaced_keys(metadata: Mapping[str, MetaValue]) -> frozenset[str]:
+    return frozenset(key for key in metadata if TEMPLATE_KEYS.fullmatch(key) or key == PAD_KEY)
+
+
+class WithoutKeys:
+    """A ``TensorSource`` without some of its metadata, so that the pack's own template and pad stand together, last:
+    a later template changes a few bytes at the header's end."""
+
+    def __init__(self, source: TensorSource, keys: frozenset[str]) -> None:
+        self.label, self.fingerprint = source.label, source.fingerprint
+        self.tensors, self.shards, self.rows = source.tensors, source.shards, source.rows
+        self.metadata = {key: value for key, value in source.metadata.items() if key not in keys}
+
+
+@dataclass(frozen=True)
+class _Quantized:
+    """The model's files in the workplace, and the type of every tensor."""
+
+    files: tuple[Path, ...]
+    entries: tuple[FileEntry, ...]
+    tensors: dict[str, str]
+
+
+def _quantize(
+    request: BuildRequest, place: Workplace, plan: QuantPlan, chosen: ChosenTemplate, name: str, progress: Progress
+) -> _Quantized:
+    """Write the model into the workplace, or find there what an earlier build finished."""
+    finished = place.journal / "quantized.json"
+    target = place.pack / MODEL_DIR / f"{name}.gguf"
+    if finished.is_file():
+        value = json.loads(finished.read_bytes())
+        entries: tuple[FileEntry, ...] = tuple(value["files"])
+        files = tuple(place.pack / entry["path"] for entry in entries)
+        if all(
+            path.is_file() and path.stat().st_size == entry["size"] for path, entry in zip(files, entries, strict=True)
+        ):
+            return _Quantized(files, entries, value["tensors"])
+    with disk_errors(place.root):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        place.journal.mkdir(exist_ok=True)
+    result = run_plan(
+        plan,
+        target,
+        metadata_overrides={TEMPLATE_KEY: MetaValue.string(chosen.text), PAD_KEY: pad_value(RESERVE)},
+        progress=progress,
+        threads=request.threads,
+        journal=place.journal / "tensors",
+        allow_nonfinite=request.allow_nonfinite,
+    )
+    for tensor, count in result.nonfinite.items():
+        progress.note(f"{tensor}: {count} NaN or infinite weights")
+    entries = tuple(
+        FileEntry(path=f"{MODEL_DIR}/{file.path.name}", size=file.size, sha256=file.sha256) for file in result.files
+    )
+    tensors = dict(result.tensor_types)
+    write_atomic(finished, dump_json({"files": entries, "tensors": tensors}))
+    return _Quantized(tuple(file.path for file in result.files), entries, tensors)
+
+
+def _write_side_files(
+    root: Path, model: Model, gguf: Path, chosen: ChosenTemplate, report: GoldenReport | None
+) -> list[FileEntry]:
+    """Write everything but the model and the manifest; return the entries of what belongs to the pack's identity."""
+    with GgufFile.open(gguf) as header:
+        made = tokenizer_files(header.metadata)
+    data = {f"{TOKENIZER_DIR}/{name}": text for name, text in (tokenizer_copies(model, chosen.text) | made).items()}
+    data[TEMPLATE] = chosen.text.encode("utf-8")
+    if chosen.suite is not None:
+        data[GOLDEN] = golden_bytes(chosen.suite)
+    for name, content in data.items():
+        write_atomic(root / name, content)
+    if report is not None:
+        write_atomic(root / REPORTS_DIR / "golden.json", dump_json(report.to_dict()))
+    return [FileEntry(path=name, size=len(text), sha256=sha256_bytes(text)) for name, text in data.items()]
+
+
+def tokenizer_copies(model: Model, template: str) -> dict[str, bytes]:
+    """Return the source's tokenizer files by name, as they are.
+
+    Only a chat template inside ``tokenizer_config.json`` is replaced: its readers would take it for the pack's.
+    """
+    copies = {}
+    for name in TOKENIZER_FILES:
+        path = model.side_file(name)
+        if path is not None:
+            copies[name] = read_bytes(path, CONFIG_LIMIT)
+    if CONFIG in copies:
+        config = parse_config(copies[CONFIG], CONFIG)
+        if "chat_template" in config:
+            copies[CONFIG] = dump_json({**config, "chat_template": template})
+    return copies
+
+
+def _model_entry(plan: QuantPlan, name: str, quantized: _Quantized) -> ModelEntry:
+    architecture = plan.source.metadata.get("general.architecture")
+    return ModelEntry(
+        name=name,
+        architecture=str(architecture.value) if architecture is not None else "unknown",
+        parameters=plan.parameters,
+        bits_per_weight=round(plan.bits_per_weight, 4),
+        files=[entry["path"] for entry in quantized.entries],
+        tensors=quantized.tensors,
+    )
+
+
+def recipe_options(request: BuildRequest) -> dict[str, Any]:
+    """Return what makes the model differ from its preset, beside the recipe file's text, as JSON."""
+    recipe = request.recipe
+    options: dict[str, Any] = {
+        "rules": [
+            {"tensors": rule.pattern.pattern, "layers": [list(span) for span in rule.layers], "type": rule.type.name}
+            for rule in recipe.rules
+        ],
+        "output": recipe.output.name if recipe.output is not None else None,
+        "embedding": recipe.embedding.name if recipe.embedding is not None else None,
+        "leave_output": recipe.leave_output,
+        "pure": recipe.pure,
+        "keep_split": request.keep_split,
+        "allow_nonfinite": request.allow_nonfinite,
+    }
+    return {key: value for key, value in options.items() if value}
+
+
+def _recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry:
+    return RecipeEntry(
+        preset=request.recipe.base.name,
+        text=request.recipe.text,
+        options=recipe_options(request),
+        imatrix_sha256=None if imatrix is None else imatrix.sha256,
+    )
+
+
+def _quantizer_entry(plan: QuantPlan) -> QuantizerEntry:
+    ggml = Ggml.load()
+    types = {tensor.type for tensor in plan.tensors if tensor.changed}
+    return QuantizerEntry(
+        library="xllamacpp",
+        version=ggml.version,
+        sha256=ggml.library_sha256,
+        probe_hash=ggml.probe_hash(types & QUANTIZABLE),
+    )

@@ -1,0 +1,209 @@
+"""The source of a build, whatever its kind: where its files are, what they hash to, and its tensors."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from strata_pack.chat.template import read_template
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes, sha256_file
+from strata_pack.pack.layout import TEMPLATE_KEY
+from strata_pack.pack.manifest import FileEntry, SourceEntry
+from strata_pack.progress import Progress
+from strata_pack.weights.gguf_file import MetaValue, shard_paths
+from strata_pack.weights.hub import fetch
+from strata_pack.weights.hub_select import SIDE_FILES, Weights, choose_weights
+from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
+from strata_pack.weights.tensor_source import GgufSource, TensorSource
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "generation_config.json",
+)
+"""What a pack's ``tokenizer/`` takes over as it is. ``vocab.json`` and ``merges.txt`` are made anew from the GGUF."""
+
+CONFIG = "tokenizer_config.json"
+CONFIG_LIMIT = 256 << 20
+"""Bytes; the largest tokenizer files are about 30 MB."""
+
+_QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F16|F32|FP16)$")
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the source: its name there, where it lies, and its SHA-256 if that is known already."""
+
+    name: str
+    path: Path
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model on this disk. ``folder`` holds its tokenizer and config, if it has any beside the weights."""
+
+    kind: Literal["file", "folder", "hub"]
+    name: str
+    weights: Weights
+    root: Path
+    folder: Path | None
+    files: tuple[SourceFile, ...]
+    repo: str | None = None
+    commit: str | None = None
+
+    @property
+    def first(self) -> Path:
+        """The first file of the weights."""
+        return self.root / self.weights.files[0]
+
+    def side_file(self, name: str) -> Path | None:
+        """Return the path of a file beside the weights, or ``None``."""
+        path = None if self.folder is None else self.folder / name
+        return path if path is not None and path.is_file() else None
+
+
+def model_name(text: str) -> str:
+    """Return ``text`` as a file name's stem, without the shard's number and the quantization it names."""
+    stem = _QUANT_SUFFIX.sub("", _SHARD_SUFFIX.sub("", text))
+    return _UNSAFE.sub("-", stem).strip("-.") or "model"
+
+
+def bring(source: Source, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
+    """Return the model that ``source`` names; a Hub source is fetched into ``into`` first.
+
+    ``early`` is called with the fetched folder before its weights travel, and stops the fetch by raising.
+    """
+    if isinstance(source, LocalGguf):
+        return _local_gguf(source.path)
+    if isinstance(source, LocalFolder):
+        return _local_folder(source.path)
+    return _hub(source, into, progress, early)
+
+
+def _local_gguf(path: Path) -> Model:
+    shards = shard_paths(path)
+    files = tuple(SourceFile(shard.name, shard) for shard in shards)
+    weights = Weights("gguf", tuple(shard.name for shard in shards))
+    return Model("file", model_name(shards[0].stem), weights, shards[0].parent, None, files)
+
+
+def _local_folder(folder: Path) -> Model:
+    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    weights = choose_weights(names, None, str(folder))
+    used = [*weights.files, *([weights.index] if weights.index else []), *(n for n in names if n in SIDE_FILES)]
+    files = tuple(SourceFile(name, folder / name) for name in sorted(set(used)))
+    return Model("folder", _name(weights, folder.absolute().name), weights, folder, folder, files)
+
+
+def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
+    fetched = fetch(
+        source.repo_id,
+        source.revision,
+        into,
+        path=source.path,
+        progress=progress,
+        announce=lambda plan: progress.note(plan.sentence()),
+        before_weights=early,
+    )
+    weights = fetched.selection.weights
+    files = tuple(SourceFile(file.path, into / file.path, file.sha256) for file in fetched.files)
+    name = _name(weights, source.repo_id.rpartition("/")[2])
+    return Model("hub", name, weights, into, into, files, fetched.repo_id, fetched.commit)
+
+
+def _name(weights: Weights, otherwise: str) -> str:
+    """A GGUF is called what its file says, a checkpoint what its folder or repository is called."""
+    return model_name(Path(weights.files[0]).stem if weights.format == "gguf" else otherwise)
+
+
+@contextmanager
+def open_tensors(model: Model) -> Iterator[TensorSource]:
+    """Open the model's tensors, converting a checkpoint on the fly."""
+    if model.weights.format == "gguf":
+        with GgufSource(model.first) as source:
+            yield source
+    else:
+        from strata_pack.weights.convert import open_checkpoint
+
+        with open_checkpoint(model.first.parent, name=model.name) as checkpoint:
+            yield checkpoint
+
+
+def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | None:
+    """Return the source's own chat template: the file beside the weights, else the tokenizer's, else the GGUF's."""
+    own = folder_template(model.folder) if model.folder is not None else None
+    if own is not None:
+        return own
+    value = metadata.get(TEMPLATE_KEY)
+    return None if value is None else str(value.value)
+
+
+def folder_template(folder: Path) -> str | None:
+    """Return the chat template of a Hugging Face folder: ``chat_template.jinja``, else that of its JSON files.
+
+    Of several named templates the one called "default" counts. Raises ``BadInput`` for files that are not JSON.
+    """
+    jinja = folder / "chat_template.jinja"
+    if jinja.is_file():
+        return read_template(jinja)
+    for name in ("chat_template.json", CONFIG):
+        path = folder / name
+        if not path.is_file():
+            continue
+        template = parse_config(read_bytes(path, CONFIG_LIMIT), path).get("chat_template")
+        if isinstance(template, list):
+            named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+            template = named.get("default")
+        if isinstance(template, str):
+            return template
+    return None
+
+
+def parse_config(data: bytes, where: str | Path) -> dict[str, Any]:
+    """Return the JSON object in ``data``; ``BadInput`` if it is none."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=where) from None
+    if not isinstance(value, dict):
+        raise BadInput("is not a JSON object", where=where)
+    return value
+
+
+class SourceHashes:
+    """The hashes of the source's files, computed beside the quantizing: reading once more costs no time then."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._pool = ThreadPoolExecutor(1, "source hashes")
+        self._entries = [self._pool.submit(_file_entry, file) for file in model.files]
+
+    def __enter__(self) -> SourceHashes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def entry(self) -> SourceEntry:
+        """Wait for the hashes and return what a manifest says of the source."""
+        model = self._model
+        files = [future.result() for future in self._entries]
+        return SourceEntry(kind=model.kind, repo=model.repo, commit=model.commit, files=files)
+
+
+def _file_entry(file: SourceFile) -> FileEntry:
+    size = file.path.stat().st_size
+    return FileEntry(path=file.name, size=size, sha256=file.sha256 or sha256_file(file.path))
