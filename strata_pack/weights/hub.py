@@ -10,7 +10,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -82,6 +82,37 @@ class FetchResult:
     travelled: int
 
 
+def plan_dict(plan: FetchPlan) -> dict[str, object]:
+    """Return a plan as the JSON object of ``fetch --dry-run --json``."""
+    return {
+        "ok": True,
+        "repo_id": plan.tree.repo_id,
+        "revision": plan.tree.revision,
+        "commit": plan.tree.commit,
+        "format": plan.selection.weights.format,
+        "bytes": plan.selection.nbytes,
+        "bytes_to_travel": plan.to_travel,
+        "files": [
+            {"path": file.path, "size": file.size, "origin": plan.origins[file.path]} for file in plan.selection.files
+        ],
+        "skipped": [file.path for file in plan.selection.skipped],
+    }
+
+
+def result_dict(result: FetchResult) -> dict[str, object]:
+    """Return a result as the JSON object of ``fetch --json``."""
+    return {
+        "ok": True,
+        "repo_id": result.repo_id,
+        "revision": result.revision,
+        "commit": result.commit,
+        "folder": str(result.folder),
+        "format": result.selection.weights.format,
+        "bytes_travelled": result.travelled,
+        "files": [asdict(file) for file in result.files],
+    }
+
+
 def fetch(
     repo_id: str,
     revision: str | None,
@@ -107,16 +138,12 @@ def fetch(
     """
     progress = progress or Silent()
     hub = connect(endpoint, token, patience)
+    offline = is_offline() if offline is None else offline
     with fetch_state.locked(dest):
         record = fetch_state.read_record(dest)
-        if offline is None:
-            offline = is_offline()
-        tree = _tree_at_hand(repo_id, revision, record) if offline else read_tree(hub, repo_id, revision)
-        selection = select_files(tree, path)
-        _leave_behind(dest, record, selection, progress)
-        run = _Run(hub, tree, selection, dest, progress, parallel)
-        known = set(record.taken) if record else set()
-        plan = run.look(known)
+        run = _open(hub, repo_id, revision, dest, path, progress, offline, parallel, record)
+        _leave_behind(dest, record, run.selection, progress)
+        plan = run.look(set(record.taken) if record else set())
         if announce is not None:
             announce(plan)
         if offline and plan.to_travel:
@@ -126,15 +153,50 @@ def fetch(
                 remedy="unset HF_HUB_OFFLINE and run again",
             )
         check_disk(run.stages())
-        taken = tuple(sorted({file.path for file in selection.files}))
-        fetch_state.write_record(dest, fetch_state.Record(tree, taken))
-        weights = {*selection.weights.files}
-        run.bring([file for file in selection.files if file.path not in weights])
+        taken = tuple(sorted(file.path for file in run.selection.files))
+        fetch_state.write_record(dest, fetch_state.Record(run.tree, taken))
+        weights = {*run.selection.weights.files}
+        run.bring([file for file in run.selection.files if file.path not in weights])
         if before_weights is not None:
             before_weights(dest)
-        run.bring([file for file in selection.files if file.path in weights])
+        run.bring([file for file in run.selection.files if file.path in weights])
         fetch_state.drop_parts(dest)
         return run.result()
+
+
+def look(
+    repo_id: str,
+    revision: str | None,
+    dest: Path,
+    *,
+    path: str | None = None,
+    progress: Progress | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    offline: bool | None = None,
+    patience: Patience | None = None,
+) -> FetchPlan:
+    """Return what ``fetch`` with the same arguments would do, without writing anything."""
+    hub = connect(endpoint, token, patience)
+    record = fetch_state.read_record(dest)
+    offline = is_offline() if offline is None else offline
+    run = _open(hub, repo_id, revision, dest, path, progress or Silent(), offline, PARALLEL, record)
+    return run.look(set(record.taken) if record else set())
+
+
+def _open(
+    hub: Hub,
+    repo_id: str,
+    revision: str | None,
+    dest: Path,
+    path: str | None,
+    progress: Progress,
+    offline: bool,
+    parallel: int,
+    record: fetch_state.Record | None,
+) -> _Run:
+    tree = _tree_at_hand(repo_id, revision, record) if offline else read_tree(hub, repo_id, revision)
+    return _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
 
 
 def _tree_at_hand(repo_id: str, revision: str | None, record: fetch_state.Record | None) -> RepoTree:
@@ -179,7 +241,7 @@ class _Run:
     def __init__(
         self, hub: Hub, tree: RepoTree, selection: Selection, dest: Path, progress: Progress, parallel: int
     ) -> None:
-        self._hub, self._tree, self._selection, self._dest = hub, tree, selection, dest
+        self._hub, self.tree, self.selection, self._dest = hub, tree, selection, dest
         self._progress = progress
         self._parallel = max(1, parallel)
         self._stop = threading.Event()
@@ -190,33 +252,33 @@ class _Run:
 
     def look(self, known: set[str]) -> FetchPlan:
         """Find and verify what is here already, in the folder and in the Hub cache."""
-        candidates = [(file, self._find(file)) for file in self._selection.files]
+        candidates = [(file, self._find(file)) for file in self.selection.files]
         size = sum(file.size for file, place in candidates if place is not None)
         task = self._progress.task("checking files that are here already", size) if size else None
         run_all([partial(self._verify, file, place, task) for file, place in candidates], self._parallel, self._stop)
         if task is not None:
             task.done()
-        for file in self._selection.files:
+        for file in self.selection.files:
             target = _target(self._dest, file.path)
             if self._origins[file.path] != "present" and file.path not in known and os.path.lexists(target):
                 raise BadInput(
-                    f"is in the way: it is not the file of {self._tree.repo_id} and no fetch put it there",
+                    f"is in the way: it is not the file of {self.tree.repo_id} and no fetch put it there",
                     where=target,
                     remedy="remove it or choose another folder",
                 )
         to_travel = sum(file.size - fetch_state.part_size(self._dest, file) for file in self._network())
-        return FetchPlan(self._tree, self._selection, dict(self._origins), to_travel)
+        return FetchPlan(self.tree, self.selection, dict(self._origins), to_travel)
 
     def _find(self, file: RepoFile) -> Path | None:
         target = _target(self._dest, file.path)
         if target.is_file() and target.stat().st_size == file.size:
             return target
-        return cached_blob(self._tree.repo_id, file)
+        return cached_blob(self.tree.repo_id, file)
 
     def _verify(self, file: RepoFile, place: Path | None, task: Task | None) -> None:
         target = _target(self._dest, file.path)
         origin: Origin = "network"
-        for candidate, name in ((target, "present"), (cached_blob(self._tree.repo_id, file), "cache")):
+        for candidate, name in ((target, "present"), (cached_blob(self.tree.repo_id, file), "cache")):
             sha256 = None if candidate is None else verified_sha256(candidate, file, self._stop)
             if sha256 is not None:
                 origin = name  # type: ignore[assignment]
@@ -230,18 +292,18 @@ class _Run:
                 task.advance(file.size)
 
     def _network(self) -> list[RepoFile]:
-        return [file for file in self._selection.files if self._origins[file.path] == "network"]
+        return [file for file in self.selection.files if self._origins[file.path] == "network"]
 
     def stages(self) -> list[Stage]:
         """Return the bytes still to be written into the folder."""
         missing = sum(file.size - fetch_state.part_size(self._dest, file) for file in self._network())
-        copied = sum(file.size for file in self._selection.files if self._is_copy(file))
+        copied = sum(file.size for file in self.selection.files if self._is_copy(file))
         return [Stage("download", self._dest, missing), Stage("copy out of the Hub cache", self._dest, copied)]
 
     def _is_copy(self, file: RepoFile) -> bool:
         if self._origins[file.path] != "cache":
             return False
-        blob = cached_blob(self._tree.repo_id, file)
+        blob = cached_blob(self.tree.repo_id, file)
         return blob is not None and blob.stat().st_dev != existing_ancestor(self._dest).stat().st_dev
 
     def bring(self, files: list[RepoFile]) -> None:
@@ -265,7 +327,7 @@ class _Run:
         total.done()
 
     def _from_cache(self, file: RepoFile) -> None:
-        blob = cached_blob(self._tree.repo_id, file)
+        blob = cached_blob(self.tree.repo_id, file)
         part = fetch_state.part_path(self._dest, file)
         with disk_errors(part):
             part.parent.mkdir(parents=True, exist_ok=True)
@@ -294,8 +356,8 @@ class _Run:
 
         part = fetch_state.part_path(self._dest, file)
         job = BodyJob(
-            url=f"{self._hub.endpoint}/{self._tree.repo_id}/resolve/{self._tree.commit}/{quote(file.path)}",
-            commit=self._tree.commit,
+            url=f"{self._hub.endpoint}/{self.tree.repo_id}/resolve/{self.tree.commit}/{quote(file.path)}",
+            commit=self.tree.commit,
             file=file,
             part=part,
             headers=self._hub.headers(),
@@ -320,9 +382,7 @@ class _Run:
         """Return what the folder holds now."""
         files = tuple(
             FetchedFile(file.path, file.size, self._sha256[file.path], self._origins[file.path])
-            for file in sorted(self._selection.files, key=lambda file: file.path)
+            for file in sorted(self.selection.files, key=lambda file: file.path)
         )
-        tree = self._tree
-        return FetchResult(
-            tree.repo_id, tree.revision, tree.commit, self._dest, self._selection, files, self._travelled
-        )
+        tree = self.tree
+        return FetchResult(tree.repo_id, tree.revision, tree.commit, self._dest, self.selection, files, self._travelled)

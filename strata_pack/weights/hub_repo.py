@@ -32,6 +32,8 @@ from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 
 MAX_FILES = 100_000
 MAX_FILE_BYTES = 1 << 44
+METADATA_TRIES = 4
+"""A person waits for the first answer, and nothing is lost by giving up: fewer tries than for a body."""
 STATE_FOLDER = ".strata-fetch"
 """Where a fetch keeps its lock, its partial bodies and its record, inside the target folder."""
 
@@ -201,7 +203,7 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
                 where=where,
                 remedy="check the network and HF_ENDPOINT",
             )
-        if failures >= hub.patience.tries or (retry_after or 0) > hub.patience.longest_wait_s:
+        if failures >= min(hub.patience.tries, METADATA_TRIES) or (retry_after or 0) > hub.patience.longest_wait_s:
             raise failure
         time.sleep(hub.patience.wait(failures, retry_after))
 

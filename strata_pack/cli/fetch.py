@@ -1,0 +1,72 @@
+"""``strata-pack fetch``: what a build needs of a repository on the Hub, into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.weights.hub import FetchPlan
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack fetch Qwen/Qwen3-0.6B --out weights/qwen3-0.6b")
+@face
+def fetch(
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="org/name, or hf://org/name@revision/path.")],
+    dest: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to fetch into.")],
+    out: Out,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: main).")] = None,
+    parallel: Annotated[int, typer.Option(min=1, max=32, help="Files fetched at once.")] = 4,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be fetched, and stop.")] = False,
+) -> None:
+    """Fetch weights (one format), tokenizer, config and template; every byte is proved, none is fetched twice.
+
+    Run it again after any kind of stop: it goes on at the exact byte. HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and the
+    Hub cache are honoured.
+    """
+    from strata_pack.errors import WrongUse
+    from strata_pack.weights import hub
+    from strata_pack.weights.source import HubSource, parse_source
+
+    source = parse_source(repo)
+    if not isinstance(source, HubSource):
+        raise WrongUse("is on this disk already", where=repo, remedy="name a repository as hf://org/name")
+    if revision and source.revision:
+        raise WrongUse("the revision is given twice", where=repo, remedy="leave out --revision")
+    wanted = revision or source.revision
+    with out.progress() as progress:
+        if dry_run:
+            plan = hub.look(source.repo_id, wanted, dest, path=source.path, progress=progress)
+            _show(plan, out)
+            return
+        found = hub.fetch(
+            source.repo_id,
+            wanted,
+            dest,
+            path=source.path,
+            progress=progress,
+            parallel=parallel,
+            announce=lambda plan: progress.note(plan.sentence()),
+        )
+    out.line(f"{found.folder}: {len(found.files)} files of {found.repo_id} at {found.commit}")
+    out.result(hub.result_dict(found))
+
+
+def _show(plan: FetchPlan, out: Out) -> None:
+    from rich.table import Table
+
+    from strata_pack.weights.hub import plan_dict
+    from strata_pack.weights.preflight import size_text
+
+    table = Table("file", "size", "from")
+    for file in plan.selection.files:
+        table.add_row(file.path, size_text(file.size), plan.origins[file.path])
+    out.show(table)
+    out.line(plan.sentence())
+    out.result(plan_dict(plan))
