@@ -1,0 +1,70 @@
+"""Errors become one sentence and an exit code; JSON mode prints one object."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from strata_pack.cli.face import Out, face
+from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
+
+
+def run(error: BaseException | None, *flags: str) -> tuple[int, str, str]:
+    app = typer.Typer()
+
+    @app.command()
+    @face
+    def command(*, out: Out) -> None:
+        """Do it."""
+        if error is not None:
+            raise error
+        out.line("a line")
+        out.result({"ok": True})
+
+    result = CliRunner().invoke(app, list(flags))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(("kind", "code"), [(CheckFailed, 1), (WrongUse, 2), (BadInput, 2), (EnvironmentFailure, 3)])
+def test_each_kind_of_error_has_its_exit_code(kind: type[StrataError], code: int) -> None:
+    assert run(kind("went wrong", where="file", remedy="mend it"))[0] == code
+
+
+def test_an_error_is_one_sentence_that_says_where_and_what_to_do() -> None:
+    _, out, err = run(BadInput("is truncated", where="a.gguf", remedy="fetch it again"))
+    assert (out, err) == ("", "strata-pack: a.gguf: is truncated; fetch it again\n")
+
+
+def test_debug_shows_the_traceback() -> None:
+    assert "Traceback" in run(BadInput("is truncated"), "--debug")[2]
+
+
+def test_json_mode_reports_the_error_as_an_object() -> None:
+    _, out, _ = run(BadInput("is truncated"), "--json")
+    assert json.loads(out) == {"ok": False, "error": "is truncated", "exit_code": 2}
+
+
+def test_json_mode_prints_one_object_on_stdout_and_lines_on_stderr() -> None:
+    _, out, err = run(None, "--json")
+    assert (json.loads(out), err) == ({"ok": True}, "a line\n")
+
+
+def test_quiet_prints_nothing() -> None:
+    assert run(None, "--quiet") == (0, "", "")
+
+
+def test_a_person_sees_the_line_alone() -> None:
+    assert run(None) == (0, "a line\n", "")
+
+
+def test_an_interrupt_is_130_without_a_traceback() -> None:
+    code, _, err = run(KeyboardInterrupt())
+    assert (code, "Traceback" in err) == (130, False)
+
+
+def test_an_error_of_the_system_is_a_sentence_too() -> None:
+    code, _, err = run(OSError(5, "Input/output error", "disk"))
+    assert (code, err) == (3, "strata-pack: disk: Input/output error\n")

@@ -1,0 +1,66 @@
+"""The command line and the parser start without the heavy packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "numpy",
+    "gguf",
+    "xllamacpp",
+    "huggingface_hub",
+    "jinja2",
+    "minijinja",
+    "transformers",
+    "httpx",
+    "starlette",
+    "uvicorn",
+    "pydantic",
+    "prometheus_client",
+    "jsonschema",
+}
+
+PROGRAM = """
+import json, sys
+{statement}
+print("LOADED " + json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+
+HELP = """
+import contextlib, io
+from strata_pack.cli.app import app
+with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
+    app({arguments!r})
+assert "Usage" in text.getvalue()
+"""
+
+
+def loaded_by(statement: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(statement=statement)], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.rpartition("LOADED ")[2]))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import strata_pack", "from strata_pack.parsing import OutputParser", "import strata_pack.cli.app"],
+)
+def test_an_import_loads_nothing_heavy(statement: str) -> None:
+    assert not loaded_by(statement) & HEAVY
+
+
+@pytest.mark.parametrize("command", [[], ["build"], ["template"], ["smoke"], ["serve"]])
+def test_help_loads_nothing_heavy(command: list[str]) -> None:
+    assert not loaded_by(HELP.format(arguments=[*command, "--help"])) & HEAVY
+
+
+def test_the_parser_needs_the_standard_library_alone() -> None:
+    allowed = set(sys.stdlib_module_names) | {"strata_pack", "__main__", "sitecustomize", "_virtualenv"}
+    loaded = loaded_by("from strata_pack.parsing import OutputParser")
+    plain = loaded_by("pass")
+    assert loaded - plain - allowed == set()

@@ -1,0 +1,121 @@
+"""verify finds every way in which a pack can differ from its manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata_pack.errors import BadInput
+from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.layout import MANIFEST, TEMPLATE
+from strata_pack.pack.verify import verify
+from strata_pack.weights.recipes import make_recipe
+from tests.pack.tiny_gguf import STOCK, write_tiny
+
+CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
+
+
+@pytest.fixture
+def pack(tmp_path: Path) -> Path:
+    (tmp_path / "golden.json").write_text(json.dumps(CASES))
+    source = write_tiny(tmp_path / "tiny.gguf", STOCK)
+    request = BuildRequest(
+        str(source), tmp_path / "pack", make_recipe("Q8_0"), template="keep", golden=tmp_path / "golden.json"
+    )
+    return build_pack(request).path
+
+
+def edit(**changes: Any) -> Callable[[Path], None]:
+    """Return a function that changes the manifest; dots in a key lead downward (written as two underscores)."""
+
+    def change(pack: Path) -> None:
+        manifest = json.loads((pack / MANIFEST).read_text())
+        for key, value in changes.items():
+            *path, last = key.split("__")
+            place = manifest
+            for part in path:
+                place = place[part]
+            place[last] = value
+        (pack / MANIFEST).write_text(json.dumps(manifest))
+
+    return change
+
+
+def flip_last_byte(pack: Path) -> None:
+    path = next((pack / "model").glob("*.gguf"))
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(pack: Path) -> None:
+    path = next((pack / "model").glob("*.gguf"))
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def longer(pack: Path) -> None:
+    with next((pack / "model").glob("*.gguf")).open("ab") as file:
+        file.write(b"\0" * 64)
+
+
+def link_out(pack: Path) -> None:
+    (pack / TEMPLATE).unlink()
+    (pack / TEMPLATE).symlink_to("/etc/hostname")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
+    "other template file": (lambda p: (p / TEMPLATE).write_text("{{ 1 }}"), {"sizes", "hashes", "template"}),
+    "missing template file": (lambda p: (p / TEMPLATE).unlink(), {"files", "template"}),
+    "template that does not compile": (
+        lambda p: (p / TEMPLATE).write_text("{% if %}"),
+        {"sizes", "hashes", "template"},
+    ),
+    "link in place of a file": (link_out, {"files", "sizes", "hashes", "template"}),
+    "weight changed": (flip_last_byte, {"hashes"}),
+    "model truncated": (truncate, {"sizes", "hashes", "gguf", "tensors", "template", "tokenizer"}),
+    "model with a tail": (longer, {"sizes", "hashes", "gguf"}),
+    "file not listed": (lambda p: (p / "model/notes.txt").write_text("!"), {"files"}),
+    "second model": (lambda p: (p / "model/other.gguf").write_text("!"), {"files", "gguf"}),
+    "golden cases changed": (lambda p: (p / "golden/chat_golden.json").write_text("[]"), {"sizes", "hashes", "golden"}),
+    "other template in the manifest": (edit(template__sha256="0" * 64), {"template"}),
+    "other number of weights": (edit(model__parameters=1), {"tensors"}),
+    "other tensors": (edit(model__tensors={"x": "F32"}), {"tensors"}),
+    "manifest without a field": (edit(model={}), {"manifest"}),
+    "path that climbs out": (edit(model__files=["../x.gguf"]), {"manifest"}),
+    "manifest of another version": (edit(version=2), {"manifest"}),
+    "manifest that is not JSON": (lambda p: (p / MANIFEST).write_text("{"), {"manifest"}),
+}
+
+
+def test_a_fresh_pack_passes_every_check(pack: Path) -> None:
+    report = verify(pack)
+    assert {check.status for check in report.checks} == {"passed"}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_by_the_checks_it_concerns(pack: Path, damage: str) -> None:
+    change, concerned = DAMAGES[damage]
+    change(pack)
+    report = verify(pack)
+    assert {check.id for check in report.checks if check.status == "failed"} == concerned
+
+
+def test_reports_may_change_without_harm(pack: Path) -> None:
+    (pack / "reports/golden.json").write_text("{}")
+    assert verify(pack).ok
+
+
+def test_a_folder_without_a_manifest_is_no_pack(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"manifest\.json is missing"):
+        verify(tmp_path)
+
+
+def test_a_partial_folder_says_how_to_finish_it(tmp_path: Path) -> None:
+    partial = tmp_path / "p.partial"
+    partial.mkdir()
+    with pytest.raises(BadInput, match="run the same build again"):
+        verify(partial)
