@@ -32,7 +32,7 @@ class Fault:
 
     ``break_after``: the connection drops after so many body bytes of each answer. ``short_by``: the answer announces
     and sends that many bytes too few. ``ignore_range``: 200 with the whole body. ``status``: this status, with
-    ``headers``. ``corrupt``: one byte of the whole body is flipped. ``extra``: so many bytes too many.
+    ``headers``. ``corrupt``: the last byte is another one. ``extra``: so many bytes too many.
     ``rate``: bytes per second. ``etag``: another identity in the hub's headers. ``wrong_range``: Content-Range lies.
     """
 
@@ -221,7 +221,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.reply(fault.status, b"fault on demand", {**headers, **fault.headers})
             return
         if fault.corrupt:
-            data = bytes([data[0] ^ 0x55]) + data[1:]
+            data = data[:-1] + bytes([data[-1] ^ 0x55])
         data += b"x" * fault.extra
         status, start = 200, 0
         wanted = self.headers.get("Range")

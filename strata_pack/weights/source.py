@@ -18,6 +18,8 @@ HUB_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?")
 _SPECIAL_REVISION = re.compile(r"refs/(?:pr|convert)/[^/]+")
 """The revisions whose own name contains slashes; any other slash in a revision is written ``%2F``."""
 
+_OTHER_KINDS = ("datasets/", "spaces/", "buckets/")
+
 _REMEDY = "give a .gguf file, a folder, a hub id (org/name) or hf://org/name@revision/path"
 
 
@@ -98,7 +100,7 @@ def _parse_uri(text: str) -> HubSource:
         rf"hf://(?:models/)?(?P<repo>[^/@]+/[^/@]+)(?:@(?P<rev>{_SPECIAL_REVISION.pattern}|[^/]*))?(?:/(?P<path>.*))?",
         text,
     )
-    if match is None or not _is_repo_id(match["repo"]):
+    if match is None or not _is_repo_id(match["repo"]) or match["repo"].startswith(_OTHER_KINDS):
         raise BadInput("is not a hub URI", where=text, remedy="write hf://org/name@revision/path")
     if match["rev"] == "":
         raise BadInput("has an empty revision after '@'", where=text, remedy="write hf://org/name@revision/path")
