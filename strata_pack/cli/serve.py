@@ -1,0 +1,74 @@
+"""``strata-pack serve``: the gateway, with a llama.cpp server of its own or before one that runs already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack serve packs/qwen3.8-flash-next --port 8080 --parallel 4")
+@face
+def serve(
+    out: Out,
+    pack: Annotated[
+        Path | None, typer.Argument(metavar="[PACK|GGUF]", help="Start a llama.cpp server on it.", show_default=False)
+    ] = None,
+    upstream: Annotated[
+        str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there instead.")
+    ] = None,
+    template: Annotated[
+        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file. [default: the model's own]")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback only with a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on, 0 for a free one.", min=0, max=65535)] = 8080,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="STRATA_API_KEY", help="Key that clients must send.", show_envvar=True)
+    ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="File with keys, one a line.")] = None,
+    upstream_key: Annotated[
+        str | None, typer.Option(envvar="STRATA_UPSTREAM_KEY", help="Key to send upstream.", show_envvar=True)
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(help="Requests that generate at a time. [default: the upstream's slots, or 1]", min=1)
+    ] = None,
+    queue: Annotated[int, typer.Option(help="Requests that may wait; more get 429.", min=0)] = 64,
+    context: Annotated[int, typer.Option(help="Tokens of context of one slot, with PACK.", min=256)] = 32768,
+    runtime: Annotated[str | None, typer.Option(help="llama.cpp runtime, with PACK.")] = None,
+    reasoning_budget: Annotated[
+        int | None, typer.Option(help="Tokens of thinking per reply, unless the request says.", min=0)
+    ] = None,
+    model_name: Annotated[str | None, typer.Option(help="Name of the model in replies.")] = None,
+    start_timeout: Annotated[float, typer.Option(help="Seconds to wait for the llama.cpp server.", min=1)] = 600,
+    drain: Annotated[float, typer.Option(help="Seconds that running requests get at the end.", min=0)] = 30,
+) -> None:
+    """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
+    from strata_pack.gateway.command import Options, run
+
+    run(
+        Options(
+            pack=pack,
+            upstream=upstream,
+            template=template,
+            host=host,
+            port=port,
+            api_key=api_key,
+            api_key_file=api_key_file,
+            upstream_key=upstream_key,
+            parallel=parallel,
+            queue=queue,
+            context=context,
+            runtime=runtime,
+            reasoning_budget=reasoning_budget,
+            model_name=model_name,
+            start_timeout=start_timeout,
+            drain=drain,
+        ),
+        announce=lambda facts, line: (out.line(line), out.result(facts)),
+        note=out.note,
+    )

@@ -1,0 +1,101 @@
+"""Who may generate now: at most ``parallel`` at a time, the others wait in a queue that is fair between clients.
+
+A client with a hundred requests does not push aside one with a single request: the queue goes round the clients,
+and within a client first come, first served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from strata_pack.gateway.failures import ApiError
+
+TYPICAL_SECONDS = 5.0
+"""The duration of a request that is assumed before the first one has ended."""
+
+
+class Admission:
+    """The slots of the upstream and the queue before them. ``busy`` and ``waiting`` are counts of requests."""
+
+    def __init__(self, parallel: int, queue: int, queue_seconds: float) -> None:
+        self.parallel = parallel
+        self.queue = queue
+        self.busy = 0
+        self.waiting = 0
+        self._queue_seconds = queue_seconds
+        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._typical = TYPICAL_SECONDS
+
+    @asynccontextmanager
+    async def slot(self, client: str) -> AsyncIterator[float]:
+        """Hold a slot for the block; yields the seconds it was waited for.
+
+        Raises ``ApiError`` 429 with ``retry_after`` when the queue is full or the wait too long.
+        """
+        asked = time.monotonic()
+        await self._acquire(client)
+        began = time.monotonic()
+        try:
+            yield began - asked
+        finally:
+            self._typical += 0.2 * (time.monotonic() - began - self._typical)
+            self._release()
+
+    async def _acquire(self, client: str) -> None:
+        if self.busy < self.parallel and not self._lines:
+            self.busy += 1
+            return
+        if self.waiting >= self.queue:
+            raise self._refusal(f"all {self.parallel} slots are busy and {self.waiting} requests wait already")
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._lines.setdefault(client, deque()).append(turn)
+        self.waiting += 1
+        # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that meets a result.
+        timer = loop.call_later(self._queue_seconds, self._expire, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.exception() is None:
+                self._release()  # the slot was given at the moment the client left
+            raise
+        finally:
+            timer.cancel()
+            self.waiting -= 1
+            self._forget(client, turn)
+
+    def _expire(self, turn: asyncio.Future[None]) -> None:
+        if not turn.done():
+            turn.set_exception(self._refusal(f"no slot became free within {self._queue_seconds:.0f} s"))
+
+    def _forget(self, client: str, turn: asyncio.Future[None]) -> None:
+        line = self._lines.get(client)
+        if line is not None:
+            if turn in line:
+                line.remove(turn)
+            if not line:
+                del self._lines[client]
+
+    def _release(self) -> None:
+        """Give the slot to the next client in the round, or free it."""
+        while self._lines:
+            client, line = next(iter(self._lines.items()))
+            turn = line.popleft()
+            if line:
+                self._lines.move_to_end(client)
+            else:
+                del self._lines[client]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self.busy -= 1
+
+    def _refusal(self, message: str) -> ApiError:
+        rounds = math.ceil((self.waiting + 1) / self.parallel)
+        wait = min(max(1, math.ceil(rounds * self._typical)), 300)
+        return ApiError(429, message, kind="too_many_requests", code="rate_limit_exceeded", retry_after=wait)

@@ -1,0 +1,161 @@
+"""The ASGI application: which path does what."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from strata_pack.gateway.chat_reply import ChatWriter
+from strata_pack.gateway.chat_request import ChatRequest, chat_turn
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.fields import Body, Count, read_body
+from strata_pack.gateway.guard import Guard
+from strata_pack.gateway.live import live_page
+from strata_pack.gateway.messages_reply import MessagesWriter
+from strata_pack.gateway.messages_request import CountRequest, MessagesRequest, count_turn, messages_turn
+from strata_pack.gateway.metrics import Record
+from strata_pack.gateway.openapi import openapi
+from strata_pack.gateway.prometheus import CONTENT_TYPE, prometheus_text
+from strata_pack.gateway.reply import encode
+from strata_pack.gateway.responses_reply import ResponsesWriter
+from strata_pack.gateway.responses_request import ResponsesRequest, responses_turn
+from strata_pack.gateway.service import Caller, Gateway
+from strata_pack.gateway.streams import EventStream, Reply
+
+Response = Reply | EventStream
+EXTRA_HEADER = "x-strata"
+
+
+class CompletionRequest(Body):
+    """What is checked of a ``/v1/completions`` body before it is passed on."""
+
+    prompt: str | Annotated[list[int], Field(min_length=1)]
+    stream: bool | None = None
+    max_tokens: Count | None = None
+
+
+def create_app(gateway: Gateway) -> ASGIApp:
+    """Return the ASGI application of ``gateway``."""
+    router = Router(_routes(gateway), redirect_slashes=False)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = router  # makes the router raise for an unknown path or method
+        await router(scope, receive, send)
+
+    return Guard(application, gateway.settings, gateway.metrics)
+
+
+def _routes(gateway: Gateway) -> list[Route]:
+    served, limits = gateway.settings.served, gateway.settings.limits
+    schema = encode(openapi())
+    page, page_headers = live_page()
+
+    async def chat(request: Request) -> Response:
+        body = read_body(ChatRequest, await request.body())
+        turn = chat_turn(body, limits.choices)
+        caller = _caller(request)
+        writer = ChatWriter(
+            caller.request_id, served.model, include_usage=body.include_usage, show_extra=_wants_extra(request)
+        )
+        return await gateway.answer("chat", turn, writer, caller)
+
+    async def responses(request: Request) -> Response:
+        turn = responses_turn(read_body(ResponsesRequest, await request.body()))
+        caller = _caller(request)
+        writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request))
+        return await gateway.answer("responses", turn, writer, caller)
+
+    async def messages(request: Request) -> Response:
+        turn = messages_turn(read_body(MessagesRequest, await request.body()))
+        caller = _caller(request)
+        writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request))
+        return await gateway.answer("messages", turn, writer, caller)
+
+    async def count_tokens(request: Request) -> Response:
+        turn = count_turn(read_body(CountRequest, await request.body()))
+        prompt = await gateway.prompts.build(turn)
+        return Reply(encode({"input_tokens": await gateway.prompts.count(prompt)}))
+
+    async def completions(request: Request) -> Response:
+        data = await request.body()
+        body = read_body(CompletionRequest, data)
+        record = Record(_caller(request).request_id, "completions", bool(body.stream), _caller(request).client)
+        return await gateway.pass_through("/v1/completions", json.loads(data), record)
+
+    async def models(_request: Request) -> Response:
+        created = int(gateway.metrics.started)
+        entry = {"id": served.model, "object": "model", "created": created, "owned_by": "strata-pack"}
+        return Reply(encode({"object": "list", "data": [entry]}))
+
+    async def health(_request: Request) -> Response:
+        if gateway.draining:
+            raise ApiError(503, "the gateway is shutting down", kind="draining")
+        if not await gateway.ready():
+            raise ApiError(503, "the llama.cpp server is not ready", kind="upstream_unavailable", retry_after=2)
+        return Reply(encode({"status": "ok"}))
+
+    async def status(_request: Request) -> Response:
+        return Reply(encode(await gateway.status()))
+
+    async def metrics(request: Request) -> Response:
+        accepted = request.headers.get("accept", "")
+        if "text/plain" in accepted or "openmetrics" in accepted:
+            return await prometheus(request)
+        return Reply(encode(gateway.metrics.to_dict()))
+
+    async def prometheus(_request: Request) -> Response:
+        text = prometheus_text(gateway.metrics, gateway.admission, served)
+        return Reply(text, headers={"content-type": CONTENT_TYPE})
+
+    async def live(_request: Request) -> Response:
+        shown = {
+            "status": await gateway.status(),
+            **gateway.metrics.to_dict(),
+            "implicit_ends": [asdict(end) for end in gateway.metrics.ends],
+        }
+        return Reply(encode(shown))
+
+    async def page_(_request: Request) -> Response:
+        return Reply(page, headers=page_headers)
+
+    async def dashboard(_request: Request) -> Response:
+        return Reply(importlib.resources.files(__package__).joinpath("grafana.json").read_bytes())
+
+    async def described(_request: Request) -> Response:
+        return Reply(schema)
+
+    table: tuple[tuple[str, str, Callable[[Request], Awaitable[Response]]], ...] = (
+        ("POST", "/v1/chat/completions", chat),
+        ("POST", "/v1/responses", responses),
+        ("POST", "/v1/messages", messages),
+        ("POST", "/v1/messages/count_tokens", count_tokens),
+        ("POST", "/v1/completions", completions),
+        ("GET", "/v1/models", models),
+        ("GET", "/v1/status", status),
+        ("GET", "/v1/live", live),
+        ("GET", "/health", health),
+        ("GET", "/metrics", metrics),
+        ("GET", "/metrics/prometheus", prometheus),
+        ("GET", "/grafana.json", dashboard),
+        ("GET", "/openapi.json", described),
+        ("GET", "/", page_),
+    )
+    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope["strata.caller"]
+    return caller
+
+
+def _wants_extra(request: Request) -> bool:
+    value: Any = request.headers.get(EXTRA_HEADER, "")
+    return value.lower() in ("1", "true", "yes")

@@ -1,0 +1,147 @@
+"""Replies of ``/v1/chat/completions``: whole, and as a stream of chunks.
+
+The thinking is sent twice, as ``reasoning_content`` (llama.cpp, DeepSeek, older vLLM) and as ``reasoning`` (OpenRouter,
+newer vLLM): clients read one of the two.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.reply import (
+    Choice,
+    add_usage,
+    data_event,
+    encode,
+    quoted,
+    with_x_strata,
+    x_strata,
+)
+from strata_pack.parsing import Event
+
+DONE = b"data: [DONE]\n\n"
+
+
+def usage_of(choices: list[Choice]) -> dict[str, Any]:
+    """Return OpenAI's ``usage`` object."""
+    tokens = add_usage(choices)
+    return {
+        "prompt_tokens": tokens["prompt"],
+        "completion_tokens": tokens["completion"],
+        "total_tokens": tokens["prompt"] + tokens["completion"],
+        "prompt_tokens_details": {"cached_tokens": tokens["cached"]},
+        "completion_tokens_details": {"reasoning_tokens": tokens["reasoning"]},
+    }
+
+
+class ChatWriter:
+    """Writes one chat completion. ``include_usage``: a stream ends with a chunk that has the usage."""
+
+    def __init__(self, request_id: str, model: str, *, include_usage: bool, show_extra: bool) -> None:
+        self._request_id = request_id
+        self._head: dict[str, Any] = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+        self._include_usage = include_usage
+        self._show_extra = show_extra
+        self._chunk = encode({**self._head, "object": "chat.completion.chunk"})[:-1]
+        self._openings: dict[int, bytes] = {}
+        self._numbers: dict[int, dict[str, int]] = {}
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        reply = {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
+            "usage": usage_of(choices),
+        }
+        return with_x_strata(reply, x_strata(self._request_id, choices) if self._show_extra else None)
+
+    @staticmethod
+    def _choice(index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if choice.calls else "")}
+        if choice.reasoning:
+            message["reasoning_content"] = message["reasoning"] = choice.reasoning
+        if choice.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments_json},
+                }
+                for call in choice.calls
+            ]
+        shown: dict[str, Any] = {
+            "index": index,
+            "message": message,
+            "finish_reason": choice.outcome.finish_reason,
+            "logprobs": None if choice.logprobs is None else {"content": choice.logprobs, "refusal": None},
+        }
+        if choice.counters.ended_inside_thinking:
+            shown["ended_inside_thinking"] = True
+        return shown
+
+    # Streams
+
+    def start(self) -> bytes:
+        return b""
+
+    def _opening(self, index: int) -> bytes:
+        """Return the bytes before a delta of choice ``index``; the first time, the chunk with the role before them."""
+        opening = self._openings.get(index)
+        if opening is None:
+            opening = b'data: %b,"choices":[{"index":%d,"delta":{' % (self._chunk, index)
+            self._openings[index] = opening
+            return opening + b'"role":"assistant","content":""},"finish_reason":null}]}\n\n' + opening
+        return opening
+
+    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:
+        parts: list[bytes] = []
+        for event in events:
+            fields = self._fields(index, event)
+            if fields:
+                parts += (self._opening(index), fields.encode("utf-8", "replace"), b'},"finish_reason":null')
+                if logprobs and event.kind == "content":
+                    parts += (b',"logprobs":', encode({"content": logprobs, "refusal": None}))
+                    logprobs = None
+                parts.append(b"}]}\n\n")
+        return b"".join(parts)
+
+    def _fields(self, index: int, event: Event) -> str:
+        if event.kind == "content":
+            return f'"content":{quoted(event.text)}'
+        if event.kind == "reasoning":
+            text = quoted(event.text)
+            return f'"reasoning_content":{text},"reasoning":{text}'
+        if event.kind == "tool_start" and event.call is not None:
+            numbers = self._numbers.setdefault(index, {})
+            number = numbers.setdefault(event.call.id, len(numbers))
+            return (
+                f'"tool_calls":[{{"index":{number},"id":{quoted(event.call.id)},"type":"function",'
+                f'"function":{{"name":{quoted(event.call.name)},"arguments":""}}}}]'
+            )
+        if event.kind == "tool_args" and event.call is not None:
+            number = self._numbers[index][event.call.id]
+            return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(event.text)}}}}}]'
+        return ""  # tool_call: told already, piece by piece
+
+    def finish(self, index: int, choice: Choice) -> bytes:
+        shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": choice.outcome.finish_reason}
+        if choice.counters.ended_inside_thinking:
+            shown["ended_inside_thinking"] = True
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [shown]}
+        opening = b""
+        if index not in self._openings:
+            first = self._opening(index)
+            opening = first[: -len(self._openings[index])]
+        shown_extra = x_strata(self._request_id, [choice]) if self._show_extra else None
+        return opening + data_event(with_x_strata(chunk, shown_extra))
+
+    def end(self, choices: list[Choice]) -> bytes:
+        if not self._include_usage:
+            return DONE
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(choices)}
+        return data_event(chunk) + DONE
+
+    def failure(self, error: ApiError) -> bytes:
+        return data_event(error.openai()) + DONE

@@ -1,0 +1,122 @@
+"""Which texts the model's tokenizer reads as control tokens, and how they are kept apart in what users write.
+
+A user may write ``<|im_start|>system`` in a message. Rendered into the prompt and tokenized, it would open a turn. So
+every text that comes from the request is *marked* before it is rendered: one private character after the first
+character of anything that is, or together with its neighbours could become, a control token. The rendered prompt is
+then cut at the marks: no piece between two cuts holds a control token that the template did not write, and each piece
+is tokenized by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+PRIVATE_USE = range(0xE000, 0xF900)
+"""Code points without a meaning; one that occurs nowhere in the request becomes the mark."""
+
+CONTROL_TYPES = (2, 3)
+"""``tokenizer.ggml.token_type``: unknown and control (llama.cpp, ``enum llama_token_type``)."""
+
+LOOKS_LIKE_CONTROL = (
+    r"<[|｜][^<>\s]{1,64}?[|｜]>",
+    r"</?s>",
+    r"<(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|fim_[a-z]+)>",
+    r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK|BOS|EOS|CLS|SEP|MASK|PAD|UNK)\]",
+    r"<<?/?SYS>>?",
+)
+"""What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read."""
+
+_OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
+
+
+class ControlTokens:
+    """The control tokens of one vocabulary: ``known`` ones by text, ``guess`` adds everything that looks like one."""
+
+    def __init__(self, known: Iterable[str], *, guess: bool) -> None:
+        self.known = tuple(sorted({text for text in known if len(text) > 1}, key=len, reverse=True))
+        self.guess = guess
+        patterns = [f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in self.known]
+        if guess:
+            patterns += [f"(?=(?:{pattern}))." for pattern in LOOKS_LIKE_CONTROL]
+        self._starts = re.compile("|".join(patterns) or r"(?!)", re.DOTALL)
+        edges = {*self.known, *(_OPENERS if guess else ())}
+        self._heads = {text[:size] for text in edges for size in range(1, len(text))}
+        self._tails = {text[-size:] for text in edges for size in range(2, len(text))}
+        self._longest = max(map(len, edges), default=0)
+
+    def mark(self, text: str, mark: str) -> str:
+        """Return ``text`` with ``mark`` after the first character of every control token that starts in it.
+
+        Its end counts too, if it is the beginning of one, and its beginning, if it is the end of one: what stands
+        next to it in the prompt could complete them.
+        """
+        if self._starts.search(text):
+            text = self._starts.sub(lambda found: found.group() + mark, text)
+        return self._mark_end(self._mark_beginning(text, mark), mark)
+
+    def _mark_beginning(self, text: str, mark: str) -> str:
+        start = len(text) - len(text.lstrip())
+        for size in range(min(self._longest, len(text) - start), 1, -1):
+            if text[start : start + size] in self._tails:
+                return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
+        return text
+
+    def _mark_end(self, text: str, mark: str) -> str:
+        end = len(text.rstrip())
+        for start in range(max(0, end - self._longest), end):
+            if text[start:end] in self._heads:
+                return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
+        return text
+
+    def mark_all(self, value: Any, mark: str) -> Any:
+        """Return a JSON value with every string in it marked, keys too."""
+        if isinstance(value, str):
+            return self.mark(value, mark)
+        if isinstance(value, dict):
+            return {self.mark(key, mark): self.mark_all(one, mark) for key, one in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.mark_all(one, mark) for one in value]
+        return value
+
+
+def choose_mark(*texts: str) -> str:
+    """Return a private-use character that occurs in none of ``texts``.
+
+    Raises ``ValueError`` if all 6,400 of them do.
+    """
+    for point in PRIVATE_USE:
+        mark = chr(point)
+        if not any(mark in text for text in texts):
+            return mark
+    raise ValueError("the request uses every private-use character there is")
+
+
+def gguf_control_tokens(path: Path) -> list[str]:
+    """Return the texts of the control tokens of a GGUF's vocabulary; raises ``BadInput`` for a file that is none."""
+    from strata_pack.weights.gguf_file import GgufFile
+
+    with GgufFile.open(path) as file:
+        tokens = file.metadata.get("tokenizer.ggml.tokens")
+        kinds = file.metadata.get("tokenizer.ggml.token_type")
+        if tokens is None or kinds is None or not isinstance(tokens.value, Sequence):
+            return []
+        pairs = zip(tokens.value, kinds.value, strict=False)  # type: ignore[arg-type]
+        return [str(text) for text, kind in pairs if kind in CONTROL_TYPES]
+
+
+def template_literals(source: str) -> list[str]:
+    """Return the texts in a template's source that may be control tokens, to ask a server about."""
+    found = re.findall(r"<[^<>\s{}%'\"=]{1,64}>|\[[A-Z_/]{2,32}\]", source)
+    return sorted(set(found))
+
+
+def asked_control_tokens(texts: Iterable[str], tokenize: Callable[[str, bool], Sequence[int]]) -> list[str]:
+    """Return those of ``texts`` that a server's tokenizer reads as control tokens.
+
+    ``tokenize(text, parse_special)`` gives token ids: a control token is one id with special tokens parsed and
+    something else without.
+    """
+    return [text for text in texts if len(tokenize(text, True)) == 1 and tokenize(text, True) != tokenize(text, False)]

@@ -1,0 +1,89 @@
+"""What can go wrong with a request, as an exception that knows its HTTP status, and its form in each API's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    421: "permission_error",
+    429: "rate_limit_error",
+    431: "invalid_request_error",
+    500: "server_error",
+    502: "server_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+"""``error.type`` of an OpenAI error object by status."""
+
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+"""``error.type`` of an Anthropic error object by status; ``api_error`` for the others."""
+
+
+class ApiError(Exception):
+    """A request that gets an error instead of a reply.
+
+    ``kind`` is the word under which the metrics count it, ``param`` the path of the field that is wrong
+    (``messages.0.content``), ``retry_after`` seconds after which it is worth trying again.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    def openai(self) -> dict[str, Any]:
+        """Return the OpenAI error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": OPENAI_TYPES.get(self.status, "server_error"),
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def anthropic(self) -> dict[str, Any]:
+        """Return the Anthropic error object."""
+        kind = ANTHROPIC_TYPES.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+def bad_request(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
+    """Return the 400 for a field that cannot be served."""
+    return ApiError(400, message, kind="bad_request", param=param, code=code)
+
+
+def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after: int | None = 2) -> ApiError:
+    """Return the 503 for a llama.cpp server that is away, loading or broken."""
+    return ApiError(503, message, kind=kind, code="upstream_unavailable", retry_after=retry_after)

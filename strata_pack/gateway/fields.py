@@ -1,0 +1,83 @@
+"""How the bodies of requests are read: strictly, and every complaint names its field.
+
+Unknown fields are ignored, because clients send what newer servers know; a known field of the wrong type is a 400.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from strata_pack.gateway.failures import ApiError, bad_request
+
+
+class Body(BaseModel):
+    """A request or a part of one."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class Kept(Body):
+    """A part whose unknown fields are kept, because a template may read them."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that the client wrote, in its order as far as known fields have one."""
+        return self.model_dump(exclude_unset=True)
+
+
+B = TypeVar("B", bound=Body)
+
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Count = Annotated[int, Field(ge=1, le=1 << 30)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+Temperature = Annotated[float, Field(ge=0, le=100)]
+Budget = Annotated[int, Field(ge=0, le=1 << 30)]
+Effort = Annotated[str, Field(max_length=64)]
+
+
+class ToolFunction(Kept):
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class JsonSchema(Body):
+    """``{"name": ..., "schema": {...}}``."""
+
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    name: str | None = None
+    strict: bool | None = None
+
+
+def read_body(kind: type[B], data: bytes) -> B:
+    """Return the body as ``kind``; raises ``ApiError`` 400 that names the first wrong field."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        raise _complaint(error) from None
+    except RecursionError:
+        raise bad_request("the body is nested too deeply") from None
+
+
+def _complaint(error: ValidationError) -> ApiError:
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    # A union complains once per member; the deepest path is the member that was meant.
+    worst = max(found, key=lambda one: len(one["loc"]))
+    if worst["type"] == "json_invalid":
+        return bad_request(f"the body is not JSON ({worst['msg'].removeprefix('Invalid JSON: ')})")
+    path = ".".join(str(part) for part in worst["loc"] if not _is_member(part))
+    message = worst["msg"][:300]
+    return bad_request(f"{path}: {message}" if path else f"the body: {message}", path or None)
+
+
+def _is_member(part: int | str) -> bool:
+    """Whether a step of a path names a union's member (``list[...]``, ``str``, a class) instead of a field."""
+    return isinstance(part, str) and (
+        part in ("str", "dict", "bool", "float", "int") or "[" in part or part[:1].isupper()
+    )

@@ -1,0 +1,327 @@
+"""One reply: upstream completions in, events of the parser out.
+
+Most replies are one ``/completion``. A second one goes on from the same prompt and what was generated so far when the
+thinking has to be closed (its budget is spent), or when the answer has a grammar: thinking is free, so the grammar
+starts with the completion that follows ``</think>``. The server's prompt cache makes the second one cheap.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from strata_pack.gateway.logprobs import ContentLogprobs
+from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
+from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream import Upstream
+from strata_pack.parsing import Event, OutputParser
+
+THINK_END = "</think>"
+AFTER_THINK_END = "</think>\n\n"
+CALL_START = "<tool_call>"
+PEEK_TOKENS = 4
+TAIL_EVENTS = 200
+"""Pieces of reasoning that are kept to show what stood before an implicit end."""
+
+FINAL_FIELDS = [
+    "content",
+    "stop",
+    "stop_type",
+    "stopping_word",
+    "tokens_predicted",
+    "tokens_evaluated",
+    "completion_probabilities",
+    "timings",
+]
+"""What the last event of a stream must tell; without this list it repeats the whole prompt."""
+
+
+Reason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one completion ended: llama-server's ``stop_type`` ("eos", "word", "limit"), or by us: "budget", "call"."""
+
+    kind: str
+    stop_text: str = ""
+
+
+@dataclass
+class Usage:
+    """Tokens of one reply. ``read_again``: prompt tokens that the server's cache did not save."""
+
+    prompt: int = 0
+    cached: int = 0
+    read_again: int = 0
+    completion: int = 0
+    reasoning: int = 0
+
+
+@dataclass
+class Outcome:
+    """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
+
+    finish_reason: Reason = "stop"
+    stop_text: str | None = None
+    budget_closed: bool = False
+    usage: Usage = field(default_factory=Usage)
+
+
+class Generation:
+    """The generation of one choice of ``turn``. Iterate ``events`` once; then ``outcome`` and ``parser`` are final.
+    The parser must stand where the prompt ends. ``constraint`` are fields of ``/completion`` (``grammar`` or ``json_schema``) that hold for the answer.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        prompt: Prompt,
+        parser: OutputParser,
+        *,
+        upstream: Upstream,
+        prompts: Prompts,
+        constraint: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.turn = turn
+        self.parser = parser
+        self.outcome = Outcome()
+        self.logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)
+        self._prompt = prompt
+        self._upstream = upstream
+        self._prompts = prompts
+        self._constraint = constraint or {}
+        self._seed = seed
+        self._thinking = prompt.thinking
+        """Whether what comes is thinking; some models open it themselves."""
+        self._answering = False
+        self._generated: list[str] = []
+        """What the running completion has generated, until the answer begins."""
+        self._spent = 0
+        """Tokens of the running completion."""
+        self.call_names: list[str] = []
+        self._reasoning: deque[str] = deque(maxlen=TAIL_EVENTS)
+
+    @property
+    def calls(self) -> int:
+        """The calls delivered so far."""
+        return len(self.call_names)
+
+    @property
+    def reasoning_tail(self) -> str:
+        """The end of the reasoning so far, for a person to look at."""
+        return "".join(self._reasoning)
+
+    def take_logprobs(self, events: list[Event]) -> list[dict[str, Any]]:
+        """Return the log probabilities of the content in ``events``, the last ones yielded."""
+        if self.logprobs is None:
+            return []
+        taken = [self.logprobs.take(event.text, content=event.kind == "content") for event in events if event.text]
+        return [entry for entries in taken for entry in entries]
+
+    async def events(self) -> AsyncIterator[list[Event]]:
+        """Yield the parser's events as they come, never an empty list.
+
+        Raises ``ApiError`` if the upstream refuses or goes away. Closing the iterator stops the generation.
+        """
+        reason: Reason | None = None
+        ending = Ending("eos")
+        while reason is None:
+            body = await self._body()
+            ending = Ending("eos")  # a stream that ends without a last event
+            async with await self._upstream.open("/completion", body) as stream, aclosing(stream.events()) as batches:
+                async for batch in batches:
+                    found, over = self._read(batch)
+                    if found:
+                        yield found
+                    if over is not None:
+                        ending = over
+                        break
+            reason = "length" if ending.kind == "limit" else "stop"
+            if ending.kind == "word" and ending.stop_text in self.turn.stop:
+                self.outcome.stop_text = ending.stop_text
+            close = self._closing(ending)
+            if close is not None:
+                reason = None if self._tokens_left() else "length"
+                if found := self._go_on(close):
+                    yield found
+        rest = self.parser.finish(reason)
+        if ending.kind != "call":
+            self._note(rest)
+            if rest:
+                yield rest
+        self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
+
+    # One completion
+
+    def _tokens_left(self) -> bool:
+        return self.turn.max_tokens is None or self.outcome.usage.completion < self.turn.max_tokens
+
+    async def _body(self) -> dict[str, Any]:
+        """Return the body of the next ``/completion``."""
+        turn = self.turn
+        stop = list(turn.stop)
+        constraint: dict[str, Any] = {}
+        if self._constraint and self._thinking:
+            stop.append(THINK_END)
+        elif self._constraint and not await self._wants_call(self._prompt):
+            constraint = self._constraint
+        body = {
+            **turn.sampling,
+            **constraint,
+            "prompt": await self._prompts.wire(self._prompt),
+            "stream": True,
+            "cache_prompt": True,
+            "n_predict": -1 if turn.max_tokens is None else turn.max_tokens - self.outcome.usage.completion,
+            "stop": stop,
+            "response_fields": FINAL_FIELDS,
+        }
+        if self._seed is not None:
+            body["seed"] = self._seed
+        if turn.top_logprobs is not None:
+            body["n_probs"] = max(turn.top_logprobs, 1)
+        if self._may_cut:
+            body["timings_per_token"] = True
+        self._spent = 0
+        return body
+
+    async def _wants_call(self, prompt: Prompt) -> bool:
+        """Whether a turn whose answer must be JSON, but which may call tools, goes on with a call.
+
+        A grammar of JSON would forbid the call, and a JSON Schema cannot be joined to a grammar: so the model is asked
+        for the first few tokens without one.
+        """
+        if self.turn.answer is None or not self.turn.callable_tools or self.turn.tool_choice == "required":
+            return False
+        body = {
+            **self.turn.sampling,
+            "prompt": await self._prompts.wire(prompt),
+            "cache_prompt": True,
+            "n_predict": PEEK_TOKENS,
+        }
+        if self._seed is not None:
+            body["seed"] = self._seed
+        start = str((await self._upstream.json("POST", "/completion", body)).get("content", "")).lstrip()
+        return start.startswith(CALL_START) or (start != "" and CALL_START.startswith(start))
+
+    @property
+    def _may_cut(self) -> bool:
+        """Whether we may end a completion before the server does."""
+        return self.turn.reasoning_budget is not None or not self.turn.parallel_tool_calls
+
+    def _one_by_one(self, batch: list[dict[str, Any]]) -> bool:
+        """Whether each token of a batch must be looked at by itself; else their text is fed in one piece."""
+        if self.logprobs is not None or self._may_cut:
+            return True
+        # The thinking may end in this batch, and its tokens are counted.
+        return not self._answering and any("<" in event["content"] for event in batch)
+
+    def _read(self, batch: list[dict[str, Any]]) -> tuple[list[Event], Ending | None]:
+        """Feed a batch of stream events; return the parser's events and, when the completion is over, its ending."""
+        if len(batch) > 1 and self._one_by_one(batch):
+            events: list[Event] = []
+            for one in batch:
+                found, ending = self._read([one])
+                events += found
+                if ending is not None:
+                    return events, ending
+            return events, None
+        last = batch[-1]
+        delta = last["content"] if len(batch) == 1 else "".join([event["content"] for event in batch])
+        tokens = last["tokens_predicted"]
+        usage = self.outcome.usage
+        fresh, self._spent = tokens - self._spent, tokens
+        usage.completion += fresh
+        if self.logprobs is not None:
+            self.logprobs.add(delta, last.get("completion_probabilities") or [])
+        events = self._feed(delta)
+        if self._thinking:
+            usage.reasoning += fresh
+        if last["stop"]:
+            self._measure(last)
+            stop_text = last.get("stopping_word", "")
+            return events, Ending(last.get("stop_type", "eos"), stop_text)
+        if self.call_names and not self.turn.parallel_tool_calls:
+            self._measure(last)
+            return self._first_call(events), Ending("call")
+        if self._budget_spent(delta, events):
+            self._measure(last)
+            return events, Ending("budget")
+        return events, None
+
+    def _feed(self, delta: str) -> list[Event]:
+        if not delta:
+            return []
+        if not self._answering:
+            self._generated.append(delta)
+        events = self.parser.feed(delta)
+        if events:
+            self._note(events)
+        return events
+
+    def _note(self, events: list[Event]) -> None:
+        for event in events:
+            if event.kind == "reasoning":
+                self._thinking = not self._answering
+                self._reasoning.append(event.text)
+            else:
+                self._thinking, self._answering = False, True
+                if event.kind == "tool_call" and event.call is not None:
+                    self.call_names.append(event.call.name)
+
+    @staticmethod
+    def _first_call(events: list[Event]) -> list[Event]:
+        end = next(index for index, event in enumerate(events) if event.kind == "tool_call")
+        return events[: end + 1]
+
+    def _measure(self, last: dict[str, Any]) -> None:
+        """Add up what the last event of a completion tells about its prompt."""
+        usage, timings = self.outcome.usage, last.get("timings") or {}
+        if not usage.prompt:
+            usage.prompt = last.get("tokens_evaluated", 0)
+            usage.cached = timings.get("cache_n", 0)
+        usage.read_again += timings.get("prompt_n", 0)
+
+    def _budget_spent(self, delta: str, events: list[Event]) -> bool:
+        """Whether the thinking has to end here: its budget is spent, and the parser has let go of all its text.
+
+        All of the delta must have come out as reasoning: text that has not may be a ``</think>`` just read.
+        """
+        budget = self.turn.reasoning_budget
+        if budget is None or not self._thinking or self.outcome.usage.reasoning < budget or self.parser.pending:
+            return False
+        return bool(events) and (events[-1].text.endswith(delta) or delta.endswith(events[-1].text))
+
+    # Between two completions
+
+    def _closing(self, ending: Ending) -> str | None:
+        """Return the text with which the next completion goes on, ``None`` if the reply is over."""
+        if not self._thinking:
+            return None
+        if ending.kind == "budget":
+            self.outcome.budget_closed = True
+            return THINK_CLOSE
+        if not self._constraint:
+            return None
+        if ending.kind == "word" and ending.stop_text == THINK_END != self.outcome.stop_text:
+            return THINK_END
+        # The model stopped inside its thinking: the answer that the client demands has still to come.
+        return THINK_CLOSE if ending.kind == "eos" and not self.parser.pending else None
+
+    def _go_on(self, close: str) -> list[Event]:
+        """Put what was generated and ``close`` behind the prompt; return the parser's events for ``close``."""
+        text = "".join(self._generated)
+        events = self._feed(close)
+        if close == THINK_END and not (self.parser.pending and not text.endswith("`")):
+            # Else the tag stood in an argument of a call that is still being written inside the thinking.
+            close = AFTER_THINK_END
+            events += self._feed("\n\n")
+        if close != THINK_END:
+            self._thinking, self._answering = False, True
+        self._prompt = self._prompts.extend(self._prompt, text, close)
+        self._generated.clear()
+        return events

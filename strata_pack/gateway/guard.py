@@ -1,0 +1,225 @@
+"""What stands before every request, as plain ASGI middleware: who may ask, how much, how long, and who has left.
+
+It reads the body (with a size and a time limit), then watches the connection: when the client goes away, the task of
+the request is cancelled, which closes the upstream connection and frees the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import uuid
+from contextlib import suppress
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.metrics import Metrics
+from strata_pack.gateway.reply import encode
+from strata_pack.gateway.service import Caller
+from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.streams import Reply
+
+log = logging.getLogger("strata_pack.gateway")
+
+OPEN_PATHS = ("/health", "/")
+"""What needs no key: whether it lives, and the live page (which holds no data)."""
+
+ANTHROPIC_PATH = "/v1/messages"
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+STALL_CHECK_SECONDS = 5.0
+
+
+def error_reply(error: ApiError, path: str, request_id: str) -> Reply:
+    """Return the error in the words of the API that ``path`` belongs to."""
+    value = error.anthropic() if path.startswith(ANTHROPIC_PATH) else error.openai()
+    headers = {"x-request-id": request_id}
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Reply(encode(value), error.status, headers)
+
+
+class Guard:
+    """The middleware around ``app``."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._hosts = frozenset(settings.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        exchange = _Exchange(scope, receive, send, request_id, self._settings.limits.stalled_client_seconds)
+        try:
+            client = self._admit(scope, headers)
+            scope["strata.caller"] = Caller(request_id, client)
+            body = await self._read(scope, headers, receive)
+            await exchange.run(self._app, body)
+        except HTTPException as error:
+            await self._fail(exchange, ApiError(error.status_code, error.detail, kind="no_route"))
+        except ApiError as error:
+            self._metrics.refused(error.kind)
+            await self._fail(exchange, error)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            self._metrics.refused("internal")
+            await self._fail(exchange, ApiError(500, "the gateway failed; its log says why", kind="internal"))
+
+    async def _fail(self, exchange: _Exchange, error: ApiError) -> None:
+        if not exchange.started and not exchange.gone:
+            reply = error_reply(error, exchange.scope["path"], exchange.request_id)
+            await reply(exchange.scope, exchange.receive, exchange.send)
+
+    def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
+        """Return the name of the client for the queue; raises 401 or 421."""
+        address = str((scope.get("client") or ("unknown",))[0])
+        if not self._keys:
+            host = _host_name(headers.get("host", ""))
+            if host not in self._hosts:
+                # A web page can give its own name the address of this machine; its requests come with that name.
+                raise ApiError(421, f"this gateway is not known as {host[:100]!r}", kind="wrong_host")
+            return address
+        if scope["path"] in OPEN_PATHS:
+            return address
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = hashlib.sha256(key.encode("utf-8", "replace")).digest()
+        # Every key is compared, so that the time tells nothing about which one matched.
+        matches = [hmac.compare_digest(digest, known) for known in self._keys]
+        if not any(matches):
+            raise ApiError(
+                401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", kind="unauthorized",
+                code="invalid_api_key",
+            )  # fmt: skip
+        return f"key {matches.index(True)}"
+
+    async def _read(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
+        """Return the body; raises 413 or 408."""
+        limit = self._settings.limits.body_bytes
+        announced = headers.get("content-length", "")
+        too_large = ApiError(413, f"the body is larger than {limit} bytes", kind="too_large")
+        if announced.isdigit() and int(announced) > limit:
+            raise too_large
+        if scope["method"] in ("GET", "HEAD") and "transfer-encoding" not in headers and announced in ("", "0"):
+            return b""
+        parts: list[bytes] = []
+        size, more = 0, True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.limits.body_seconds
+        while more:
+            try:
+                message = await asyncio.wait_for(receive(), deadline - loop.time())
+            except asyncio.TimeoutError:
+                raise ApiError(408, "the body did not come in time", kind="slow_body") from None
+            if message["type"] == "http.disconnect":
+                raise ApiError(400, "the client left before its body was whole", kind="disconnected")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > limit:
+                raise too_large
+            parts.append(part)
+            more = message.get("more_body", False)
+        return b"".join(parts)
+
+
+class _Exchange:
+    """One request and its response, with a watch on the client."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str, stalled_seconds: float) -> None:
+        self.scope = scope
+        self.request_id = request_id
+        self.started = False
+        self.gone = False
+        self._receive = receive
+        self._send = send
+        self._complete = False
+        self._body: bytes | None = None
+        self._sending_since: float | None = None
+        self._stalled_seconds = stalled_seconds
+        self._loop = asyncio.get_running_loop()
+
+    async def run(self, app: ASGIApp, body: bytes) -> None:
+        """Run ``app``; a client that leaves, or does not read, ends it quietly."""
+        self._body = body
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(self._watch(task))
+        stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall, task)
+        self._stall = stall
+        try:
+            await app(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            if not self.gone:
+                raise
+            if hasattr(task, "uncancel"):
+                task.uncancel()
+        finally:
+            self._stall.cancel()
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
+
+    async def receive(self) -> Message:
+        """Give the body once, then wait for ever: the watch is the one that learns of a disconnect."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._loop.create_future()
+        raise AssertionError("unreachable")
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            message["headers"] = [*message.get("headers", []), *self._own_headers(message)]
+        elif not message.get("more_body", False):
+            self._complete = True
+        self._sending_since = self._loop.time()
+        await self._send(message)
+        self._sending_since = None
+
+    def _own_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
+        known = {name.lower() for name, _ in message.get("headers", [])}
+        own: list[tuple[bytes, Any]] = [
+            (b"x-request-id", self.request_id.encode("latin-1")),
+            (b"x-content-type-options", b"nosniff"),
+        ]
+        return [(name, value) for name, value in own if name not in known]
+
+    async def _watch(self, task: asyncio.Task[Any]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        # More than once: asyncio.wait_for of Python before 3.12 may swallow a cancellation.
+        while not self._complete:
+            self.gone = True
+            task.cancel()
+            await asyncio.sleep(1.0)
+
+    def _check_stall(self, task: asyncio.Task[Any]) -> None:
+        since = self._sending_since
+        if since is not None and self._loop.time() - since > self._stalled_seconds:
+            self.gone = True
+            task.cancel()
+            if abort := self.scope.get("strata.abort"):
+                abort()
+        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall, task)
+
+
+def _host_name(header: str) -> str:
+    """Return the name in a ``Host`` header, without the port."""
+    if header.startswith("["):
+        return header[1 : header.find("]")]
+    return header.partition(":")[0].lower()

@@ -1,0 +1,124 @@
+"""Replies of ``/v1/messages``: content blocks in the order thinking, text, tool_use; whole, and as a stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.reply import Choice, add_usage, named_event, quoted, with_x_strata, x_strata
+from strata_pack.parsing import Event, ToolCall
+
+STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
+KINDS = {"reasoning": "thinking", "content": "text"}
+EMPTY = {"thinking": {"type": "thinking", "thinking": "", "signature": ""}, "text": {"type": "text", "text": ""}}
+DELTAS = {"thinking": ("thinking_delta", "thinking"), "text": ("text_delta", "text")}
+
+
+class MessagesWriter:
+    """Writes one message."""
+
+    def __init__(self, request_id: str, model: str, *, show_extra: bool) -> None:
+        self._request_id = request_id
+        self._head: dict[str, Any] = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
+        self._show_extra = show_extra
+        self._block = -1
+        self._open: str | None = None
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        (choice,) = choices
+        blocks: list[dict[str, Any]] = []
+        if choice.reasoning:
+            blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+        if choice.content:
+            blocks.append({"type": "text", "text": choice.content})
+        blocks += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+                   for call in choice.calls]  # fmt: skip
+        reply = {**self._head, "content": blocks, **_ending(choice), "usage": _usage([choice])}
+        return with_x_strata(reply, self._extra(choice))
+
+    def _extra(self, choice: Choice) -> dict[str, Any] | None:
+        return x_strata(self._request_id, [choice]) if self._show_extra else None
+
+    # Streams
+
+    def start(self) -> bytes:
+        message = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage([]),
+        }
+        return named_event("message_start", {"type": "message_start", "message": message})
+
+    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:  # noqa: ARG002
+        parts: list[bytes] = []
+        for event in events:
+            kind = KINDS.get(event.kind)
+            if kind is not None:
+                if self._open != kind:
+                    parts.append(self._begin(kind, EMPTY[kind]))
+                name, key = DELTAS[kind]
+                parts.append(self._piece(f'"type":"{name}","{key}":{quoted(event.text)}'))
+            elif event.call is not None and event.kind == "tool_start":
+                parts.append(self._begin(event.call.id, _empty_call(event.call)))
+            elif event.kind == "tool_args":
+                parts.append(self._piece(f'"type":"input_json_delta","partial_json":{quoted(event.text)}'))
+            elif event.kind == "tool_call":
+                parts.append(self._close())
+        return b"".join(parts)
+
+    def _begin(self, what: str, block: dict[str, Any]) -> bytes:
+        closed = self._close()
+        self._block += 1
+        self._open = what
+        return closed + named_event(
+            "content_block_start", {"type": "content_block_start", "index": self._block, "content_block": block}
+        )
+
+    def _piece(self, fields: str) -> bytes:
+        return (
+            f'event: content_block_delta\ndata: {{"type":"content_block_delta","index":{self._block},'
+            f'"delta":{{{fields}}}}}\n\n'
+        ).encode("utf-8", "replace")
+
+    def _close(self) -> bytes:
+        if self._open is None:
+            return b""
+        self._open = None
+        return named_event("content_block_stop", {"type": "content_block_stop", "index": self._block})
+
+    def finish(self, index: int, choice: Choice) -> bytes:  # noqa: ARG002
+        told = {"type": "message_delta", "delta": _ending(choice), "usage": _usage([choice])}
+        return self._close() + named_event("message_delta", with_x_strata(told, self._extra(choice)))
+
+    def end(self, choices: list[Choice]) -> bytes:  # noqa: ARG002
+        return named_event("message_stop", {"type": "message_stop"})
+
+    def failure(self, error: ApiError) -> bytes:
+        return named_event("error", error.anthropic())
+
+
+def _empty_call(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+
+
+def _ending(choice: Choice) -> dict[str, Any]:
+    outcome = choice.outcome
+    shown: dict[str, Any] = {"stop_reason": STOP_REASONS[outcome.finish_reason], "stop_sequence": None}
+    if outcome.stop_text is not None and outcome.finish_reason == "stop":
+        shown = {"stop_reason": "stop_sequence", "stop_sequence": outcome.stop_text}
+    if choice.counters.ended_inside_thinking:
+        shown["ended_inside_thinking"] = True
+    return shown
+
+
+def _usage(choices: list[Choice]) -> dict[str, Any]:
+    """Return Anthropic's usage: cached tokens are not part of ``input_tokens`` there."""
+    tokens = add_usage(choices)
+    return {
+        "input_tokens": tokens["prompt"] - tokens["cached"],
+        "cache_read_input_tokens": tokens["cached"],
+        "cache_creation_input_tokens": 0,
+        "output_tokens": tokens["completion"],
+    }

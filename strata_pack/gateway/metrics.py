@@ -1,0 +1,183 @@
+"""What operators ask such a server: totals since the start, and the last 200 requests, newest first.
+
+One ``Record`` accompanies a request and is added up when it ends, whatever way it ends; nothing here runs per token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+HISTORY = 200
+IMPLICIT_TEXTS = 20
+IMPLICIT_TEXT_LIMIT = 4000
+REJECTIONS = ("mid_line", "indented", "fenced", "quoted", "no_function")
+
+COUNTS = (
+    "implicit_reasoning_ends",
+    "implicit_calls",
+    "stranded_calls",
+    "unfinished_calls",
+    "undeclared_calls",
+    "coercion_failures",
+    "ended_inside_thinking",
+    "budget_closed",
+)
+"""The counters of a reply that are plain numbers, by their public names."""
+
+TOKENS = ("prompt_tokens", "cached_tokens", "tokens_read_again", "completion_tokens", "reasoning_tokens")
+
+
+@dataclass
+class Record:
+    """One request. Times are seconds; ``tokens_read_again`` are prompt tokens that the server's cache did not save.
+
+    ``outcome`` is ``running``, ``ok``, ``cancelled`` or the kind of the error.
+    """
+
+    id: str
+    api: str
+    stream: bool = False
+    client: str = ""
+    started_at: float = field(default_factory=time.time)
+    began: float = field(default_factory=time.monotonic)
+    outcome: str = "running"
+    finish_reason: str | None = None
+    duration: float | None = None
+    queued: float = 0.0
+    time_to_first_token: float | None = None
+    tool_calls: int = 0
+    implicit_reasoning_ends: int = 0
+    implicit_calls: int = 0
+    stranded_calls: int = 0
+    unfinished_calls: int = 0
+    undeclared_calls: int = 0
+    coercion_failures: int = 0
+    ended_inside_thinking: int = 0
+    budget_closed: int = 0
+    rejected_candidates: dict[str, int] = field(default_factory=dict)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens_read_again: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def first_token(self) -> None:
+        """Note the time of the first token, once."""
+        if self.time_to_first_token is None:
+            self.time_to_first_token = time.monotonic() - self.began
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the record as ``/metrics`` shows it."""
+        shown = asdict(self)
+        del shown["began"], shown["client"]
+        if shown["duration"] is None:
+            shown["duration"] = time.monotonic() - self.began
+        return shown
+
+
+@dataclass(frozen=True)
+class ImplicitEnd:
+    """An implicit end of the thinking with the end of its text, for a person to look at."""
+
+    request_id: str
+    at: float
+    calls: tuple[str, ...]
+    text: str
+
+
+class Metrics:
+    """All counters of one gateway. Used by one event loop; no locks."""
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.running: dict[str, Record] = {}
+        self.ends: deque[ImplicitEnd] = deque(maxlen=IMPLICIT_TEXTS)
+        self._history: deque[Record] = deque(maxlen=HISTORY)
+        self._counts: Counter[str] = Counter()
+        self._rejected: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+        self._apis: Counter[str] = Counter()
+        self.durations = Histogram((0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
+        self.first_tokens = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
+
+    def start(self, record: Record) -> None:
+        """Note that a request runs."""
+        self.running[record.id] = record
+
+    def end(self, record: Record, outcome: str) -> None:
+        """Add up ``record``, which ended as ``outcome``: "ok", "cancelled" or the kind of an error. Once."""
+        if self.running.pop(record.id, None) is None:
+            return
+        record.outcome = outcome
+        record.duration = time.monotonic() - record.began
+        self._history.appendleft(record)
+        self._apis[record.api] += 1
+        self._counts["requests"] += 1
+        self._counts["tool_calls"] += record.tool_calls
+        if outcome == "cancelled":
+            self._counts["cancelled"] += 1
+        elif outcome != "ok":
+            self._errors[outcome] += 1
+        for name in (*COUNTS, *TOKENS):
+            self._counts[name] += getattr(record, name)
+        self._rejected.update(record.rejected_candidates)
+        self.durations.observe(record.duration)
+        if record.time_to_first_token is not None:
+            self.first_tokens.observe(record.time_to_first_token)
+
+    def refused(self, kind: str) -> None:
+        """Count a request that was turned away before it became one (no key, not found, malformed)."""
+        self._errors[kind] += 1
+
+    def implicit_end(self, record: Record, calls: list[str], reasoning: str) -> None:
+        """Keep the end of the thinking in which calls were found."""
+        self.ends.appendleft(ImplicitEnd(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
+
+    def totals(self) -> dict[str, Any]:
+        """Return the totals since the start."""
+        names = ("requests", "tool_calls", *COUNTS, "cancelled", *TOKENS)
+        return {
+            **{name: self._counts[name] for name in names},
+            "rejected_candidates": {reason: self._rejected[reason] for reason in REJECTIONS},
+            "errors": dict(sorted(self._errors.items())),
+            "requests_by_api": dict(sorted(self._apis.items())),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer of ``GET /metrics``: ``totals``, and ``requests`` newest first, running ones included."""
+        running = sorted(self.running.values(), key=lambda record: record.began, reverse=True)
+        return {
+            "totals": self.totals(),
+            "running": len(running),
+            "requests": [record.to_dict() for record in (*running, *self._history)][:HISTORY],
+        }
+
+
+class Histogram:
+    """Counts of observations up to each bound (seconds), as Prometheus wants them."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count ``value``."""
+        self.sum += value
+        for index, bound in enumerate(self._bounds):
+            if value <= bound:
+                self._counts[index] += 1
+                return
+        self._counts[-1] += 1
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return (upper bound, cumulative count) pairs, ending with ``+Inf``."""
+        total = 0
+        pairs: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            pairs.append((bound, float(total)))
+        return pairs

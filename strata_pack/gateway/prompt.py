@@ -1,0 +1,122 @@
+"""From a turn to a prompt: normalize the messages, render the template, keep users' control tokens text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.chat.normalize import normalize_messages
+from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
+from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
+from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream import Upstream
+
+LARGE = 256 << 10
+"""Characters of messages from which rendering leaves the event loop to a thread."""
+
+MAX_COUNTED_PIECES = 64
+THINK_CLOSE = "\n</think>\n\n"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens."""
+
+    text: str
+    pieces: tuple[str, ...]
+
+    @property
+    def thinking(self) -> bool:
+        """Whether what is generated next is thinking."""
+        return in_thinking(self.text)
+
+    def then(self, *pieces: str) -> Prompt:
+        """Return the prompt with more text behind it; each piece after the first is cut off from the one before."""
+        joined = (*self.pieces[:-1], self.pieces[-1] + pieces[0], *pieces[1:])
+        return Prompt(self.text + "".join(pieces), joined)
+
+
+class Prompts:
+    """Makes prompts with one template for one server. ``adds_bos``: the server's tokenizer adds the BOS by itself."""
+
+    def __init__(
+        self, template: ChatTemplate, control: ControlTokens, upstream: Upstream, *, bos: str = "", adds_bos: bool = False
+    ) -> None:  # fmt: skip
+        self.template = template
+        self.control = control
+        self._upstream = upstream
+        self._bos = bos if adds_bos else ""
+
+    async def build(self, turn: Turn) -> Prompt:
+        """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
+        size = sum(len(str(message.get("content", ""))) for message in turn.messages)
+        if size > LARGE:
+            return await asyncio.to_thread(self.render, turn)
+        return self.render(turn)
+
+    def render(self, turn: Turn) -> Prompt:
+        """Return the prompt of ``turn``, in this thread."""
+        messages = normalize_messages(turn.messages)
+        tools = turn.callable_tools
+        try:
+            mark = choose_mark(json.dumps([messages, tools, turn.variables], ensure_ascii=False), self.template.source)
+        except ValueError as error:
+            raise bad_request(f"messages: {error}", "messages") from None
+        variables = dict(turn.variables)
+        if turn.continues:
+            variables["continue_final_message"] = True
+        try:
+            text = self.template.render(
+                self.control.mark_all(messages, mark),
+                self.control.mark_all(tools, mark) if tools else None,
+                add_generation_prompt=not turn.continues,
+                **self.control.mark_all(variables, mark),
+            )
+        except TemplateRefused as error:
+            message = error.message.replace(mark, "")
+            raise bad_request(f"the chat template refuses the conversation: {message}", "messages") from None
+        except TemplateError as error:
+            raise bad_request(
+                f"the conversation cannot be rendered: {str(error).replace(mark, '')}", "messages"
+            ) from None
+        # A template that prints JSON in ASCII escapes the mark.
+        text = text.replace(f"\\u{ord(mark):04x}", mark)
+        if self._bos and text.startswith(self._bos):
+            text = text[len(self._bos) :]
+        pieces = tuple(text.split(mark))
+        return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
+
+    def extend(self, prompt: Prompt, generated: str, close: str) -> Prompt:
+        """Return ``prompt`` with what the model has generated and with ``close`` behind it."""
+        mark = choose_mark(generated)
+        first, *others = self.control.mark(generated, mark).split(mark)
+        extended = prompt.then(first, *others)
+        return extended.then(close)
+
+    async def wire(self, prompt: Prompt) -> str | list[int | str]:
+        """Return the prompt as llama-server's ``/completion`` takes it.
+
+        A prompt in pieces is a list; the server reads a list of strings as several prompts unless it holds a number,
+        hence the first piece goes as tokens.
+        """
+        if len(prompt.pieces) == 1:
+            return prompt.text
+        first, *others = prompt.pieces
+        return [*await self.tokens(first, add_special=True), *(piece for piece in others if piece)]
+
+    async def count(self, prompt: Prompt) -> int:
+        """Return the number of tokens of ``prompt``; more than there are for one that is full of control tokens."""
+        if len(prompt.pieces) > MAX_COUNTED_PIECES:
+            return len(await self.tokens(prompt.text, add_special=True, parse_special=False))
+        counts = [len(await self.tokens(piece, add_special=not i)) for i, piece in enumerate(prompt.pieces)]
+        return sum(counts)
+
+    async def tokens(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> Sequence[int]:
+        """Return the token ids of ``text``."""
+        body = {"content": text, "add_special": add_special, "parse_special": parse_special}
+        tokens = (await self._upstream.json("POST", "/tokenize", body)).get("tokens")
+        return [token for token in tokens if isinstance(token, int)] if isinstance(tokens, list) else []

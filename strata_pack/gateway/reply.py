@@ -1,0 +1,86 @@
+"""What a reply is made of before it takes the form of an API, and what all writers of replies share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.generation import Outcome
+from strata_pack.parsing import Counters, Event, ToolCall
+
+quoted = json.JSONEncoder(ensure_ascii=False).encode
+"""A string as JSON; the encoder is made once, because this runs for every token."""
+
+
+def encode(value: Any) -> bytes:
+    """Return ``value`` as compact JSON."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def data_event(value: Any) -> bytes:
+    """Return a server-sent event without a name."""
+    return b"data: " + encode(value) + b"\n\n"
+
+
+def named_event(name: str, value: Any) -> bytes:
+    """Return a server-sent event with a name."""
+    return b"event: " + name.encode() + b"\ndata: " + encode(value) + b"\n\n"
+
+
+@dataclass
+class Choice:
+    """One finished choice. ``extra`` is what ``x_strata`` tells of it."""
+
+    outcome: Outcome
+    counters: Counters
+    extra: dict[str, Any] = field(default_factory=dict)
+    reasoning: str = ""
+    content: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    logprobs: list[dict[str, Any]] | None = None
+
+
+class Writer(Protocol):
+    """Writes the replies of one API. One writer serves one request."""
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        """Return the reply of a request without ``stream``."""
+
+    def start(self) -> bytes:
+        """Return what a stream begins with."""
+
+    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:
+        """Return the events of choice ``index``."""
+
+    def finish(self, index: int, choice: Choice) -> bytes:
+        """Return the end of choice ``index`` (whose texts are not kept in a stream)."""
+
+    def end(self, choices: list[Choice]) -> bytes:
+        """Return what a stream ends with."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the end of a stream that breaks."""
+
+
+def add_usage(choices: Iterable[Choice]) -> dict[str, int]:
+    """Return the tokens of all choices; the prompt counts once."""
+    outcomes = [choice.outcome.usage for choice in choices]
+    return {
+        "prompt": max((usage.prompt for usage in outcomes), default=0),
+        "cached": max((usage.cached for usage in outcomes), default=0),
+        "completion": sum(usage.completion for usage in outcomes),
+        "reasoning": sum(usage.reasoning for usage in outcomes),
+    }
+
+
+def x_strata(request_id: str, choices: list[Choice]) -> dict[str, Any]:
+    """Return the value of ``x_strata``: the counters of this reply, per choice."""
+    return {"request_id": request_id, "choices": [dict(choice.extra) for choice in choices]}
+
+
+def with_x_strata(reply: dict[str, Any], shown: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return ``reply`` with ``x_strata`` if the client asked for it."""
+    return reply if shown is None else {**reply, "x_strata": shown}

@@ -1,0 +1,319 @@
+"""The gateway itself: a turn goes in, a response in the words of its API comes out, and everything is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from strata_pack.gateway.admission import Admission
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.generation import Generation
+from strata_pack.gateway.grammar import call_grammar
+from strata_pack.gateway.metrics import COUNTS, Metrics, Record
+from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
+from strata_pack.gateway.reply import Choice, Writer, data_event, encode
+from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.streams import EventStream, Reply
+from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream import Upstream
+from strata_pack.parsing import Counters, Event, OutputParser
+
+log = logging.getLogger("strata_pack.gateway")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: an id for this request, and the name under which the queue is fair (a key or an address)."""
+
+    request_id: str
+    client: str
+
+
+class Gateway:
+    """All that lives as long as the server."""
+
+    def __init__(self, settings: Settings, upstream: Upstream, prompts: Prompts, *, call_format: str = "auto") -> None:
+        limits = settings.limits
+        self.settings = settings
+        self.upstream = upstream
+        self.prompts = prompts
+        self.metrics = Metrics()
+        self.admission = Admission(limits.parallel, limits.queue, limits.queue_seconds)
+        self.draining = False
+        self._call_format = call_format
+
+    async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> Reply | EventStream:
+        """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
+        if turn.reasoning_budget is None:
+            turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
+        record = Record(caller.request_id, api, stream=turn.stream, client=caller.client)
+        if turn.stream:
+            body = self._stream(turn, writer, record)
+            return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds)
+        with self.counted(record):
+            prompt = await self.prompts.build(turn)
+            runs = [self._collect(turn, prompt, record, index) for index in range(turn.choices)]
+            choices = [await runs[0]] if len(runs) == 1 else await _together(runs)
+        return Reply(encode(writer.whole(choices)))
+
+    @contextmanager
+    def counted(self, record: Record) -> Iterator[None]:
+        """Add ``record`` up, whatever way the block ends."""
+        self.metrics.start(record)
+        outcome = "internal"
+        try:
+            yield
+            outcome = "ok"
+        except ApiError as error:
+            outcome = error.kind
+            raise
+        except (asyncio.CancelledError, GeneratorExit):
+            outcome = "cancelled"
+            raise
+        finally:
+            self.metrics.end(record, outcome)
+
+    # One choice
+
+    def _generation(self, turn: Turn, prompt: Prompt, index: int) -> Generation:
+        spent = prompt.thinking and turn.reasoning_budget == 0
+        if spent:
+            prompt = prompt.then(THINK_CLOSE)
+        parser = OutputParser(
+            thinking=prompt.thinking,
+            tools=turn.callable_tools,
+            stream_tools=turn.stream,
+            implicit_end=self.settings.implicit_end,  # type: ignore[arg-type]
+            call_format=self._call_format,  # type: ignore[arg-type]
+        )
+        generation = Generation(
+            turn,
+            prompt,
+            parser,
+            upstream=self.upstream,
+            prompts=self.prompts,
+            constraint=self._constraint(turn),
+            seed=None if turn.seed is None else (turn.seed + index) % (1 << 32),
+        )
+        generation.outcome.budget_closed = spent
+        return generation
+
+    def _constraint(self, turn: Turn) -> dict[str, Any]:
+        if turn.tool_choice == "required":
+            tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
+            form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
+            return {"grammar": call_grammar(tools, form, parallel=turn.parallel_tool_calls)}
+        return {} if turn.answer is None else {"json_schema": turn.answer.schema}
+
+    def _close(self, generation: Generation, record: Record) -> Choice:
+        """Add what ``generation`` counted to ``record``; return its choice, still without texts."""
+        outcome, counters = generation.outcome, generation.parser.counters
+        counts = _counts(counters)
+        counts["budget_closed"] = int(outcome.budget_closed)
+        for name in COUNTS:
+            setattr(record, name, getattr(record, name) + counts[name])
+        for reason, count in counters.rejected_candidates.items():
+            record.rejected_candidates[reason] = record.rejected_candidates.get(reason, 0) + count
+        usage = outcome.usage
+        record.prompt_tokens = max(record.prompt_tokens, usage.prompt)
+        record.cached_tokens = max(record.cached_tokens, usage.cached)
+        record.tokens_read_again += usage.read_again
+        record.completion_tokens += usage.completion
+        record.reasoning_tokens += usage.reasoning
+        record.tool_calls += generation.calls
+        if counters.implicit_ends:
+            self._tell(generation, counters, record)
+        extra = {
+            **counts,
+            "rejected_candidates": dict(counters.rejected_candidates),
+            "tokens_read_again": usage.read_again,
+            "reasoning_tokens": usage.reasoning,
+        }
+        return Choice(outcome, counters, extra)
+
+    def _tell(self, generation: Generation, counters: Counters, record: Record) -> None:
+        log.info(
+            "[strata] implicit end of thinking: %d tool call(s) written inside the thinking without </think> "
+            "were read as calls (request %s)",
+            counters.implicit_calls,
+            record.id,
+        )
+        self.metrics.implicit_end(record, generation.call_names, generation.reasoning_tail)
+
+    async def _run(self, generation: Generation, record: Record) -> AsyncIterator[list[Event]]:
+        """Yield the events of ``generation`` while it holds a slot; count it, also when it is cut off."""
+        try:
+            async with self.admission.slot(record.client) as waited:
+                record.queued = max(record.queued, waited)
+                async with aclosing(generation.events()) as batches:
+                    async for events in batches:
+                        if record.time_to_first_token is None:
+                            record.first_token()
+                        yield events
+        except BaseException:
+            self._close(generation, record)
+            raise
+
+    async def _collect(self, turn: Turn, prompt: Prompt, record: Record, index: int) -> Choice:
+        generation = self._generation(turn, prompt, index)
+        reasoning: list[str] = []
+        content: list[str] = []
+        calls = []
+        logprobs: list[dict[str, Any]] = []
+        async with aclosing(self._run(generation, record)) as batches:
+            async for events in batches:
+                for event in events:
+                    if event.kind == "reasoning":
+                        reasoning.append(event.text)
+                    elif event.kind == "content":
+                        content.append(event.text)
+                    elif event.kind == "tool_call" and event.call is not None:
+                        calls.append(event.call)
+                logprobs += generation.take_logprobs(events)
+        choice = self._close(generation, record)
+        choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
+        choice.logprobs = logprobs if generation.logprobs is not None else None
+        return choice
+
+    # Streams
+
+    async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncIterator[bytes]:
+        with self.counted(record):
+            prompt = await self.prompts.build(turn)
+            choices: list[Choice] = []
+            parts = self._single(turn, prompt, writer, record, choices)
+            if turn.choices > 1:
+                parts = self._several(turn, prompt, writer, record, choices)
+            start = writer.start()
+            async with aclosing(parts):
+                async for part in parts:
+                    if part:
+                        yield start + part if start else part
+                        start = b""
+            yield start + writer.end(choices)
+
+    async def _single(
+        self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice], index: int = 0
+    ) -> AsyncIterator[bytes]:  # fmt: skip
+        generation = self._generation(turn, prompt, index)
+        async with aclosing(self._run(generation, record)) as batches:
+            if generation.logprobs is None:
+                async for events in batches:
+                    yield writer.delta(index, events, None)
+            else:
+                async for events in batches:
+                    yield writer.delta(index, events, generation.take_logprobs(events))
+        choice = self._close(generation, record)
+        choices.append(choice)
+        yield writer.finish(index, choice)
+
+    async def _several(
+        self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice]
+    ) -> AsyncIterator[bytes]:
+        """Yield the parts of all choices as they come. A small queue: a slow client slows the generations."""
+        queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=4)
+
+        async def pump(index: int) -> None:
+            try:
+                async with aclosing(self._single(turn, prompt, writer, record, choices, index)) as parts:
+                    async for part in parts:
+                        await queue.put(part)
+                await queue.put(None)
+            except ApiError as error:
+                await queue.put(error)
+
+        tasks = [asyncio.create_task(pump(index)) for index in range(turn.choices)]
+        try:
+            running = len(tasks)
+            while running:
+                part = await queue.get()
+                if isinstance(part, BaseException):
+                    raise part
+                if part is None:
+                    running -= 1
+                else:
+                    yield part
+        finally:
+            await _cancel(tasks)
+
+    # Other answers
+
+    async def pass_through(self, path: str, body: dict[str, Any], record: Record) -> Reply | EventStream:
+        """Return the upstream's own answer to ``body``, counted and in the queue like any other."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            with self.counted(record):
+                async with (
+                    self.admission.slot(record.client) as record.queued,
+                    await self.upstream.open(path, body) as stream,
+                    aclosing(stream.raw()) as pieces,
+                ):
+                    async for piece in pieces:
+                        record.first_token()
+                        yield piece
+
+        if record.stream:
+            return EventStream(
+                parts(), lambda error: data_event(error.openai()), ping_seconds=self.settings.limits.ping_seconds
+            )
+        async with aclosing(parts()) as pieces:
+            return Reply(b"".join([piece async for piece in pieces]))
+
+    async def status(self) -> dict[str, Any]:
+        """Return the answer of ``GET /v1/status``."""
+        served, template = self.settings.served, self.prompts.template
+        return {
+            "model": served.model,
+            "quant": served.quant,
+            "pack": served.pack,
+            "template": {
+                "id": served.template_id,
+                "status": served.template_status,
+                "sha256": template.sha256,
+            },
+            "runtime": served.runtime,
+            "uptime": time.time() - self.metrics.started,
+            "slots": {"all": self.admission.parallel, "busy": self.admission.busy},
+            "waiting": self.admission.waiting,
+            "draining": self.draining,
+            "upstream_ready": await self.ready(),
+        }
+
+    async def ready(self) -> bool:
+        """Whether the upstream says that it can generate."""
+        try:
+            return (await self.upstream.json("GET", "/health")).get("status") == "ok"
+        except ApiError:
+            return False
+
+
+def _counts(counters: Counters) -> dict[str, int]:
+    return {
+        "implicit_reasoning_ends": counters.implicit_ends,
+        "implicit_calls": counters.implicit_calls,
+        "stranded_calls": counters.stranded_calls,
+        "unfinished_calls": counters.unfinished_calls,
+        "undeclared_calls": counters.undeclared_calls,
+        "coercion_failures": counters.coercion_failures,
+        "ended_inside_thinking": int(counters.ended_inside_thinking),
+    }
+
+
+async def _together(runs: list[Any]) -> list[Choice]:
+    """Run all; the first failure stops the others."""
+    tasks = [asyncio.ensure_future(run) for run in runs]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,57 @@
+"""What the gateway is told when it starts. Values only; where they come from (flags, a pack) is the caller's matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+UNKNOWN = "unknown"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is served: names that replies, ``/v1/status`` and the metrics' labels carry."""
+
+    model: str = ""
+    quant: str = UNKNOWN
+    template_id: str = UNKNOWN
+    template_status: str = UNKNOWN
+    runtime: str = "llama-server"
+    pack: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes in bytes, times in seconds, counts of requests."""
+
+    parallel: int = 1
+    queue: int = 64
+    body_bytes: int = 32 << 20
+    header_bytes: int = 32 << 10
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    queue_seconds: float = 120.0
+    request_seconds: float = 3600.0
+    stalled_client_seconds: float = 60.0
+    choices: int = 16
+    ping_seconds: float = 15.0
+    drain_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the gateway behaves. ``api_keys`` empty: everybody on loopback may ask.
+
+    ``hosts``: the names under which a client may call a gateway without keys (a browser that was told to think of
+    another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
+    request says otherwise, ``None`` for no limit. ``call_format``: the form of calls, "auto", "xml" or "json".
+    """
+
+    served: Served
+    limits: Limits = field(default_factory=Limits)
+    api_keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = LOOPBACK
+    reasoning_budget: int | None = None
+    implicit_end: str = "guarded"
+    call_format: str = "auto"

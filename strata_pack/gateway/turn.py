@@ -1,0 +1,48 @@
+"""What a client asked for, whichever API it used: the form on which the rest of the gateway works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ToolChoice = Literal["auto", "none", "required"]
+
+
+@dataclass(frozen=True)
+class JsonAnswer:
+    """The answer must be JSON; ``schema`` ``{}`` allows any object."""
+
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request.
+
+    ``messages`` as the client wrote them (OpenAI's shapes); ``tools`` OpenAI tool objects, empty for none;
+    ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's; ``sampling`` fields
+    of llama-server's ``/completion``; ``stop`` applies to all generated text, thinking and calls included;
+    ``top_logprobs`` ``None`` for no log probabilities; ``reasoning_budget`` in tokens.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: ToolChoice = "auto"
+    tool_name: str | None = None
+    parallel_tool_calls: bool = True
+    answer: JsonAnswer | None = None
+    variables: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    choices: int = 1
+    top_logprobs: int | None = None
+    reasoning_budget: int | None = None
+    continues: bool = False
+    stream: bool = False
+
+    @property
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """The tools that this turn may call: none with ``tool_choice`` "none"."""
+        return [] if self.tool_choice == "none" else self.tools

@@ -1,0 +1,311 @@
+"""The llama.cpp server behind the gateway: JSON calls by httpx, token streams by a protocol of our own.
+
+A stream is one TCP connection: closing it is how llama-server learns that nobody wants the rest. httpx costs about
+as much per chunk as everything else the gateway does to a token together, hence ``_Wire``, which gives the bytes of
+the body as they arrive to the one coroutine that waits for them, without a queue or a task in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httptools
+import httpx
+
+from strata_pack.errors import WrongUse
+from strata_pack.gateway.failures import ApiError, bad_request, unavailable
+
+CONNECT_TIMEOUT = 5.0
+IDLE_TIMEOUT = 300.0
+"""Seconds without a byte after which a stream counts as dead (a long prefill sends nothing)."""
+
+JSON_TIMEOUT = 60.0
+MAX_LINE = 8 << 20
+"""Bytes of one server-sent event; more is garbage."""
+
+MAX_BUFFERED = 256 << 10
+"""Bytes that wait for a slow client before its upstream connection is not read any more."""
+
+GONE = "the llama.cpp server went away while it was generating; try again"
+AWAY = "the llama.cpp server does not answer; it may be restarting, try again"
+
+
+class Upstream:
+    """One llama.cpp server. ``api_key`` is sent as bearer token."""
+
+    def __init__(self, url: str, *, api_key: str | None = None, idle_timeout: float = IDLE_TIMEOUT) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise WrongUse("is not the URL of a server", where=url, remedy="write it as http://HOST:PORT")
+        self.url = url.rstrip("/")
+        self._host = parts.hostname
+        self._secure = parts.scheme == "https"
+        self._port = parts.port or (443 if self._secure else 80)
+        self._base = parts.path.rstrip("/")
+        self._idle_timeout = idle_timeout
+        self._key = api_key
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # trust_env=False: a proxy of the environment must never see a request to a server on loopback.
+        self._http = httpx.AsyncClient(headers=headers, trust_env=False, timeout=JSON_TIMEOUT)
+
+    async def close(self) -> None:
+        """Close the idle connections."""
+        await self._http.aclose()
+
+    async def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the JSON object that the server answers; raises ``ApiError`` (503 away, 400 refused)."""
+        for attempt in (0, 1):
+            try:
+                answer = await self._http.request(method, self.url + path, json=body)
+                break
+            except httpx.TimeoutException as error:
+                raise unavailable(AWAY, kind="upstream_timeout") from error
+            except httpx.HTTPError as error:
+                # A kept connection of before a restart breaks once; a second failure is the server's.
+                if attempt == 1:
+                    raise unavailable(AWAY) from error
+        return _object(answer.status_code, answer.content)
+
+    async def open(self, path: str, body: Mapping[str, Any]) -> Stream:
+        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``."""
+        loop = asyncio.get_running_loop()
+        context = ssl.create_default_context() if self._secure else None
+        try:
+            _, wire = await asyncio.wait_for(
+                loop.create_connection(lambda: _Wire(loop, self._idle_timeout), self._host, self._port, ssl=context),
+                CONNECT_TIMEOUT,
+            )
+        except (OSError, asyncio.TimeoutError) as error:
+            raise unavailable(AWAY) from error
+        stream = Stream(wire)
+        try:
+            wire.post(self._head(path), json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
+            status = await wire.headers()
+            if status != 200:
+                _object(status, await _all(wire))
+                raise unavailable(f"the llama.cpp server answers with status {status}", kind="upstream_error")
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    def _head(self, path: str) -> str:
+        key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return (
+            f"POST {self._base}{path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
+            "Accept: text/event-stream\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        )
+
+
+async def _all(wire: _Wire) -> bytes:
+    parts: list[bytes] = []
+    while (data := await wire.read()) is not None:
+        parts.append(data)
+    return b"".join(parts)
+
+
+def _object(status: int, content: bytes) -> dict[str, Any]:
+    """Return the JSON object of an answer; raise what an error answer means to our client."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if status == 200 and isinstance(value, dict):
+        return value
+    raise refusal(status, value if isinstance(value, dict) else {})
+
+
+def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
+    """Return what the upstream's error answer means to our client."""
+    error = value.get("error")
+    told = error if isinstance(error, dict) else {}
+    message = str(told.get("message") or f"the llama.cpp server answers with status {status}")
+    if told.get("type") == "exceed_context_size_error":
+        limit, asked = told.get("n_ctx"), told.get("n_prompt_tokens")
+        return bad_request(
+            f"the prompt has {asked} tokens, and the context of a slot {limit}", "messages",
+            code="context_length_exceeded",
+        )  # fmt: skip
+    if status in (400, 413, 422):
+        return bad_request(f"the llama.cpp server refuses the request: {message}")
+    if status == 503:
+        return unavailable("the llama.cpp server is loading its model; try again", kind="upstream_loading")
+    return ApiError(502, f"the llama.cpp server failed: {message}", kind="upstream_error")
+
+
+class Stream:
+    """A running ``/completion``: lists of decoded events, as many as have arrived. Close it to stop the generation."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+
+    async def raw(self) -> AsyncIterator[bytes]:
+        """Yield the bytes of the body as they come."""
+        while (data := await self._wire.read()) is not None:
+            yield data
+
+    async def events(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the events as they come, at least one at a time.
+
+        Raises ``ApiError`` for an error event, a body that is no event stream, or a server that goes away.
+        """
+        rest = b""
+        loads = json.loads
+        while (data := await self._wire.read()) is not None:
+            lines = (rest + data if rest else data).split(b"\n")
+            rest = lines.pop()
+            if len(rest) > MAX_LINE:
+                raise ApiError(502, "the llama.cpp server sends an endless line", kind="upstream_error")
+            found: list[dict[str, Any]] = []
+            for line in lines:
+                if line.startswith((b"data: ", b"error: ")):
+                    try:
+                        event = loads(line.partition(b": ")[2].decode("utf-8", "replace"))
+                    except ValueError:
+                        raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
+                    if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
+                        raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})
+                    found.append(event)
+            if found:
+                yield found
+
+    def close(self) -> None:
+        """End the connection, and with it the generation."""
+        self._wire.abort()
+
+    async def __aenter__(self) -> Stream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Wire(asyncio.Protocol):
+    """One HTTP/1.1 exchange. Callbacks of ``httptools`` collect; one coroutine at a time waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle_timeout: float) -> None:
+        self._loop = loop
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._status: int | None = None
+        self._complete = False
+        self._framed = False
+        self._failure: ApiError | None = None
+        self._paused = False
+        self._idle_timeout = idle_timeout
+        self._last = loop.time()
+        self._watch = loop.call_later(idle_timeout, self._check_idle)
+
+    # Called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._last = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail(ApiError(502, "the llama.cpp server does not speak HTTP", kind="upstream_error"))
+        self._wake()
+        if self._size > MAX_BUFFERED and self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._watch.cancel()
+        if self._status is not None and not self._framed and error is None:
+            self._complete = True  # neither a length nor chunks: the end of the connection is the end of the body
+        if self._complete:
+            self._wake()
+        else:
+            self._fail(unavailable(AWAY if self._status is None else GONE, kind="upstream_gone"))
+
+    # Called by httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002
+        self._framed = self._framed or name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+        self._size += len(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+
+    # Called by the one who reads
+
+    def post(self, head: str, body: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+
+    async def headers(self) -> int:
+        """Return the status; raises ``ApiError`` if the connection ends before."""
+        while self._status is None:
+            if self._failure is not None:
+                raise self._failure
+            await self._wait()
+        return self._status
+
+    async def read(self) -> bytes | None:
+        """Return what has arrived, ``None`` at the end of the body; raises ``ApiError`` if it is cut."""
+        while not self._parts:
+            if self._complete:
+                return None
+            if self._failure is not None:
+                raise self._failure
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    def abort(self) -> None:
+        """Drop the connection at once."""
+        self._watch.cancel()
+        if self._transport is not None:
+            with suppress(OSError):
+                self._transport.abort()
+
+    async def _wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, failure: ApiError) -> None:
+        if self._failure is None:
+            self._failure = failure
+        self._wake()
+
+    def _check_idle(self) -> None:
+        quiet = self._loop.time() - self._last
+        if quiet < self._idle_timeout or self._paused:
+            self._watch = self._loop.call_later(max(self._idle_timeout - quiet, 1.0), self._check_idle)
+            return
+        self._fail(ApiError(504, "the llama.cpp server sent nothing for too long", kind="upstream_timeout"))
+        self.abort()

@@ -1,0 +1,207 @@
+"""A gateway on a real socket before a replaying upstream, both in one thread with one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+import uvicorn
+
+from strata_pack.chat.library import load_shipped
+from strata_pack.chat.template import ChatTemplate
+from strata_pack.gateway.app import create_app
+from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.prompt import Prompts
+from strata_pack.gateway.protocol import limited_protocol
+from strata_pack.gateway.run import bind, url_of
+from strata_pack.gateway.service import Gateway
+from strata_pack.gateway.settings import Limits, Served, Settings
+from strata_pack.gateway.upstream import Upstream
+from tests.gateway.replay import Replay, ReplayServer, prompt_text
+
+T = TypeVar("T")
+DATA = Path(__file__).parent.parent / "data"
+TEMPLATE_ID = "qwen3.8-flash-next"
+CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+SETTINGS = Settings(Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), Limits(parallel=4, queue=8))
+
+
+def cases(name: str) -> list[dict[str, Any]]:
+    """Return the cases of a JSON-lines file below tests/data."""
+    return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def tool(name: str, **properties: dict[str, Any]) -> dict[str, Any]:
+    """Return an OpenAI tool."""
+    parameters = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+LIST_JOBS = tool("list_jobs")
+LOOKUP = tool("lookup", q={"type": "string"}, limit={"type": "integer"})
+IMPLICIT = "Go.\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
+
+
+class House:
+    """The thread: ``replay`` is the stub upstream, ``gateway`` the gateway's state, ``url`` where it listens."""
+
+    def __init__(self, settings: Settings = SETTINGS, *, upstream_url: str | None = None, idle: float = 300.0) -> None:
+        self.settings = settings
+        self.replay = ReplayServer()
+        self._upstream_url = upstream_url
+        self._idle = idle
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.upstream_url = self._upstream_url or await self.replay.start()
+        upstream = Upstream(self.upstream_url, idle_timeout=self._idle)
+        template = ChatTemplate(load_shipped(TEMPLATE_ID).source)
+        prompts = Prompts(template, ControlTokens(CONTROL, guess=False), upstream)
+        self.gateway = Gateway(self.settings, upstream, prompts)
+        sock = bind("127.0.0.1", 0)
+        self.url = url_of(sock)
+        self.server = uvicorn.Server(uvicorn_config(self.gateway))
+        self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._ready.set()
+        await self.server._serve(sockets=[sock])
+        await upstream.close()
+        await self.replay.stop()
+        sock.close()
+
+    def __enter__(self) -> House:
+        self._thread.start()
+        assert self._ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.should_exit = True
+        self._thread.join(20)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+
+    # Asking
+
+    def post(self, body: dict[str, Any], path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=20, **more)
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=20, **more)
+
+    def chat(self, text: str | list[str], **fields: Any) -> dict[str, Any]:
+        """Return the reply to a chat request whose upstream generates ``text``."""
+        self.says(text)
+        answer = self.post({"messages": [{"role": "user", "content": "Hi"}], **fields})
+        assert answer.status_code == 200, answer.text
+        value: dict[str, Any] = answer.json()
+        return value
+
+    def stream(self, text: str | list[str], path: str = "/v1/chat/completions", **fields: Any) -> list[dict[str, Any]]:
+        """Return the data of all events of a streamed reply, without ``[DONE]``."""
+        self.says(text)
+        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True, **fields}
+        answer = self.post(body, path)
+        assert answer.status_code == 200, answer.text
+        return events(answer.text)
+
+    def says(self, text: str | list[str], **more: Any) -> None:
+        """Let the next completion generate ``text``, cut into deltas of three characters unless it is a list."""
+        deltas = [text[i : i + 3] for i in range(0, len(text), 3)] if isinstance(text, str) else text
+        self.replay.script.append(Replay(deltas, **more))
+
+    @property
+    def prompt(self) -> str:
+        """The last prompt that the upstream got, as text."""
+        return prompt_text(self.replay.bodies[-1]["prompt"])
+
+    def totals(self) -> dict[str, Any]:
+        value: dict[str, Any] = self.get("/metrics").json()["totals"]
+        return value
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+
+def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+    limits = gateway.settings.limits
+    return uvicorn.Config(
+        create_app(gateway),
+        http=limited_protocol(limits.header_bytes, limits.header_seconds),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=2,
+    )
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """Return the JSON of every ``data:`` line."""
+    lines = [line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def join_chunks(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return reasoning, content, calls and finish reason of the chunks of one choice."""
+    reasoning, content, finish = "", "", None
+    calls: dict[int, dict[str, Any]] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            delta = choice["delta"]
+            reasoning += delta.get("reasoning_content") or ""
+            content += delta.get("content") or ""
+            finish = choice["finish_reason"] or finish
+            for piece in delta.get("tool_calls", []):
+                call = calls.setdefault(piece["index"], {"name": "", "arguments": "", "id": piece.get("id")})
+                call["name"] += piece["function"].get("name", "")
+                call["arguments"] += piece["function"].get("arguments", "")
+    return {"reasoning": reasoning, "content": content, "calls": list(calls.values()), "finish": finish}
+
+
+@pytest.fixture(scope="session")
+def shared_house() -> Iterator[House]:
+    with House() as house:
+        yield house
+
+
+@pytest.fixture
+def house(shared_house: House) -> House:
+    """The shared gateway with an empty script; its totals go on counting."""
+    shared_house.replay.script.clear()
+    shared_house.replay.bodies.clear()
+    return shared_house
+
+
+@pytest.fixture
+def fresh_house() -> Iterator[House]:
+    """A gateway of one test's own, whose counters start at zero."""
+    with House() as house:
+        yield house
+
+
+def with_limits(**limits: Any) -> Settings:
+    return replace(SETTINGS, limits=replace(SETTINGS.limits, **limits))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
