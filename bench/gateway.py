@@ -1,0 +1,228 @@
+"""What the gateway adds to a stream: latency, tokens lost, CPU per token, memory.
+
+A replaying llama-server sends 100 tokens a second per stream; the gateway runs in a process of its own, and so do the
+replay and the clients. Each row is measured against the bare upstream with the same client. ``--real MODEL`` measures
+before a real llama.cpp server too.
+
+    python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--real model.gguf]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+RATE = 100.0
+SPREAD = 0.97
+"""Seconds over which the streams of a round start, so that they do not beat in step."""
+
+TEXT = ["Let", " me", " think", " about", " this", ",", " step", " by", " step", ".", "\n"]
+BODY = {"messages": [{"role": "user", "content": "Which jobs run?"}], "stream": True}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "lookup",
+            "description": "Look something up.",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}, "limit": {"type": "integer"}}},
+        },
+    }
+]
+
+
+@dataclass
+class Stream:
+    """What one client saw: seconds to the first token, seconds from first to last, tokens."""
+
+    first: float
+    span: float
+    tokens: int
+
+
+async def read_stream(host: str, port: int, path: str, body: dict, mark: bytes) -> Stream:
+    """Post ``body`` and read to the end; a token is an occurrence of ``mark``."""
+    data = json.dumps(body).encode()
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode()
+        + data
+    )
+    first = last = 0.0
+    tokens = 0
+    while part := await reader.read(65536):
+        found = part.count(mark)
+        if found:
+            last = time.perf_counter()
+            first = first or last
+            tokens += found
+    writer.close()
+    return Stream(first - began, last - first, tokens)
+
+
+async def round_of(count: int, host: str, port: int, path: str, body: dict, mark: bytes) -> list[Stream]:
+    async def one(number: int) -> Stream:
+        await asyncio.sleep(SPREAD * number / count)
+        return await read_stream(host, port, path, body, mark)
+
+    return list(await asyncio.gather(*(one(number) for number in range(count))))
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+REPLAY = """
+import asyncio, sys
+sys.path.insert(0, {root!r})
+from tests.gateway.replay import Replay, ReplayServer
+async def main():
+    server = ReplayServer(Replay({text!r} * {repeats}, delay={delay}), keep_bodies=False)
+    server.props["total_slots"] = 256
+    print(await server.start(), flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def process(command: list[str], pick: str):
+    """Start ``command`` and yield its pid and the first word of its stdout that starts with ``pick``."""
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        url = ""
+        while not url:
+            line = child.stdout.readline()
+            if not line:
+                raise SystemExit(f"{command[0]} ended")
+            url = next((word for word in line.split() if word.startswith(pick)), "")
+        yield child.pid, url
+    finally:
+        child.terminate()
+        child.wait()
+
+
+def replay_command(tokens: int) -> list[str]:
+    repeats = max(1, tokens // len(TEXT))
+    return [sys.executable, "-c", REPLAY.format(root=str(ROOT), text=TEXT, repeats=repeats, delay=1 / RATE)]
+
+
+def gateway_command(url: str, template: str | None) -> list[str]:
+    chosen = ["--template", template] if template else []
+    return [str(Path(sys.executable).parent / "strata-pack"), "serve", "--upstream", url, *chosen, "--port", "0", "--parallel", "256"]
+
+
+def address(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+def measure(streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str) -> dict:
+    """Run one round bare and one through the gateway; return the row."""
+    bare = asyncio.run(round_of(streams, *address(upstream), "/completion", bare_body, b'"content":'))
+    asyncio.run(round_of(min(streams, 8), *address(gateway), "/v1/chat/completions", {**BODY, "max_tokens": 20}, b'"reasoning":'))
+    before = cpu_seconds(pid)
+    body = {**BODY, "tools": TOOLS}
+    if "n_predict" in bare_body:
+        body["max_tokens"] = bare_body["n_predict"]
+    through = asyncio.run(round_of(streams, *address(gateway), "/v1/chat/completions", body, b'"finish_reason":null'))
+    spent = cpu_seconds(pid) - before
+    tokens = sum(one.tokens - 1 for one in through)  # the chunk with the role is no token
+    bare_rate = statistics.mean(one.tokens / one.span for one in bare if one.span)
+    rate = statistics.mean((one.tokens - 1) / one.span for one in through if one.span)
+    bare_first = sorted(one.first for one in bare)
+    first = sorted(one.first for one in through)
+    p99 = max(0, -(-len(first) * 99 // 100) - 1)
+    return {
+        "upstream": label,
+        "streams": streams,
+        "added_first_token_median_ms": 1000 * (statistics.median(first) - statistics.median(bare_first)),
+        "added_first_token_p99_ms": 1000 * (first[p99] - bare_first[p99]),
+        "tokens_per_second_of_bare_percent": 100 * rate / bare_rate,
+        "cpu_us_per_token": 1e6 * spent / tokens,
+        "cpu_s_per_1000_tokens": 1000 * spent / tokens,
+        "memory_mb": memory_mb(pid),
+        "tokens": tokens,
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64])
+    options.add_argument("--tokens", type=int, default=600)
+    options.add_argument("--real", type=Path, default=None)
+    given = options.parse_args()
+    rows = []
+    with (
+        process(replay_command(given.tokens), "http://") as (_, upstream),
+        process(gateway_command(upstream, "qwen3.8-flash-next"), "http://") as (pid, gateway),
+    ):
+        for streams in given.streams:
+            bare_body = {"prompt": "x", "stream": True}
+            rows.append(measure(streams, upstream, gateway, pid, bare_body, "replay, 100 tokens/s"))
+            show(rows[-1])
+    if given.real is not None:
+        rows += real_rows(given.real)
+    machine = {
+        "cpu": next(
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "cores": os.cpu_count(),
+        "python": sys.version.split()[0],
+    }
+    out = ROOT / "bench/results/gateway.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+
+
+def real_rows(model: Path) -> list[dict]:
+    """Return rows for a real llama.cpp server with two slots, 64 tokens a stream."""
+    from strata_pack.llama.server import LlamaServer
+
+    rows = []
+    with (
+        LlamaServer.start(model, parallel=2, context=2048, threads=1) as server,
+        process(gateway_command(server.url, "qwen3.8-flash-next"), "http://") as (pid, gateway),
+    ):
+        prompt = server.apply_template(BODY["messages"])
+        for streams in (1, 2):
+            bare_body = {"prompt": prompt, "stream": True, "n_predict": 64, "ignore_eos": True, "cache_prompt": True}
+            rows.append(measure(streams, server.url, gateway, pid, bare_body, "llama.cpp, SmolLM2-135M"))
+            show(rows[-1])
+    return rows
+
+
+def show(row: dict) -> None:
+    print(
+        f"{row['upstream']:28} {row['streams']:3} streams  first token +{row['added_first_token_median_ms']:.2f} ms "
+        f"(p99 +{row['added_first_token_p99_ms']:.2f})  {row['tokens_per_second_of_bare_percent']:.1f} % of bare  "
+        f"{row['cpu_us_per_token']:.1f} us/token  {row['memory_mb']:.0f} MB",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
