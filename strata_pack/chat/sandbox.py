@@ -1,29 +1,55 @@
-"""The environment in which a template runs: what transformers gives it, inside jinja2's sandbox, under limits."""
+"""The environment in which a template runs: what transformers gives it, inside jinja2's sandbox, under a budget.
+
+The template is compiled with calls into the running rendering's ``Budget``: one per block of statements, one per loop
+turn, one before whatever can grow (see ``guards.py``).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from functools import cache
+from types import BuiltinMethodType, GeneratorType
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import operators as OPERATOR_TEXTS
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.nodes import Node, Scope
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 
+from strata_pack.chat.budget import (
+    SCALARS,
+    Budget,
+    LimitExceeded,
+    Limits,
+    counted,
+    current,
+    printed_chars,
+    spending,
+    total_chars,
+)
+from strata_pack.chat.guards import (
+    OPERATORS,
+    Namespace,
+    check_format_spec,
+    check_method,
+    check_strftime,
+    guarded,
+    guarded_filters,
+    guarded_tests,
+    lipsum,
+)
 from strata_pack.errors import BadInput
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What one template may cost. Sizes are in bytes or characters, time in seconds."""
-
-    source_bytes: int = 1 << 20
-    output_chars: int = 64 << 20
-    seconds: float = 10.0
+MAX_INDENT = 16
+TEMPLATE_FILE = "<template>"
+"""The file name that jinja2 gives to a template made of a string."""
 
 
 class TemplateError(BadInput):
@@ -52,74 +78,275 @@ class _Raised(Exception):
     """What ``raise_exception`` throws through the template."""
 
 
+# What transformers adds to jinja2.
+
+
 class GenerationBlock(Extension):
     """``{% generation %}`` ... ``{% endgeneration %}``: transformers' mark, without effect on the text."""
 
     tags = {"generation"}  # noqa: RUF012
 
-    def parse(self, parser: Parser) -> Node:
+    def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return Scope(body, lineno=line)
+        return nodes.Scope(body, lineno=line)
 
 
 def _raise_exception(message: object) -> NoReturn:
+    current().walk(message)
     raise _Raised(str(message))
 
 
 def _strftime_now(pattern: str) -> str:
+    check_strftime(pattern)
     return datetime.now().strftime(pattern)
 
 
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
-    indent: int | None = None,
+    indent: int | str | None = None,
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """``json.dumps``, in pieces when it is indented, since indentation multiplies."""
+    budget = current()
+    if indent is None and separators is None:
+        text = json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+        budget.text(len(text))
+        return text
+    if (indent if isinstance(indent, int) else len(indent or "")) > MAX_INDENT:
+        raise LimitExceeded(f"indents JSON by more than {MAX_INDENT}")
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    pieces: list[str] = []
+    for piece in encoder.iterencode(value):
+        budget.step()
+        budget.text(len(piece))
+        pieces.append(piece)
+    return "".join(pieces)
 
 
-def _environment() -> jinja2.Environment:
-    env = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
+# The environment.
+
+
+def _walked(value: Any) -> Any:
+    """Return ``value`` after asking whether it may be walked to its leaves (printed, compared, hashed)."""
+    if isinstance(value, SCALARS):
+        return value
+    if isinstance(value, GeneratorType):
+        value = counted(value)
+    current().walk(value)
+    return value
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """What the compiled code calls."""
+
+    intercepted_binops = frozenset(OPERATORS)
+
+    @property
+    def stepped(self) -> bool:
+        current().step()
+        return True
+
+    walked = staticmethod(_walked)
+
+    @staticmethod
+    def step() -> None:
+        current().step()
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        pieces = pieces if isinstance(pieces, list) else list(pieces)
+        current().text(sum(map(len, pieces)))
+        return "".join(pieces)
+
+    @staticmethod
+    def joined(*values: Any) -> str:
+        """The operator ``~``."""
+        current().text(total_chars(values))
+        return "".join(map(str, values))
+
+    @staticmethod
+    def sliced(value: Any) -> Any:
+        """``value``, of which a slice will be taken."""
+        current().copies(value)
+        return value
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = current()
+        budget.step()
+        budget.walk(left, right)
+        OPERATORS[operator](left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        return super().getitem(obj, _walked(argument))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = current()
+        budget.step()
+        if isinstance(__obj, BuiltinMethodType):
+            named = {name: value for name, value in kwargs.items() if not name.startswith("_")}
+            args = check_method(__obj.__self__, __obj.__name__, args, named)
+        elif not isinstance(__obj, Macro):
+            budget.walk(*args, *kwargs.values())
+        result = super().call(__context, __obj, *args, **kwargs)
+        budget.copies(result)
+        return result
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """``str.format``, its fields measured; what is safe in them is jinja2's own rule."""
+        if super().wrap_str_format(value) is None:
+            return None
+        template, by_map = str(value.__self__), value.__name__ == "format_map"
+        formatter = _Formatter(self)
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            return formatter.vformat(template, () if by_map else args, args[0] if by_map else kwargs)
+
+        return formatted
+
+
+class _Formatter(SandboxedFormatter):
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        check_format_spec(format_spec)
+        current().text(printed_chars(value) + len(format_spec))
+        return super().format_field(value, format_spec)
+
+
+class _Code(CodeGenerator):
+    """Compiles a template so that it counts its steps and asks before it walks or copies a value."""
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        self.writeline("environment.step()")
+        super().blockvisit(nodes, frame)
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        if node.test is not None:
+            line = node.test.lineno
+            node.test = nodes.And(nodes.EnvironmentAttribute("stepped", lineno=line), node.test, lineno=line)
+        super().visit_For(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        self._ask("joined", node.nodes, frame)
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        simple = _is_plain(node.expr) or (len(node.ops) == 1 and _is_plain(node.ops[0].expr))
+        visit = self.visit if simple else self._visit_walked
+        self.write("(")
+        visit(node.expr, frame)
+        for part in node.ops:
+            self.write(f" {OPERATOR_TEXTS[part.op]} ")
+            visit(part.expr, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("{")
+        for pair in node.items:
+            self._visit_walked(pair.key, frame)
+            self.write(": ")
+            self.visit(pair.value, frame)
+            self.write(", ")
+        self.write("}")
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        if not isinstance(node.arg, nodes.Slice):
+            super().visit_Getitem(node, frame)
+            return
+        self._ask("sliced", [node.node], frame)
+        self.write("[")
+        self.visit(node.arg, frame)
+        self.write("]")
+
+    def _visit_walked(self, node: nodes.Expr, frame: Frame) -> None:
+        if _is_plain(node):
+            self.visit(node, frame)
+        else:
+            self._ask("walked", [node], frame)
+
+    def _ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
+        self.write(f"environment.{method}(")
+        for argument in arguments:
+            self.visit(argument, frame)
+            self.write(", ")
+        self.write(")")
+
+
+def _is_plain(node: nodes.Expr) -> bool:
+    """Whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
+    return isinstance(node, nodes.Const) and isinstance(node.value, SCALARS)
+
+
+@cache
+def _environment() -> _Environment:
+    env = _Environment(
+        trim_blocks=True, lstrip_blocks=True, finalize=_walked, extensions=[GenerationBlock, loopcontrols]
     )
-    env.filters["tojson"] = _tojson
-    env.globals["raise_exception"] = _raise_exception
-    env.globals["strftime_now"] = _strftime_now
+    env.code_generator_class = _Code
+    env.filters.update({**guarded_filters(), "tojson": guarded("tojson", _tojson)})
+    env.tests.update(guarded_tests())
+    env.globals |= {
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+        "namespace": Namespace,
+        "lipsum": lipsum,
+    }
     return env
 
 
 def compile_template(source: str, limits: Limits) -> jinja2.Template:
-    """Return ``source`` compiled; raises ``TemplateError`` with the line."""
+    """Return ``source`` compiled.
+
+    Raises ``TemplateError`` with the line of a syntax error, ``TemplateLimit`` if it is too large or too deeply nested.
+    """
     if len(source.encode("utf-8", "surrogatepass")) > limits.source_bytes:
         raise TemplateLimit(f"is larger than {limits.source_bytes} bytes")
     try:
-        return _environment().from_string(source)
+        with spending(Budget(limits)):
+            return _environment().from_string(source)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(error.message or "syntax error", line=error.lineno) from error
-    except RecursionError as error:
-        raise TemplateLimit("is nested too deeply") from error
+    except (RecursionError, MemoryError, LimitExceeded) as error:
+        raise TemplateLimit("is nested too deeply, or too large, to be compiled") from error
+    except Exception as error:
+        raise TemplateError(f"does not compile ({type(error).__name__}: {error})") from error
 
 
 def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: Limits) -> str:
-    """Render ``template`` with ``values``."""
+    """Return the prompt that ``template`` renders with ``values``. Raises as ``ChatTemplate.render`` says."""
+    budget = Budget(limits, values)
     try:
-        text = template.render(values)
+        with spending(budget):
+            pieces: list[str] = []
+            size = 0
+            for piece in template.root_render_func(template.new_context(dict(values))):
+                size += len(piece)
+                if size > limits.text_chars:
+                    raise LimitExceeded(f"renders more than {limits.text_chars} characters")
+                pieces.append(piece)
+            return "".join(pieces)
     except _Raised as error:
-        raise TemplateRefused(str(error), line=_line_of(error)) from None
+        raise TemplateRefused(str(error), line=_line_of(error, template)) from None
+    except LimitExceeded as error:
+        raise TemplateLimit(str(error), line=_line_of(error, template)) from None
+    except RecursionError as error:
+        raise TemplateLimit("calls itself without end", line=_line_of(error, template)) from None
+    except MemoryError as error:
+        raise TemplateLimit("needs more memory than there is", line=_line_of(error, template)) from None
+    except jinja2.UndefinedError as error:
+        raise TemplateError(error.message or "a value is missing", line=_line_of(error, template)) from error
+    except SecurityError as error:
+        raise TemplateError(f"does what the sandbox forbids: {error}", line=_line_of(error, template)) from error
     except Exception as error:
-        raise TemplateError(f"{type(error).__name__}: {error}", line=_line_of(error)) from error
-    if len(text) > limits.output_chars:
-        raise TemplateLimit(f"renders more than {limits.output_chars} characters")
-    return text
+        raise TemplateError(f"{type(error).__name__}: {error}", line=_line_of(error, template)) from error
 
 
-def _line_of(error: BaseException) -> int | None:
+def _line_of(error: BaseException, template: jinja2.Template) -> int | None:
+    """Return the line of the template in which ``error`` was raised (of the innermost macro)."""
     line, trace = None, error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == "<template>":
-            line = trace.tb_lineno
+        if trace.tb_frame.f_code.co_filename == TEMPLATE_FILE:
+            line = template.get_corresponding_lineno(trace.tb_lineno)
         trace = trace.tb_next
     return line

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from strata_pack.chat.budget import Limits
 from strata_pack.chat.sandbox import (
-    Limits,
     TemplateError,
     TemplateLimit,
     TemplateRefused,

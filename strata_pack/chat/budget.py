@@ -1,0 +1,204 @@
+"""What one rendering may use up: steps, bytes of text made, time.
+
+Every place where a template can repeat or multiply something asks the budget of the running rendering first, so a
+hostile template stops with a ``LimitExceeded`` before the work is done, not after. Python cannot interrupt a single
+call into C, so no single call may be large: the sizes of what goes in and comes out are bounded by ``weigh``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+CLOCK_EVERY = 64
+"""Steps between two looks at the clock."""
+
+TEXT_PER_UNIT = 16
+"""Characters that weigh as much as one element of a list."""
+
+MAX_WEIGHT = 4 << 20
+"""The heaviest value that a template may build (elements, and units of text); the given inputs do not count."""
+
+MAX_DEPTH = 2000
+"""Levels of lists in lists; a list that holds itself has no end."""
+
+SCALARS = (str, int, float, bool, bytes, type(None))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one template may cost.
+
+    ``source_bytes``: its own size. ``text_chars``: the longest text it may make, and so the longest prompt.
+    ``made_chars``: all text it makes on the way. ``steps``: statements, loop turns, calls. ``seconds``: wall time.
+    """
+
+    source_bytes: int = 256 << 10
+    text_chars: int = 16 << 20
+    made_chars: int = 512 << 20
+    steps: int = 20_000_000
+    seconds: float = 10.0
+
+
+class LimitExceeded(Exception):
+    """A rendering would need more than its limits allow; the text says which."""
+
+
+class Budget:
+    """The state of one rendering."""
+
+    def __init__(self, limits: Limits, given: Mapping[str, Any] | None = None) -> None:
+        """``given`` are the caller's inputs: what they weigh is allowed on top of ``MAX_WEIGHT``."""
+        self.limits = limits
+        self._given = given or {}
+        self._deadline = time.monotonic() + limits.seconds
+        self._steps = limits.steps
+        self._made = limits.made_chars
+        self._weights: dict[int, tuple[Any, int]] = {}
+
+    def step(self, count: int = 1) -> None:
+        """Count ``count`` steps."""
+        self._steps -= count
+        if self._steps < 0:
+            raise LimitExceeded(f"takes more than {self.limits.steps} steps")
+        if (count > CLOCK_EVERY or self._steps % CLOCK_EVERY == 0) and time.monotonic() > self._deadline:
+            raise LimitExceeded(f"takes longer than {self.limits.seconds:g} seconds")
+
+    def text(self, chars: int) -> None:
+        """Ask for a text of ``chars`` characters, before it is made."""
+        if chars > self.limits.text_chars:
+            raise LimitExceeded(f"makes a text of more than {self.limits.text_chars} characters")
+        self._make(chars)
+
+    def _make(self, chars: int) -> None:
+        self._made -= chars
+        if self._made < 0:
+            raise LimitExceeded(f"makes more than {self.limits.made_chars} characters of text")
+
+    def elements(self, count: int) -> None:
+        """Ask for a list of ``count`` elements, before it is made."""
+        if count > MAX_WEIGHT:
+            raise LimitExceeded(f"makes a list of more than {MAX_WEIGHT} elements")
+        self._make(count * TEXT_PER_UNIT)
+
+    def copies(self, value: Any) -> None:
+        """Count ``value``, a copy or a part of which is made."""
+        if isinstance(value, (str, bytes)):
+            self._make(len(value))
+        elif isinstance(value, (list, tuple, dict)):
+            self.elements(len(value))
+
+    def weigh(self, value: Any) -> int:
+        """Return how much there is in ``value`` if it is walked to its leaves, a shared part once per place it is in.
+
+        Walking is what printing, comparing, hashing and ``tojson`` do, so a value that is small in memory but huge
+        to walk (lists of the same list, ten levels deep) must be refused. Values cannot be changed in the sandbox, so
+        a weight stays true; it is kept per rendering.
+        """
+        if isinstance(value, str):
+            return 1 + len(value) // TEXT_PER_UNIT
+        if not isinstance(value, (list, tuple, dict)):
+            return 1
+        known = self._weights.get(id(value))
+        return self._weigh_tree(value) if known is None else known[1]
+
+    def _weigh_tree(self, root: Any) -> int:
+        """Weigh a tree of lists and dicts without recursion: a node is done when its children are."""
+        weights = self._weights
+        stack: list[tuple[Any, Iterator[Any], int]] = [(root, _children(root), 1)]
+        while True:
+            value, rest, total = stack.pop()
+            for child in rest:
+                if isinstance(child, str):
+                    total += 1 + len(child) // TEXT_PER_UNIT
+                elif not isinstance(child, (list, tuple, dict)):
+                    total += 1
+                elif (known := weights.get(id(child))) is not None:
+                    total += known[1]
+                else:
+                    stack += [(value, rest, total), (child, _children(child), 1)]
+                    break
+            else:
+                self.step(1 + len(value) // TEXT_PER_UNIT)
+                weights[id(value)] = (value, total)
+                if not stack:
+                    return total
+                parent, parent_rest, parent_total = stack[-1]
+                stack[-1] = (parent, parent_rest, parent_total + total)
+            if len(stack) > MAX_DEPTH:
+                raise LimitExceeded(f"meets a value nested deeper than {MAX_DEPTH} levels")
+
+    def walk(self, *values: Any) -> None:
+        """Ask to walk ``values`` to their leaves once."""
+        for value in values:
+            if not isinstance(value, SCALARS):
+                weight = self.weigh(value)
+                if weight > MAX_WEIGHT and weight > MAX_WEIGHT + sum(map(self.weigh, self._given.values())):
+                    raise LimitExceeded("builds a value that is too large to print or compare")
+                self.step(1 + weight // TEXT_PER_UNIT)
+
+
+def _children(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        return _pairs(value)
+    return iter(value)
+
+
+def _pairs(value: Mapping[Any, Any]) -> Iterator[Any]:
+    for key, item in value.items():
+        yield key
+        yield item
+
+
+_current: ContextVar[Budget] = ContextVar("budget of the running rendering")
+
+
+@contextmanager
+def spending(budget: Budget) -> Iterator[Budget]:
+    """Make ``budget`` the one that the running rendering asks."""
+    token = _current.set(budget)
+    try:
+        yield budget
+    finally:
+        _current.reset(token)
+
+
+current = _current.get
+"""Return the budget of the running rendering."""
+
+
+def total_chars(values: Iterable[Any]) -> int:
+    """Return the characters that ``values`` have when printed one after the other (containers: an upper estimate)."""
+    budget = current()
+    chars = 0
+    for value in values:
+        budget.step()
+        chars += printed_chars(value)
+    return chars
+
+
+def printed_chars(value: Any) -> int:
+    """Return about how many characters ``str(value)`` has, without making it."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, int):
+        return value.bit_length() // 3 + 2
+    if isinstance(value, SCALARS):
+        return 24
+    budget = current()
+    budget.walk(value)
+    return budget.weigh(value) * TEXT_PER_UNIT
+
+
+def counted(values: Iterable[Any]) -> list[Any]:
+    """Return the elements of an iterator, each one a step."""
+    items: list[Any] = []
+    budget = current()
+    for item in values:
+        budget.step()
+        items.append(item)
+    return items
