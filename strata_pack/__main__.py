@@ -1,0 +1,5 @@
+"""``python -m strata_pack``: the command line, where no script is installed."""
+
+from strata_pack.cli.app import main
+
+main()
