@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -306,7 +307,13 @@ def _quantize(
 def _write_side_files(
     root: Path, model: Model, gguf: Path, chosen: ChosenTemplate, report: GoldenReport | None
 ) -> list[FileEntry]:
-    """Write everything but the model and the manifest; return the entries of what belongs to the pack's identity."""
+    """Write everything but the model and the manifest; return the entries of what belongs to the pack's identity.
+
+    They are written anew each time: a stopped build may have left half of one under a temporary name.
+    """
+    for entry in root.iterdir():
+        if entry.name != MODEL_DIR:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     with GgufFile.open(gguf) as header:
         made = tokenizer_files(header.metadata)
     data = {f"{TOKENIZER_DIR}/{name}": text for name, text in (tokenizer_copies(model, chosen.text) | made).items()}

@@ -63,11 +63,11 @@ def main() -> None:
         found["died"] += 1
         if out.exists():
             found["whole after death"] += 1
-            if not out.with_name("pack.partial").exists():
+            if not out.with_name("pack.partial").joinpath("build.json").exists():
                 found["other bytes"] += hashes(out) != wanted
                 continue
         assert forked(lambda out=out: build_pack(request(out))) == 0, f"step {deadly}: the second build failed"
-        found["other bytes"] += hashes(out) != wanted or [p.name for p in out.parent.iterdir()] != ["pack"]
+        found["other bytes"] += hashes(out) != wanted or [path.name for path in out.parent.iterdir()] != ["pack"]
     else:
         raise SystemExit(f"not done after {LIMIT} steps")
     print(json.dumps(found))
