@@ -1,0 +1,206 @@
+"""The native functions of ggml that quantize: called through ctypes on the shared object of the ``xllamacpp`` wheel.
+
+The module is never imported as Python; only its exported C functions are used. ctypes lets go of the GIL during a
+call, so threads that quantize different rows run on all cores.
+Source: ``ggml.h`` and ``ggml-quants.h`` of llama.cpp (https://github.com/ggml-org/llama.cpp).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Iterable
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.files import sha256_file
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+FLOAT_TYPES = frozenset({Q.F32, Q.F16, Q.BF16})
+BLOCK_TYPES = (
+    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.MXFP4),
+    *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.TQ1_0, Q.TQ2_0),
+    *(Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_NL, Q.IQ4_XS),
+)
+"""The block types weights are quantized to. (Q8_1 and Q8_K are made while computing and have no quantizer.)"""
+QUANTIZABLE = frozenset({*FLOAT_TYPES, *BLOCK_TYPES})
+TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S})
+"""Types whose quantizer first builds search tables: 0.2 s (IQ3) to 16 s (IQ1) of one core, once a process."""
+
+_PROBE_ROWS, _PROBE_COLUMNS = 6, 512
+_MODULE = "xllamacpp"
+_TO_F32_FLOATS = {Q.F16: "ggml_fp16_to_fp32_row", Q.BF16: "ggml_bf16_to_fp32_row"}
+
+
+def library_path() -> Path:
+    """Return the shared object of the ``xllamacpp`` wheel; ``EnvironmentFailure`` if it is not installed."""
+    spec = importlib.util.find_spec(_MODULE)
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    for folder in folders:
+        found = sorted(Path(folder).glob(f"{_MODULE}*.so")) or sorted(Path(folder).glob(f"{_MODULE}*.dylib"))
+        if found:
+            return found[0]
+    raise EnvironmentFailure(
+        "the package xllamacpp, which quantizes, is not installed", remedy="install it with: pip install xllamacpp"
+    )
+
+
+def row_nbytes(type: Q, n_per_row: int) -> int:
+    """Return the bytes of one row of ``n_per_row`` weights, a multiple of the type's block."""
+    block, size = GGML_QUANT_SIZES[type]
+    return n_per_row // block * size
+
+
+class Ggml:
+    """The loaded library. All methods may be called from several threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Load ``path``; ``EnvironmentFailure`` if it is no library with ggml's quantizers."""
+        self.path = path
+        try:
+            library = ctypes.CDLL(str(path))
+            self._quantize = _prototype(
+                library.ggml_quantize_chunk,
+                ctypes.c_size_t,
+                [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p],
+            )
+            self._requires = _prototype(library.ggml_quantize_requires_imatrix, ctypes.c_bool, [ctypes.c_int])
+            self._validate = _prototype(
+                library.ggml_validate_row_data, ctypes.c_bool, [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+            )
+            type_name = _prototype(library.ggml_type_name, ctypes.c_char_p, [ctypes.c_int])
+        except (OSError, AttributeError) as error:
+            raise EnvironmentFailure(
+                f"cannot be used to quantize ({error})", where=path, remedy="reinstall the package xllamacpp"
+            ) from error
+        self._library = library
+        self._names = {type: type_name(type).decode() for type in QUANTIZABLE}
+        self._readers: dict[Q, Callable[..., Any]] = {}
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def load(cls) -> Ggml:
+        """Return the library of the installed wheel, loaded once."""
+        return cls(library_path())
+
+    @property
+    def version(self) -> str:
+        """The version of the wheel, which pins a build of llama.cpp."""
+        return importlib.metadata.version(_MODULE)
+
+    @cached_property
+    def library_sha256(self) -> str:
+        """SHA-256 of the shared object, lower-case hex."""
+        return sha256_file(self.path)
+
+    def requires_imatrix(self, type: Q) -> bool:
+        """Return whether ggml cannot quantize to ``type`` at all without importances (it would abort)."""
+        return bool(self._requires(type))
+
+    def can_dequantize(self, type: Q) -> bool:
+        """Return whether ``to_f32`` knows ``type``."""
+        return type is Q.F32 or self._reader(type) is not None
+
+    def quantize_chunk(self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None) -> int:
+        """Quantize ``source`` (rows, columns; C order) into ``out`` and return the bytes written.
+
+        ``importance`` holds one weight a column, the same for all rows. ``out`` must have room for all rows and
+        the columns must be whole blocks of ``type``, else ``ValueError``: C would not notice.
+        """
+        rows, columns = source.shape
+        if columns % GGML_QUANT_SIZES[type][0] or type not in QUANTIZABLE:
+            raise ValueError(f"rows of {columns} weights cannot be quantized to {type.name}")
+        if out.nbytes < rows * row_nbytes(type, columns):
+            raise ValueError("the output buffer is too small")
+        if not (source.flags.c_contiguous and out.flags.c_contiguous and source.dtype == np.float32):
+            raise ValueError("the buffers must be contiguous, the source float32")
+        if importance is None:
+            if self.requires_imatrix(type):
+                raise ValueError(f"{type.name} needs importances")
+            weights = None
+        else:
+            if importance.shape != (columns,) or importance.dtype != np.float32 or not importance.flags.c_contiguous:
+                raise ValueError("the importances must be one float32 a column")
+            weights = importance.ctypes.data
+        return int(self._quantize(type, source.ctypes.data, out.ctypes.data, 0, rows, columns, weights))
+
+    def quantize(self, type: Q, source: Floats, importance: Floats | None = None) -> bytes:
+        """Return ``source`` (rows, columns) quantized to ``type``."""
+        out = np.empty(source.shape[0] * row_nbytes(type, source.shape[1]), np.uint8)
+        self.quantize_chunk(type, source, out, importance)
+        return out.tobytes()
+
+    def to_f32(self, type: Q, source: Bytes, out: Floats) -> None:
+        """Turn the bytes of whole blocks of ``type`` into the ``out.size`` weights they stand for."""
+        if source.nbytes != row_nbytes(type, out.size) or not (source.flags.c_contiguous and out.flags.c_contiguous):
+            raise ValueError("the buffers do not fit each other")
+        reader = None if type is Q.F32 else self._reader(type)
+        if type is Q.F32:
+            out.reshape(-1).view(np.uint8)[:] = source.reshape(-1)
+        elif reader is None:
+            raise ValueError(f"{type.name} cannot be turned into floats")
+        else:
+            reader(source.ctypes.data, out.ctypes.data, out.size)
+
+    def is_finite(self, type: Q, data: Bytes) -> bool:
+        """Return whether no float in ``data`` (whole blocks of ``type``) is NaN or infinite.
+
+        For block types the scales are looked at. ggml says a line on stderr when one is found.
+        """
+        return bool(self._validate(type, data.ctypes.data, data.nbytes))
+
+    def probe_hash(self, types: Iterable[Q] = ()) -> str:
+        """Return the SHA-256 over a fixed pattern quantized to every type, with and without importances.
+
+        Two libraries with the same probe hash write the same bytes: builds differ by fused multiply-adds, which the
+        searches for the best scale amplify into different blocks. The types with search tables (IQ1, IQ2, IQ3) take
+        up to half a minute to set up and are covered only when ``types`` names them: pass what a pack uses.
+        """
+        covered = sorted((QUANTIZABLE - TABLE_TYPES) | (QUANTIZABLE & set(types)))
+        source, importance = probe_pattern()
+        digest = hashlib.sha256()
+        for type in covered:
+            for weights in (None, importance):
+                if weights is not None or not self.requires_imatrix(type):
+                    digest.update(f"{type.name} {weights is not None}\n".encode())
+                    digest.update(self.quantize(type, source, weights))
+        return digest.hexdigest()
+
+    def _reader(self, type: Q) -> Callable[..., Any] | None:
+        if type not in self._readers:
+            name = _TO_F32_FLOATS.get(type) or f"dequantize_row_{self._names.get(type, '?')}"
+            function = getattr(self._library, name, None)
+            if function is None:
+                return None
+            self._readers[type] = _prototype(function, None, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64])
+        return self._readers[type]
+
+
+def probe_pattern() -> tuple[Floats, Floats]:
+    """Return the probe's weights (6 rows of 512, each row another scale) and importances (512).
+
+    Made of integers and exact divisions by powers of two, so that every machine makes the same floats.
+    """
+    numbers = np.arange(1, _PROBE_ROWS * _PROBE_COLUMNS + 1, dtype=np.uint64) * np.uint64(2654435761)
+    mixed = ((numbers ^ (numbers >> np.uint64(15))) * np.uint64(2246822519)) >> np.uint64(8) & np.uint64(0xFFFFF)
+    signed = (mixed.astype(np.int64) - 0x80000).astype(np.float32) / np.float32(0x80000)
+    rows = signed.reshape(_PROBE_ROWS, _PROBE_COLUMNS)
+    scales = (np.float32(2) ** np.arange(-4, _PROBE_ROWS - 4, dtype=np.float32)).reshape(-1, 1)
+    importance = (mixed[:_PROBE_COLUMNS] & np.uint64(0xFF)).astype(np.float32) / np.float32(256) + np.float32(0.125)
+    return np.ascontiguousarray(rows * rows * rows * scales), np.ascontiguousarray(importance)
+
+
+def _prototype(function: Any, result: Any, arguments: list[Any]) -> Callable[..., Any]:
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,200 @@
+"""Files that grow tensor by tensor and survive a kill: partial files, and the journal that says how far they are sound.
+
+While a model is written, ``.<name>.partial`` holds its bytes and the journal gets a line after every tensor: where it
+ends and the SHA-256 of the file up to there. After a crash the partial file is read once and compared with the
+journal; writing goes on behind the last tensor that is whole. The same running hash becomes the file's own, so
+nothing is read again at the end.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import CHUNK, disk_errors, fsync_dir
+
+JOURNAL_FORMAT = 1
+MAX_JOURNAL = 1 << 28
+"""Bytes; a line a tensor makes a few megabytes at most."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """One finished file."""
+
+    path: Path
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """A tensor's end in a file, and the hash of everything before it."""
+
+    file: int
+    tensor: str
+    end: int
+    sha256: str
+
+
+def partial_path(path: Path) -> Path:
+    """Return where ``path`` grows until it is whole."""
+    return path.with_name(f".{path.name}.partial")
+
+
+class PartialFiles:
+    """The output files of one run, locked against a second run. Use as a context manager.
+
+    On leaving without ``finish`` the partial files and the journal stay for the next run, except after ``BadInput``
+    and friends: what was wrong with the input will not go away, so nothing is left behind.
+    """
+
+    def __init__(self, paths: Sequence[Path], journal: Path, fingerprint: str) -> None:
+        """``fingerprint`` must change with everything that decides about the bytes."""
+        self._paths, self._journal_path, self._fingerprint = list(paths), journal, fingerprint
+        self._files: list[IO[bytes]] = []
+        self._hashes = [hashlib.sha256() for _ in paths]
+        self._sizes = [0] * len(paths)
+        self._journal: IO[bytes] | None = None
+        self.finished_tensors: frozenset[str] = frozenset()
+        """Names of the tensors an earlier run has written whole."""
+
+    def __enter__(self) -> PartialFiles:
+        with disk_errors(self._paths[0]):
+            self._paths[0].parent.mkdir(parents=True, exist_ok=True)
+            try:
+                for path in self._paths:
+                    self._files.append(_open_locked(partial_path(path), path))
+                marks = self._sound_marks(self._read_journal())
+                self._start_journal(marks)
+            except BaseException:
+                self._close()
+                raise
+        self.finished_tensors = frozenset(mark.tensor for mark in marks)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: TracebackType | BaseException | None) -> None:
+        if kind is not None and issubclass(kind, BadInput):
+            self._remove()
+        self._close()
+
+    def size(self, file: int) -> int:
+        """Return how many bytes ``file`` has so far."""
+        return self._sizes[file]
+
+    def write(self, file: int, data: Any) -> None:
+        """Append the bytes of a buffer."""
+        with disk_errors(self._paths[file]):
+            self._files[file].write(data)
+        self._hashes[file].update(data)
+        self._sizes[file] += memoryview(data).nbytes
+
+    def mark(self, file: int, tensor: str) -> None:
+        """Note that ``tensor`` is whole, with everything before it."""
+        mark = _Mark(file, tensor, self._sizes[file], self._hashes[file].hexdigest())
+        assert self._journal is not None, "mark() belongs inside the with block"
+        with disk_errors(self._journal_path):
+            self._files[file].flush()
+            self._journal.write(_line(vars(mark)))
+            self._journal.flush()
+
+    def finish(self) -> tuple[WrittenFile, ...]:
+        """Make all files durable and give them their names, the first one last: it is what readers open."""
+        with disk_errors(self._paths[0]):
+            for file in self._files:
+                file.flush()
+                os.fsync(file.fileno())
+            for path in reversed(self._paths):
+                os.replace(partial_path(path), path)
+            fsync_dir(self._paths[0].parent)
+            self._journal_path.unlink(missing_ok=True)
+        sums = zip(self._paths, self._sizes, self._hashes, strict=True)
+        return tuple(WrittenFile(path, size, digest.hexdigest()) for path, size, digest in sums)
+
+    def _read_journal(self) -> list[_Mark]:
+        """Return the marks of an earlier run of the same work; a torn last line does not count."""
+        try:
+            if self._journal_path.stat().st_size > MAX_JOURNAL:
+                return []
+            first, *lines = self._journal_path.read_bytes().split(b"\n")[:-1]
+            if json.loads(first) != self._head():
+                return []
+            return [_Mark(**json.loads(line)) for line in lines]
+        except (FileNotFoundError, ValueError, TypeError):
+            return []
+
+    def _sound_marks(self, marks: Sequence[_Mark]) -> list[_Mark]:
+        """Compare the partial files with the marks, cut what is not covered, and return the marks that hold."""
+        sound: list[_Mark] = []
+        for index, file in enumerate(self._files):
+            for mark in marks:
+                if mark.file != index:
+                    continue
+                ahead = self._hashes[index].copy()
+                if not _feed(ahead, file, mark.end - self._sizes[index]) or ahead.hexdigest() != mark.sha256:
+                    break
+                self._hashes[index], self._sizes[index] = ahead, mark.end
+                sound.append(mark)
+            file.seek(self._sizes[index])
+            file.truncate()
+        return sound
+
+    def _head(self) -> dict[str, Any]:
+        return {"format": JOURNAL_FORMAT, "fingerprint": self._fingerprint, "files": [p.name for p in self._paths]}
+
+    def _start_journal(self, marks: Sequence[_Mark]) -> None:
+        fresh = self._journal_path.with_name(f"{self._journal_path.name}.new")
+        self._journal = fresh.open("wb")
+        self._journal.write(_line(self._head()) + b"".join(_line(vars(mark)) for mark in marks))
+        self._journal.flush()
+        os.replace(fresh, self._journal_path)
+
+    def _remove(self) -> None:
+        for path in self._paths:
+            partial_path(path).unlink(missing_ok=True)
+        self._journal_path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        for file in (*self._files, *([self._journal] if self._journal else [])):
+            file.close()
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _feed(digest: Any, file: IO[bytes], size: int) -> bool:
+    """Update ``digest`` with the next ``size`` bytes of ``file``; return whether they were all there."""
+    while size > 0:
+        data = file.read(min(size, CHUNK))
+        if not data:
+            return False
+        digest.update(data)
+        size -= len(data)
+    return size == 0
+
+
+def _open_locked(path: Path, final: Path) -> IO[bytes]:
+    """Open ``path`` for reading and appending, ours alone; ``EnvironmentFailure`` if another run has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.fdopen(descriptor, "r+b")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise EnvironmentFailure(
+                "is being written by another run", where=final, remedy="wait for it to end, or choose another name"
+            ) from None
+        # Between opening and locking the other run may have finished and renamed the very file we hold.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return file
+        file.close()
