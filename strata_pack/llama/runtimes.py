@@ -24,19 +24,29 @@ ALL_LAYERS = 999
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How to serve one model. ``context`` is in tokens of one slot; ``gpu_layers`` None means all that fit."""
+    """How to serve one model.
+
+    ``context`` is in tokens of one slot, or of all of them together if it is ``shared``; ``gpu_layers`` None means all
+    that fit.
+    """
 
     model: Path
     host: str
     port: int
     context: int
     parallel: int
+    shared: bool = False
     template_file: Path | None = None
     gpu_layers: int | None = None
     threads: int | None = None
     prefill_assistant: bool = True
     warmup: bool = True
     extra: tuple[str, ...] = ()
+
+    @property
+    def total_context(self) -> int:
+        """Tokens of the whole KV cache."""
+        return self.context if self.shared else self.context * self.parallel
 
 
 @dataclass(frozen=True)
@@ -67,8 +77,9 @@ def _embedded_command(settings: ServerSettings, ready: Path) -> list[str]:
         "model.path": str(settings.model),
         "hostnames": [settings.host],
         "port": settings.port,
-        "n_ctx": settings.context * settings.parallel,
+        "n_ctx": settings.total_context,
         "n_parallel": settings.parallel,
+        "kv_unified": settings.shared,
         "prefill_assistant": settings.prefill_assistant,
         "warmup": settings.warmup,
         "ui": False,
@@ -87,9 +98,11 @@ def _binary_command(path: Path | None, settings: ServerSettings) -> list[str]:
     command = [
         *(str(path), "--model", str(settings.model)),
         *("--host", settings.host, "--port", str(settings.port)),
-        *("--ctx-size", str(settings.context * settings.parallel), "--parallel", str(settings.parallel)),
+        *("--ctx-size", str(settings.total_context), "--parallel", str(settings.parallel)),
         *("--jinja", "--no-webui"),
     ]
+    if settings.shared:
+        command.append("--kv-unified")
     if settings.gpu_layers is not None:
         command += ["--n-gpu-layers", str(settings.gpu_layers)]
     if settings.template_file is not None:

@@ -13,6 +13,8 @@ from strata_pack.report.model import Check, Report, Status, Table
 STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow", "error": "bold magenta"}
 _DIFF_STYLES = {"equal": "dim", "removed": "red", "added": "green"}
 CONTEXT = 60
+TABLE_ROWS = 8
+"""Tables with more rows than these are for the page and the JSON."""
 
 
 def terminal(report: Report) -> Group:
@@ -26,7 +28,8 @@ def terminal(report: Report) -> Group:
     for check in report.checks:
         status = Text(check.status, style=STYLES[check.status])
         overview.add_row(status, escape(check.id), escape(check.detail or check.title), f"{check.seconds:.1f} s")
-    tables = [part for check in report.checks if check.table for part in (Text(), _figures(check, check.table))]
+    shown = [(check, check.table) for check in report.checks if check.table and len(check.table.rows) <= TABLE_ROWS]
+    tables = [part for check, table in shown for part in (Text(), _figures(check, table))]
     told = [part for check in report.checks if check.status == "failed" for part in _failure(check)]
     end = Text(f"{report.summary} in {report.seconds:.1f} s", style=STYLES[report.status])
     return Group(Text(report.title, style="bold"), *facts, Text(), overview, *tables, *told, Text(), end)

@@ -1,0 +1,85 @@
+"""Scenario ``prefix-cache``: how much of an agent's history the server reads again at each turn.
+
+A model's thinking is part of what it generated, so it is in the server's cache. A client that sends it back gets a
+prompt that continues the cache; a client that strips it changes the history from that turn on, and pays for it. The
+figures are the server's own timings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from strata_pack.report import Chart, Check, Table
+from strata_pack.smoke.data_files import call_text, read
+from strata_pack.smoke.scenario import Scenario
+from strata_pack.smoke.stage import Stage
+
+SLOT = 0
+
+
+def _assistant(turn: dict[str, Any], number: int, *, echo: bool) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": turn["call"]}],
+    }
+    return {**message, "reasoning_content": turn["thinking"]} if echo else message
+
+
+def play_session(stage: Stage, *, echo: bool) -> list[dict[str, int]]:
+    """Play the recorded agent session and return, for each turn, its prompt's tokens and those that were read again.
+
+    Each reply is put into the cache as the tokens in which this vocabulary writes it, as a model would have left it
+    there. (A grammar would force the same text in tokens that no model chooses.)
+    """
+    session, client = read("session"), stage.client
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": session["system"]},
+        {"role": "user", "content": session["user"]},
+    ]
+    figures = []
+    for number, turn in enumerate(session["turns"]):
+        prompt = client.apply_template(messages, read("tools"))
+        # The first turn must not find what an earlier session left.
+        timings = client.completion(prompt, n_predict=0, id_slot=SLOT, cache_prompt=number > 0).timings
+        figures.append({"prompt": timings.prompt_n + timings.cache_n, "read": timings.prompt_n})
+        reply = f"{turn['thinking']}\n</think>\n\n{call_text(turn['call'], stage.form)}"
+        client.completion(prompt + reply, n_predict=0, id_slot=SLOT, cache_prompt=True)
+        messages.append(_assistant(turn, number, echo=echo))
+        messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": turn["result"]})
+    return figures
+
+
+def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Play the session with the thinking echoed and with it stripped; the table is the result.
+
+    It fails if echoing the thinking makes the server read more again than stripping it: then the template changes the
+    history, or the cache is off.
+    """
+    echoed = play_session(stage, echo=True)
+    stripped = play_session(stage, echo=False)
+    rows = tuple(
+        (str(number + 1), with_["prompt"], with_["read"], without["prompt"], without["read"])
+        for number, (with_, without) in enumerate(zip(echoed, stripped, strict=True))
+    )
+    later = slice(1, None)
+    again = sum(turn["read"] for turn in echoed[later]), sum(turn["read"] for turn in stripped[later])
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if again[0] <= again[1] else "failed",
+        f"turns 2 to {len(rows)} read {again[0]:,} tokens with the thinking echoed, {again[1]:,} with it stripped",
+        table=Table(("turn", "prompt, echoed", "read again", "prompt, stripped", "read again"), rows),
+        chart=Chart(
+            title="Tokens read again in each turn of an agent session",
+            x_label="turn",
+            y_label="tokens read again",
+            x=tuple(str(number + 1) for number in range(len(rows))),
+            series={
+                "thinking echoed": tuple(float(turn["read"]) for turn in echoed),
+                "thinking stripped": tuple(float(turn["read"]) for turn in stripped),
+            },
+        ),
+        data={"echoed": echoed, "stripped": stripped},
+    )

@@ -1,0 +1,284 @@
+"""Scenarios in which the model is made to write a known text by a grammar, streamed, and our parser reads it.
+
+A grammar makes any model, also a random one, produce exactly the text that is wanted: so the failing outputs of real
+models are played again on a real server, delta by delta as its detokenizer cuts them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused
+from strata_pack.llama.client import LlamaClient
+from strata_pack.parsing import Event, OutputParser, ToolCall
+from strata_pack.report import Check, Table
+from strata_pack.smoke.data_files import Form, Replay, call_text, failures, mentions, read
+from strata_pack.smoke.scenario import Impossible, Scenario
+from strata_pack.smoke.stage import Stage
+
+STREAMS = 8
+LONG_BYTES = 64 << 10
+BLOCK = 1 << 10
+RUN_CHARS = "-= "
+RUN_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
+BIAS = 100.0
+"""Log odds that make one token certain wherever the grammar allows it."""
+
+CALL_FORMATS = {"xml": "auto", "json": "json"}
+"""How the parser is told of a family's form: outside the JSON families only ``<function=`` ends the thinking."""
+
+
+def literal(text: str) -> str:
+    """Return ``text`` as a GBNF literal (its escapes are those of JSON)."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def grammar_of(text: str) -> str:
+    """Return the grammar of the one text ``text``."""
+    return f"root ::= {literal(text)}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out of one streamed generation: the raw text, how it was cut, and what the parser made of it."""
+
+    text: str
+    deltas: int
+    reasoning: str
+    content: str
+    calls: tuple[ToolCall, ...]
+
+    def got(self) -> dict[str, Any]:
+        """Return what a client gets, as JSON."""
+        calls = [{"name": call.name, "arguments": call.arguments} for call in self.calls]
+        return {"reasoning": self.reasoning, "content": self.content, "calls": calls}
+
+
+def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> str:
+    """Return the prompt that asks ``user``, rendered by the server."""
+    return client.apply_template([{"role": "user", "content": user}], tools)
+
+
+def generate(stage: Stage, prompt: str, grammar: str, limit: int, **options: Any) -> Outcome:
+    """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream as it comes."""
+    parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[stage.form])
+    events: list[Event] = []
+    pieces: list[str] = []
+    finish = "stop"
+    for chunk in stage.client.stream_completion(
+        prompt, grammar=grammar, n_predict=limit, temperature=0.0, cache_prompt=True, **options
+    ):
+        if chunk.text:
+            pieces.append(chunk.text)
+            events += parser.feed(chunk.text)
+        if chunk.stop and chunk.stop_type == "limit":
+            finish = "length"
+    events += parser.finish(finish_reason=finish)
+    return _outcome(pieces, events)
+
+
+def parse_whole(text: str, *, thinking: bool) -> Outcome:
+    """Parse a whole text that is there already: reasoning if ``thinking``, else an answer."""
+    parser = OutputParser(thinking=thinking, tools=read("tools"))
+    return _outcome([text], [*parser.feed(text), *parser.finish()])
+
+
+def _outcome(pieces: Sequence[str], events: Sequence[Event]) -> Outcome:
+    return Outcome(
+        text="".join(pieces),
+        deltas=len(pieces),
+        reasoning="".join(event.text for event in events if event.kind == "reasoning"),
+        content="".join(event.text for event in events if event.kind == "content"),
+        calls=tuple(event.call for event in events if event.kind == "tool_call" and event.call is not None),
+    )
+
+
+def _token_limit(text: str) -> int:
+    """More tokens than any vocabulary needs for ``text``: one a byte, and the end."""
+    return len(text.encode("utf-8")) + 8
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1)
+
+
+def _compare(id_: str, scenario: Scenario, replay: Replay, prompt: str, outcome: Outcome) -> Check:
+    """One replay: first that the server wrote the text at all, then that the parser read it right."""
+    if outcome.text != replay.text:
+        return Check(
+            id_,
+            scenario.proves,
+            "failed",
+            "the server did not write what its grammar says",
+            prompt=prompt,
+            expected=replay.text,
+            got=outcome.text,
+        )
+    right = outcome.got() == replay.expected()
+    return Check(
+        id_,
+        scenario.proves,
+        "passed" if right else "failed",
+        f"{replay.what}: {len(outcome.calls)} call(s) from {outcome.deltas} deltas",
+        prompt=prompt,
+        expected=_json(replay.expected()),
+        got=_json(outcome.got()),
+        data={"generated": replay.text},
+    )
+
+
+def stranded_call(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Replay the four ways in which calls were lost, on our parser and on the server's own."""
+    rows = []
+    own: dict[str, Any] = {}
+    for replay in failures(stage.form):
+        prompt = prompt_for(stage.client, replay.user, read("tools"))
+        outcome = generate(stage, prompt, grammar_of(replay.text), _token_limit(replay.text))
+        yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
+        server = own[replay.id] = server_parse(stage.client, replay)
+        rows.append((replay.id, len(replay.calls), len(outcome.calls), str(server.get("calls", server["verdict"]))))
+    delivered = sum(entry["verdict"] == "right" for entry in own.values())
+    yield Check(
+        f"{scenario.id}/server-parser",
+        "what the server's own parser makes of the same replies (recorded, whatever it does)",
+        "passed",
+        f"{delivered} of {len(own)} replies come out of its /v1/chat/completions as they should",
+        table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)),
+        data={"replies": own},
+    )
+
+
+def server_parse(client: LlamaClient, replay: Replay) -> dict[str, Any]:
+    """Let the server's own chat parser read the reply: given as the beginning of its answer, and ended at once.
+
+    The server takes no grammar beside tools, so the reply is handed to it to be continued, and the end-of-turn token
+    is made certain.
+    """
+    messages = [
+        {"role": "user", "content": replay.user},
+        {"role": "assistant", "content": "", "reasoning_content": replay.text},
+    ]
+    try:
+        end = client.tokenize(client.props().eos_token)
+        reply = client.chat_completion(
+            messages,
+            read("tools"),
+            continue_final_message=True,
+            add_generation_prompt=False,
+            max_tokens=2,
+            logit_bias=[[token, BIAS] for token in end],
+        )
+    except (RequestRefused, GarbledAnswer) as error:
+        return {"verdict": "refused", "message": str(error)}
+    calls = [{"name": call.name, "arguments": call.decoded()} for call in reply.tool_calls]
+    right = calls == list(replay.calls) and _same_text(reply, replay)
+    return {
+        "verdict": "right" if right else "lost" if replay.calls and not calls else "different",
+        "calls": len(calls),
+        "finish_reason": reply.finish_reason,
+        "reasoning": reply.reasoning,
+        "content": reply.content,
+        "tool_calls": calls,
+    }
+
+
+def _same_text(reply: ChatReply, replay: Replay) -> bool:
+    return (reply.reasoning.strip(), reply.content.strip()) == (replay.reasoning.strip(), replay.content.strip())
+
+
+def mentioned(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Replay the ten controls: no call may come of them, and no text may get lost."""
+    for replay in mentions(stage.form):
+        prompt = prompt_for(stage.client, replay.user, read("tools"))
+        outcome = generate(stage, prompt, grammar_of(replay.text), _token_limit(replay.text))
+        yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
+
+
+def longest_run(client: LlamaClient) -> tuple[str, int]:
+    """Return the longest run of one character that is a single token, and the token."""
+    for size in RUN_SIZES:
+        for char in RUN_CHARS:
+            tokens = client.tokenize(char * size, parse_special=False)
+            if len(tokens) == 1:
+                return char * size, tokens[0]
+    raise Impossible("this vocabulary has no token for a run of one character")
+
+
+def long_text(form: Form, run: str) -> tuple[str, str, str]:
+    """Return the grammar of a call with a 64 KiB argument, the text it describes, and the argument.
+
+    The argument is made of numbered blocks, so that a lost or repeated piece shows; each block is filled with ``run``.
+    """
+    count = LONG_BYTES // BLOCK
+    fillers = (BLOCK - 6) // len(run)
+    block = f"{run * fillers}{run[0] * (BLOCK - 6 - fillers * len(run))}"
+    argument = "".join(f"{number:05d}:{block}" for number in range(count))
+    call = {"name": "write_file", "arguments": {"path": "big.txt", "text": argument}}
+    whole = f"All of it goes into one file.\n{call_text(call, form)}"
+    head, tail = whole.split(argument)
+    blocks = " ".join(f'"{number:05d}:" block' for number in range(count))
+    rest = run[0] * (BLOCK - 6 - fillers * len(run))
+    fill = " ".join(["run"] * fillers + ([literal(rest)] if rest else []))
+    rules = (
+        f"root ::= {literal(head)} {blocks} {literal(tail)}",
+        f"block ::= {fill}",
+        f"run ::= {literal(run)}",
+    )
+    return "\n".join(rules), whole, argument
+
+
+def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Stream a call with a 64 KiB argument; the vocabulary's longest run keeps it short in tokens."""
+    run, token = longest_run(stage.client)
+    context = stage.client.props().context
+    needed = LONG_BYTES // BLOCK * (BLOCK // len(run) + 8) + 600
+    if context and needed > context:
+        raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {context:,}")
+    grammar, text, argument = long_text(stage.form, run)
+    prompt = prompt_for(stage.client, "Write the big file.", None)
+    outcome = generate(stage, prompt, grammar, _token_limit(text), logit_bias=[[token, BIAS]])
+    calls = [call for call in outcome.calls if call.name == "write_file"]
+    got = str(calls[0].arguments.get("text")) if len(calls) == 1 else outcome.text
+    right = len(outcome.calls) == 1 and got == argument
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if right else "failed",
+        f"{len(got):,} of {len(argument):,} characters in {len(outcome.calls)} call(s) from {outcome.deltas:,} deltas",
+        expected=None if right else argument,
+        got=None if right else got,
+    )
+
+
+def parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Play eight different replies one by one and all at once, and compare what the client gets."""
+    replays = [*failures(stage.form), *mentions(stage.form)][:STREAMS]
+    prompts = [prompt_for(stage.client, replay.user, None) for replay in replays]
+
+    def play(number: int) -> dict[str, Any]:
+        text = replays[number].text
+        return generate(stage, prompts[number], grammar_of(text), _token_limit(text)).got()
+
+    alone = [play(number) for number in range(len(replays))]
+    pool = ThreadPoolExecutor(STREAMS)
+    try:
+        together = list(pool.map(play, range(len(replays))))
+    finally:
+        # Not to wait: when the server died or Ctrl-C came, the other streams end by themselves.
+        pool.shutdown(wait=False, cancel_futures=True)
+    differ = [replay.id for replay, one, all_ in zip(replays, alone, together, strict=True) if one != all_]
+    wrong = [replay.id for replay, one in zip(replays, together, strict=True) if one != replay.expected()]
+    bad = sorted({*differ, *wrong})
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if bad else "passed",
+        f"{len(replays) - len(bad)} of {len(replays)} streams gave at once what they gave alone",
+        expected=_json(dict(zip((replay.id for replay in replays), alone, strict=True))) if bad else None,
+        got=_json(dict(zip((replay.id for replay in replays), together, strict=True))) if bad else None,
+        data={"different": bad},
+    )

@@ -1,0 +1,137 @@
+"""Scenarios about what was loaded: the template, its golden cases, the vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strata_pack.chat import golden
+from strata_pack.chat.library import list_templates
+from strata_pack.files import sha256_text
+from strata_pack.llama.client import LlamaClient
+from strata_pack.report import Check, Table
+from strata_pack.smoke.engine import LlamaServerEngine
+from strata_pack.smoke.scenario import Scenario
+from strata_pack.smoke.stage import Stage
+
+TURN_MARKERS = ("<|im_start|>", "<|im_end|>")
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+
+
+def template_loaded(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Compare the text that the server reports with the one that was meant, from both places it can come from."""
+    meant = stage.template
+    place = "gguf" if stage.target.template_file is None else "given"
+    yield _same_template(f"{scenario.id}/{place}", scenario, meant, stage, stage.client.props().chat_template)
+    with stage.small_server(meant) as server:
+        props = server.props()
+        yield _same_template(f"{scenario.id}/file", scenario, meant, stage, props.chat_template)
+    shipped = next((one for one in list_templates() if one.sha256 == sha256_text(meant)), None)
+    if shipped is not None and shipped.llama_server_caps:
+        wrong = {
+            name: (value, props.template_caps.get(name))
+            for name, value in shipped.llama_server_caps.items()
+            if props.template_caps.get(name) != value
+        }
+        yield Check(
+            f"{scenario.id}/capabilities",
+            "the server derives from the template what it should",
+            "failed" if wrong else "passed",
+            "; ".join(f"{name} should be {value}, is {got}" for name, (value, got) in wrong.items())
+            or f"{len(shipped.llama_server_caps)} flags as they should be",
+            data={"capabilities": dict(props.template_caps)},
+        )
+
+
+def _same_template(id_: str, scenario: Scenario, meant: str, stage: Stage, got: str) -> Check:
+    """The server drops the last line end of a template, as every Jinja engine does; nothing else may differ."""
+    pinned = stage.target.pinned_sha256 or sha256_text(meant)
+    loaded = got if sha256_text(got) == pinned else f"{got}\n"
+    digest = sha256_text(loaded)
+    right = digest == pinned
+    named = "the manifest's" if stage.target.pinned_sha256 else "the one that was meant"
+    return Check(
+        id_,
+        scenario.proves,
+        "passed" if right else "failed",
+        f"the server's template is {'' if right else 'not '}{named} (sha256 {digest[:16]}, {len(loaded):,} characters)",
+        expected=None if right else meant,
+        got=None if right else got,
+        data={"sha256": digest, "expected_sha256": pinned},
+    )
+
+
+def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Render the suite through ``/apply-template``; one check for all, and one for each case that fails.
+
+    Some requests the server refuses by itself, in its own words, before any template sees them. Where the template
+    would refuse too, that is a named difference as well.
+    """
+    suite = stage.target.suite
+    assert suite is not None  # the scenario needs it
+    engine = LlamaServerEngine(stage.client)
+    report = golden.check(stage.template, suite, [engine])
+    counts = report.counts(engine.name)
+    refused = [result for result in report.failures if result.case.error is not None and result.got_error is not None]
+    wrong = [result for result in report.failures if result not in refused]
+    named = [(result.case.id, result.reason) for result in report.results if result.status == "known"]
+    named += [(result.case.id, f"both refuse; the server says: {result.got_error}") for result in refused]
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if wrong else "passed",
+        f"{counts['passed']} of {len(suite.cases)} identical to jinja2, {len(named)} differ as named, "
+        f"{len(wrong)} differ",
+        table=Table(("known difference", "reason"), tuple(named)) if named else None,
+        data={"suite": suite.name, "suite_sha256": suite.sha256, "identical": counts["passed"], "named": len(named)},
+    )
+    for result in wrong:
+        yield Check(
+            f"{scenario.id}/{result.case.id}",
+            "this conversation renders as jinja2 renders it",
+            "failed",
+            "the prompt differs" if result.got is not None else f"refused: {result.got_error}",
+            expected=result.case.expected if result.case.error is None else result.case.error,
+            got=result.got if result.got is not None else result.got_error,
+        )
+
+
+def special_tokens(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Look the format's tags up in the vocabulary.
+
+    The turn markers must be there, and must not come out of text that is not parsed for special tokens. Tags that the
+    vocabulary lacks altogether are reported as skipped: the model was made without them, and a model without them can
+    only spell them.
+    """
+    client = stage.client
+    used = [text for text in TURN_MARKERS if text in stage.template]
+    yield _single(client, f"{scenario.id}/turns", scenario, used, missing="failed")
+    tags = [text for text in TAGS if text in stage.template]
+    if tags:
+        yield _single(client, f"{scenario.id}/tags", scenario, tags, missing="skipped")
+    forged = [text for text in used if len(client.tokenize(text, parse_special=False)) == 1]
+    yield Check(
+        f"{scenario.id}/user-text",
+        scenario.proves,
+        "failed" if forged else "passed",
+        f"{', '.join(forged)}: one token even where special tokens are not parsed"
+        if forged
+        else "not parsed for special tokens, the markers are plain text (a llama.cpp chat endpoint parses the whole "
+        "prompt, user text included)",
+        data={"single_without_special_parsing": forged},
+    )
+
+
+def _single(client: LlamaClient, id_: str, scenario: Scenario, texts: list[str], *, missing: str) -> Check:
+    tokens = {text: client.tokenize(text) for text in texts}
+    split = [text for text, ids in tokens.items() if len(ids) != 1]
+    rows = tuple((text, len(ids), " ".join(map(str, ids[:12]))) for text, ids in tokens.items())
+    return Check(
+        id_,
+        scenario.proves,
+        "passed" if not split else "failed" if missing == "failed" else "skipped",
+        f"{len(texts)} single tokens"
+        if not split
+        else f"not single tokens of this vocabulary: {', '.join(split)}; the model can only spell them",
+        table=Table(("text", "tokens", "ids"), rows),
+        data={"tokens": tokens},
+    )

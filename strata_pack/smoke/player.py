@@ -1,0 +1,142 @@
+"""Plays scenarios one after the other and turns whatever happens into checks.
+
+A server that dies, hangs or talks nonsense ends the scenario it does it in, with a line that says so and with its log;
+the next scenario gets a new server, where it is ours to give.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from strata_pack.errors import StrataError
+from strata_pack.llama.answers import GarbledAnswer, ServerGone, ServerTimeout
+from strata_pack.progress import Progress
+from strata_pack.report import Check
+from strata_pack.smoke.plays import PLAYS
+from strata_pack.smoke.scenario import Impossible, Need, Scenario
+from strata_pack.smoke.stage import Stage
+
+INTERRUPTED = "interrupted"
+
+
+class Keeper(Protocol):
+    """Who looks after the server under test."""
+
+    def log_position(self) -> int:
+        """Return a mark in the server's log."""
+
+    def log_since(self, position: int) -> str:
+        """Return what was logged since the mark."""
+
+    def renew(self, stage: Stage) -> None:
+        """Give ``stage`` a server that works; a ``StrataError`` if there is none to be had."""
+
+
+class Nobody:
+    """The ``Keeper`` of a server that somebody else runs."""
+
+    def log_position(self) -> int:
+        return 0
+
+    def log_since(self, position: int) -> str:  # noqa: ARG002
+        return ""
+
+    def renew(self, stage: Stage) -> None:
+        pass
+
+
+def error_line(error: BaseException) -> str:
+    """Return an error as the one line of a report."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def skipped(scenarios: Sequence[Scenario], why: str) -> list[Check]:
+    """Return a check for each scenario that was not played."""
+    return [Check(scenario.id, scenario.proves, "skipped", why) for scenario in scenarios]
+
+
+_MISSING: Mapping[Need, str] = {
+    "template": "the model has no chat template",
+    "thinking": "the template writes no thinking",
+    "suite": "there are no golden cases for this template",
+}
+
+
+def missing(stage: Stage, scenario: Scenario) -> str | None:
+    """Return what ``stage`` lacks for ``scenario``, in words, or None."""
+    there: Mapping[Need, bool] = {
+        "template": bool(stage.template),
+        "thinking": stage.thinking,
+        "suite": stage.target.suite is not None,
+    }
+    return next((why for need, why in _MISSING.items() if need in scenario.needs and not there[need]), None)
+
+
+def play_all(
+    stage: Stage, scenarios: Sequence[Scenario], keeper: Keeper, progress: Progress, limit_s: float | None = None
+) -> list[Check]:
+    """Play ``scenarios`` and return what was found. An interruption (Ctrl-C) skips the rest."""
+    checks: list[Check] = []
+    task = progress.task("smoke", len(scenarios), "scenarios")
+    for number, scenario in enumerate(scenarios):
+        try:
+            checks += play(stage, scenario, keeper, limit_s)
+        except KeyboardInterrupt:
+            checks.append(Check(scenario.id, scenario.proves, "error", INTERRUPTED))
+            checks += skipped(scenarios[number + 1 :], f"not played: {INTERRUPTED}")
+            break
+        except _NoServer as error:
+            checks += error.found
+            checks += skipped(scenarios[number + 1 :], "not played: there is no server any more")
+            break
+        task.advance(1)
+    task.done()
+    return checks
+
+
+class _NoServer(Exception):
+    """The server could not be started again; ``found`` is what the last scenario found."""
+
+    def __init__(self, found: list[Check]) -> None:
+        super().__init__()
+        self.found = found
+
+
+def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None = None) -> list[Check]:
+    """Play one scenario within its time limit and return its checks; those that went wrong carry the server's log."""
+    why = missing(stage, scenario)
+    if why is not None:
+        return skipped([scenario], why)
+    limit = scenario.limit_s if limit_s is None else limit_s
+    position = keeper.log_position()
+    start = time.monotonic()
+    found: list[Check] = []
+    broken: str | None = None
+    try:
+        with stage.client.time_limit(limit):
+            for check in PLAYS[scenario.id](stage, scenario):
+                now = time.monotonic()
+                found.append(replace(check, seconds=now - start))
+                start = now
+    except Impossible as reason:
+        found += skipped([scenario], str(reason))
+    except ServerTimeout:
+        broken = f"no answer within the scenario's time limit of {limit:g} s"
+    except (ServerGone, GarbledAnswer) as error:
+        broken = error_line(error)
+    except StrataError as error:
+        found.append(Check(scenario.id, scenario.proves, "error", error_line(error), time.monotonic() - start))
+    if broken is not None:
+        found.append(Check(scenario.id, scenario.proves, "error", broken, time.monotonic() - start))
+    log = keeper.log_since(position)
+    found = [replace(check, log=log) if log and check.status in ("failed", "error") else check for check in found]
+    if broken is not None:
+        try:
+            keeper.renew(stage)
+        except StrataError as error:
+            found.append(Check("restart", "the server starts again", "error", error_line(error)))
+            raise _NoServer(found) from error
+    return found

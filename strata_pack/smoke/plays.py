@@ -1,0 +1,28 @@
+"""Which function plays which scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strata_pack.smoke import caching, generation, history, loading, public
+from strata_pack.smoke.scenario import Play
+
+PLAYS: Mapping[str, Play] = {
+    "template-loaded": loading.template_loaded,
+    "golden": loading.golden_cases,
+    "repair-reasoning": history.repair,
+    "repair-content": history.repair,
+    "repair-adjacent": history.repair,
+    "repair-dropped-thinking": history.repair,
+    "special-tokens": loading.special_tokens,
+    "stranded-call": generation.stranded_call,
+    "mentions": generation.mentioned,
+    "round-trip": history.round_trip,
+    "prefix-cache": caching.prefix_cache,
+    "long-argument": generation.long_argument,
+    "parallel": generation.parallel,
+    "live-calls": public.live_calls,
+    "forced-calls": public.forced_calls,
+    "public-parallel": public.public_parallel,
+    "public-history": public.public_history,
+}

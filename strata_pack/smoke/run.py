@@ -1,0 +1,225 @@
+"""The smoke test: scenarios played on a real server, one report, whatever goes wrong on the way.
+
+Every server is stopped when this module is left, by whatever way.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+from strata_pack import __version__
+from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.llama.client import LlamaClient
+from strata_pack.llama.runtimes import Runtime, pick_runtime
+from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
+from strata_pack.progress import Progress, Silent
+from strata_pack.report import Check, Report
+from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, skipped
+from strata_pack.smoke.scenario import Need, Scenario, scenarios
+from strata_pack.smoke.stage import Stage, Target
+from strata_pack.smoke.target import open_target
+
+CONTEXT = 8192
+"""Tokens that all slots of the server under test share: enough for eight short streams, or one of 64 KiB."""
+
+SLOTS = 8
+MAX_RESTARTS = 3
+
+
+@dataclass(frozen=True)
+class SmokeOptions:
+    """How to play. ``only``: ids of scenarios, empty for all; ``limit_s`` replaces every scenario's time limit."""
+
+    runtime: Runtime | None = None
+    only: tuple[str, ...] = ()
+    limit_s: float | None = None
+    start_timeout_s: float = START_TIMEOUT
+    port: int | None = None
+    context: int = CONTEXT
+    gpu_layers: int | None = None
+    threads: int | None = None
+    log_dir: Path | None = None
+
+
+def run_smoke(
+    pack_or_model: Path,
+    *,
+    template: str | None = None,
+    suite: Path | None = None,
+    options: SmokeOptions | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Play the scenarios on a llama.cpp server of ours that serves ``pack_or_model``, and return the report.
+
+    Raises ``WrongUse`` and ``BadInput`` for what was asked; everything that happens after that is in the report.
+    """
+    chosen = options or SmokeOptions()
+    played = _chosen(chosen.only, "native")
+    target = open_target(pack_or_model, template, suite)
+    runtime = chosen.runtime or pick_runtime()
+    log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+    facts = _facts(target, runtime)
+    house = _House(target, runtime, chosen, log_dir)
+    try:
+        server = house.start()
+        facts |= _server_facts(server)
+        stage = Stage(server, target, runtime, log_dir=log_dir)
+        with stage.beside:
+            checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
+    except StartFailed as failure:
+        checks = _not_started(failure, time.monotonic() - begin) + skipped(played, "the server did not start")
+    except KeyboardInterrupt:
+        checks = [Check("start", "the server starts", "error", INTERRUPTED)]
+        checks += skipped(played, f"not played: {INTERRUPTED}")
+    finally:
+        house.stop()
+    return _report(f"smoke: {target.name}", checks, facts, started, begin)
+
+
+def run_smoke_url(
+    url: str,
+    *,
+    model: str | None = None,
+    api_key: str | None = None,
+    options: SmokeOptions | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Play the scenarios of the public interface on the server at ``url`` (with or without ``/v1``), and report.
+
+    ``model`` is the name that goes into the requests; None takes the first one that the server offers.
+    """
+    chosen = options or SmokeOptions()
+    played = _chosen(chosen.only, "public")
+    base = url.rstrip("/").removesuffix("/v1")
+    if not base.startswith(("http://", "https://")):
+        raise WrongUse("is not an http or https URL", where=url)
+    started, begin = datetime.now(timezone.utc), time.monotonic()
+    facts = {"server": base, "strata-pack": __version__}
+    client = LlamaClient(base, api_key=api_key)
+    try:
+        with client.time_limit(chosen.start_timeout_s):
+            offered = client.models()
+        name = model or next(iter(offered), None)
+        facts["model"] = name or "the server's own"
+        stage = Stage(client, Target(name or base), None, model_name=name)
+        checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_s)
+    except StrataError as error:
+        checks = [Check("start", "the server answers", "error", error_line(error), where=base)]
+        checks += skipped(played, "the server does not answer")
+    except KeyboardInterrupt:
+        checks = [Check("start", "the server answers", "error", INTERRUPTED, where=base)]
+        checks += skipped(played, f"not played: {INTERRUPTED}")
+    finally:
+        client.close()
+    return _report(f"smoke: {base}", checks, facts, started, begin)
+
+
+def _chosen(only: Sequence[str], kind: Need) -> tuple[Scenario, ...]:
+    every = tuple(scenario for scenario in scenarios() if kind in scenario.needs)
+    known = [scenario.id for scenario in every]
+    unknown = sorted(set(only) - set(known))
+    if unknown:
+        raise WrongUse(
+            f"no such scenario here: {', '.join(unknown)}", where="--only", remedy=f"choose from {', '.join(known)}"
+        )
+    return tuple(scenario for scenario in every if not only or scenario.id in only)
+
+
+def _report(title: str, checks: list[Check], facts: dict[str, str], started: datetime, begin: float) -> Report:
+    stamp = started.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Report(title, tuple(checks), facts, stamp, time.monotonic() - begin)
+
+
+def _not_started(failure: StartFailed, seconds: float) -> list[Check]:
+    """A template that the server refuses is the pack's fault (failed); anything else is the environment's (error)."""
+    return [
+        Check(
+            "start",
+            "the server starts and loads the model",
+            "failed" if failure.reason == "template" else "error",
+            error_line(failure),
+            seconds,
+            log=failure.log_tail,
+            data={"reason": failure.reason},
+        )
+    ]
+
+
+class _House:
+    """The server under test: started, replaced when it broke, stopped."""
+
+    def __init__(self, target: Target, runtime: Runtime, options: SmokeOptions, log_dir: Path) -> None:
+        self._target = target
+        self._runtime = runtime
+        self._options = options
+        self._log = log_dir / "server.log"
+        self._server: LlamaServer | None = None
+        self._restarts = 0
+
+    def start(self) -> LlamaServer:
+        assert self._target.model is not None
+        options = self._options
+        self._server = LlamaServer.start(
+            self._target.model,
+            runtime=self._runtime,
+            template_file=self._target.template_file,
+            port=options.port,
+            context=options.context,
+            parallel=SLOTS,
+            shared=True,
+            gpu_layers=options.gpu_layers,
+            threads=options.threads,
+            # The golden conversations may end in an assistant turn; the template must see it.
+            prefill_assistant=False,
+            warmup=False,
+            timeout_s=options.start_timeout_s,
+            log_path=self._log,
+        )
+        return self._server
+
+    def log_position(self) -> int:
+        return self._server.log_position() if self._server else 0
+
+    def log_since(self, position: int) -> str:
+        return self._server.log_since(position) if self._server else ""
+
+    def renew(self, stage: Stage) -> None:
+        self.stop()
+        self._restarts += 1
+        if self._restarts > MAX_RESTARTS:
+            raise EnvironmentFailure(f"the server broke {self._restarts} times", remedy=f"read {self._log}")
+        stage.client = self.start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+def _facts(target: Target, runtime: Runtime) -> dict[str, str]:
+    where = str(runtime.path) if runtime.path else runtime.origin
+    template = target.template
+    return {
+        "model": target.name,
+        "template": f"{target.template_name}, sha256 {sha256_text(template)[:16]}" if template else "none",
+        "runtime": f"{runtime.name} ({where})",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "strata-pack": __version__,
+    }
+
+
+def _server_facts(server: LlamaServer) -> dict[str, str]:
+    props = server.props()
+    return {
+        "llama.cpp": props.build or "unknown build",
+        "compute": server.compute(),
+        "context": f"{props.context:,} tokens, {props.slots} slots",
+    }

@@ -1,0 +1,94 @@
+"""What the scenarios are played on: a server, its template, and servers beside it that are started when asked for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strata_pack.chat.cases import GoldenSuite
+from strata_pack.llama.client import LlamaClient
+from strata_pack.llama.runtimes import Runtime
+from strata_pack.llama.server import LlamaServer
+from strata_pack.smoke.data_files import Form, form_of, read_text
+from strata_pack.smoke.tiny import write_tiny_model
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is tested.
+
+    ``model`` is None for a server that somebody else runs. ``template`` is the text that the server should use: the
+    manifest's, the one asked for, or the model's own; ``template_file`` is its file where it does not come from the
+    GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases.
+    """
+
+    name: str
+    model: Path | None = None
+    template: str | None = None
+    template_file: Path | None = None
+    gguf_template: str | None = None
+    pinned_sha256: str | None = None
+    template_name: str = "unknown"
+    suite: GoldenSuite | None = None
+
+
+@dataclass
+class Stage:
+    """The client of the server under test, and what the scenarios share.
+
+    ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything.
+    """
+
+    client: LlamaClient
+    target: Target
+    runtime: Runtime | None
+    model_name: str | None = None
+    log_dir: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
+    beside: ExitStack = field(default_factory=ExitStack)
+    _control: LlamaClient | None = None
+
+    @property
+    def template(self) -> str:
+        """The template's text, ``""`` if it is not known."""
+        return self.target.template or ""
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the template writes thinking."""
+        return "<think>" in self.template
+
+    @property
+    def form(self) -> Form:
+        """How the template writes calls."""
+        return form_of(self.template)
+
+    @contextmanager
+    def small_server(self, template: str | None = None) -> Iterator[LlamaServer]:
+        """Yield a server of the same runtime with a tiny model.
+
+        With ``template`` it is given that text as a file; without, the control for this family: a stock template.
+        """
+        with tempfile.TemporaryDirectory(prefix="strata-smoke-") as folder:
+            model = write_tiny_model(Path(folder) / "tiny.gguf", chat_template=None)
+            file = Path(folder) / "chat_template.jinja"
+            file.write_text(template or read_text(f"stock.{self.form}.jinja"), encoding="utf-8", newline="")
+            with LlamaServer.start(
+                model,
+                runtime=self.runtime,
+                template_file=file,
+                context=8192,
+                gpu_layers=0,
+                prefill_assistant=False,
+                warmup=False,
+                log_path=self.log_dir / "small-server.log",
+            ) as server:
+                yield server
+
+    def control(self) -> LlamaClient:
+        """Return the control server (a stock template), started once."""
+        if self._control is None:
+            self._control = self.beside.enter_context(self.small_server())
+        return self._control

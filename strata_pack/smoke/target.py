@@ -1,0 +1,82 @@
+"""From what the user names (a pack, a GGUF) and the template asked for, to the ``Target`` of a smoke test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata_pack.chat.cases import GoldenSuite, load_suite
+from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped
+from strata_pack.chat.template import read_template
+from strata_pack.errors import BadInput
+from strata_pack.files import sha256_text
+from strata_pack.pack.layout import Pack, gguf_template
+from strata_pack.smoke.stage import Target
+from strata_pack.weights.gguf_file import shard_paths
+
+
+def open_target(path: Path, template: str | None = None, suite: Path | None = None) -> Target:
+    """Return the target in ``path``: a pack's folder or a ``.gguf`` file (the first shard of several).
+
+    ``template`` is the id of a shipped template or a file, for a GGUF that should be served with it; a pack brings its
+    own. ``suite`` names other golden cases. Raises ``BadInput`` for what is neither, ``WrongUse`` for an unknown id.
+    """
+    if path.is_dir():
+        if template is not None:
+            raise BadInput("is a pack, which brings its own template", where=path, remedy="leave --template out")
+        return _pack(path, suite)
+    if not path.is_file():
+        raise BadInput("no such pack or GGUF file", where=path)
+    model = shard_paths(path)[0]
+    own = gguf_template(model)
+    if template is None:
+        shipped = next((one for one in list_templates() if own is not None and sha256_text(own) == one.sha256), None)
+        return Target(
+            name=path.name,
+            model=model,
+            template=own,
+            gguf_template=own,
+            template_name=f"{shipped.id}, in the GGUF" if shipped else "the GGUF's own",
+            suite=_suite(shipped, suite),
+        )
+    file = Path(template)
+    if file.suffix == ".jinja" or file.is_file():
+        return Target(
+            name=path.name,
+            model=model,
+            template=read_template(file),
+            template_file=file,
+            gguf_template=own,
+            template_name=file.name,
+            suite=load_suite(suite) if suite else None,
+        )
+    wanted = load_shipped(template)
+    return Target(
+        name=path.name,
+        model=model,
+        template=wanted.source,
+        template_file=wanted.path,
+        gguf_template=own,
+        template_name=f"{wanted.id}, as a file",
+        suite=_suite(wanted, suite),
+    )
+
+
+def _suite(shipped: ShippedTemplate | None, suite: Path | None) -> GoldenSuite | None:
+    if suite is not None:
+        return load_suite(suite)
+    return load_suite(shipped.golden_dir) if shipped is not None else None
+
+
+def _pack(path: Path, suite: Path | None) -> Target:
+    pack = Pack.open(path)
+    cases = suite or pack.golden_path
+    entry = pack.manifest["template"]
+    return Target(
+        name=path.name,
+        model=pack.model_files[0],
+        template=read_template(pack.template_path),
+        gguf_template=gguf_template(pack.model_files[0]),
+        pinned_sha256=entry["sha256"],
+        template_name=f"{entry['id'] or entry['origin']}, the pack's",
+        suite=load_suite(cases) if cases is not None else None,
+    )
