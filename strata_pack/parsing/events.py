@@ -1,0 +1,93 @@
+"""What the parser says: events, the calls inside them, and the counters of one reply. Pure values, no behaviour.
+
+``Event`` is a named tuple and not a dataclass because one is made for every delta of a reply: it must cost little.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+EventKind = Literal["reasoning", "content", "tool_start", "tool_args", "tool_call"]
+
+Reason = Literal["mid_line", "indented", "fenced", "quoted", "no_function"]
+"""Why a ``<tool_call>`` of the thinking did not end it."""
+
+REASONS: tuple[Reason, ...] = ("mid_line", "indented", "fenced", "quoted", "no_function")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call: the function's ``name``, its ``arguments`` (always serialisable as strict JSON), and an ``id``.
+
+    In a ``tool_start`` or ``tool_args`` event ``arguments`` is still empty.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    id: str
+
+    @property
+    def arguments_json(self) -> str:
+        """The arguments as JSON text, as the wire formats of OpenAI carry them."""
+        return json_text(self.arguments)
+
+
+class Event(NamedTuple):
+    """One thing the parser found out.
+
+    ``kind`` is ``"reasoning"`` or ``"content"`` (``text`` is the next piece), ``"tool_call"`` (``call`` is complete),
+    or, with ``stream_tools``, ``"tool_start"`` (``call`` has name and id) and ``"tool_args"`` (``text`` is the next
+    piece of the JSON text of the arguments).
+    """
+
+    kind: EventKind
+    text: str = ""
+    call: ToolCall | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened in one reply; whole only after ``finish``.
+
+    - ``implicit_ends``: 1 if a call ended the thinking without ``</think>``.
+    - ``implicit_calls``: the calls delivered between that end and the next ``</think>`` or the end of the text.
+    - ``stranded_calls``: complete calls that stayed reasoning (fenced, indented, mid-line, refused by the policy).
+    - ``rejected_candidates``: every ``<tool_call>`` of the thinking that did not end it, by reason.
+    - ``unfinished_calls``: calls that the output cut.
+    - ``undeclared_calls``: calls delivered although the request declares no such function.
+    - ``coercion_failures``: arguments that did not fit their type and stayed text.
+    - ``ended_inside_thinking``: the reply has no end of the thinking at all.
+    """
+
+    implicit_ends: int = 0
+    implicit_calls: int = 0
+    stranded_calls: int = 0
+    rejected_candidates: dict[Reason, int] = field(default_factory=lambda: dict.fromkeys(REASONS, 0))
+    unfinished_calls: int = 0
+    undeclared_calls: int = 0
+    coercion_failures: int = 0
+    ended_inside_thinking: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counters as plain JSON values."""
+        return asdict(self)
+
+
+def json_text(value: Any) -> str:
+    """Return ``value`` as one line of strict JSON that can be encoded as UTF-8.
+
+    Half a surrogate pair (JSON may spell one as an escape) cannot be encoded, so such a value is written in ASCII.
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False)
+    return text
+
+
+def json_string_body(text: str) -> str:
+    """Return ``text`` escaped as the inside of a JSON string; pieces of a string may be escaped one by one."""
+    return json_text(text)[1:-1]

@@ -1,0 +1,296 @@
+"""Where a growing Markdown text stands: inside a fenced code block, inside a code span, or in plain prose.
+
+The block structure is CommonMark's (0.31, sections 4 and 5), followed line by line in work that depends on the
+beginning of each line only: containers (block quotes, list items), paragraphs with their lazy lines, fences. Left out
+on purpose are HTML blocks and link definitions: the tags of a tool call would be HTML to CommonMark, and a fence
+after them would not count.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import NamedTuple
+
+MAX_CONTAINERS = 32
+"""Block quotes and list items inside each other; further markers are text."""
+
+_QUOTE = 0
+"""A container is the columns a list item asks of its lines, or this for a block quote."""
+
+_DECISIVE = re.compile(r"[^ \t\r>\-+*0-9.)`~#=_]")
+"""After such a character the beginning of a line is known, save for what follows an opening fence."""
+
+_MARKER = re.compile(r"([-+*]|([0-9]{1,9})[.)])(?= |$)")
+_BREAK = re.compile(r"(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$")
+_SETEXT = re.compile(r"(?:=+|-+) *$")
+_HEADING = re.compile(r"#{1,6}(?: |$)")
+_FENCE = re.compile(r"(`{3,}|~{3,})(.*)", re.DOTALL)
+_TICKS = re.compile(r"`+")
+
+
+class _Fence(NamedTuple):
+    mark: str
+    length: int
+
+
+class _Line(Enum):
+    """How much of the present line is known."""
+
+    BEGINNING = auto()
+    """Nothing yet: its beginning is being collected."""
+    INFO = auto()
+    """It opens a fence, unless a backtick follows in its info string."""
+    KNOWN = auto()
+    """The rest of it changes nothing."""
+
+
+class MarkdownTracker:
+    """Follows a text fed in any pieces; ``fenced`` and ``open_ticks`` tell where its end stands.
+
+    ``spans``: whether code spans are followed too. A span is looked for on one line only: a stray backtick must not
+    turn a call further down into a quotation.
+    """
+
+    __slots__ = (
+        "_beginning",
+        "_containers",
+        "_empty_item",
+        "_fence",
+        "_line",
+        "_matched",
+        "_opening",
+        "_paragraph",
+        "_run",
+        "_span",
+        "_spans",
+    )
+
+    def __init__(self, *, spans: bool) -> None:
+        self._spans = spans
+        self._containers: list[int] = []
+        self._fence: _Fence | None = None
+        self._paragraph = False
+        self._empty_item = False
+        self._opening = _Fence("", 0)
+        self._matched = 0
+        self._line = _Line.BEGINNING
+        self._beginning: list[str] = []
+        self._span = 0
+        self._run = 0
+
+    @property
+    def quiet(self) -> bool:
+        """Whether text without a line feed or backtick changes nothing here."""
+        return self._line is _Line.KNOWN and not self._run
+
+    def feed(self, text: str) -> None:
+        """Read the next piece of the text."""
+        at = text.find("\n")
+        if at < 0:
+            self._read(text)
+            return
+        lines = text.split("\n")
+        self._read(lines[0])
+        for line in lines[1:]:
+            self._end_line()
+            if line:
+                self._read(line)
+
+    def beginning(self) -> str | None:
+        """Return the present line so far if it holds nothing but white space and markers, else None."""
+        return "".join(self._beginning) if self._line is _Line.BEGINNING else None
+
+    def fenced(self) -> bool:
+        """Return whether text that follows now stands in a fenced code block (or in the line that opens one)."""
+        if self._line is _Line.BEGINNING:
+            self._decide("".join(self._beginning) + "<", whole=False)
+        return self._opens_fence() or self._fence is not None
+
+    def open_ticks(self) -> int:
+        """Return the length of the backtick run on this line that may open a code span here, 0 if there is none."""
+        self._end_run()
+        return self._span
+
+    # One line.
+
+    def _opens_fence(self) -> bool:
+        return self._line is _Line.INFO
+
+    def _read(self, piece: str) -> None:
+        if self._spans and (self._run or "`" in piece):
+            self._read_ticks(piece)
+        if self._line is not _Line.KNOWN:
+            self._read_line(piece)
+
+    def _read_line(self, piece: str) -> None:
+        if self._line is _Line.KNOWN:
+            return
+        if self._line is _Line.INFO:
+            if "`" in piece:
+                self._no_fence()
+            return
+        decisive = _DECISIVE.search(piece)
+        if decisive is None:
+            self._beginning.append(piece)
+            return
+        self._decide("".join(self._beginning) + piece[: decisive.end()], whole=False)
+        if decisive.end() < len(piece):
+            self._read_line(piece[decisive.end() :])
+
+    def _end_line(self) -> None:
+        if self._line is _Line.BEGINNING:
+            self._decide("".join(self._beginning), whole=True)
+        if self._opens_fence():
+            self._open_fence()
+        self._line = _Line.BEGINNING
+        self._beginning.clear()
+        self._span = self._run = 0
+
+    def _read_ticks(self, piece: str) -> None:
+        start = 0
+        for run in _TICKS.finditer(piece):
+            if run.start() > start or (start == 0 and run.start() > 0):
+                self._end_run()
+            self._run += len(run[0])
+            start = run.end()
+        if start < len(piece):
+            self._end_run()
+
+    def _end_run(self) -> None:
+        if self._run:
+            if not self._span:
+                self._span = self._run
+            elif self._span == self._run:
+                self._span = 0
+            self._run = 0
+
+    # The block structure: CommonMark's algorithm (its appendix, phase 1), one line at a time.
+
+    def _decide(self, line: str, *, whole: bool) -> None:
+        """Read the beginning of a line: all of it if ``whole``, else up to its first decisive character."""
+        self._line = _Line.KNOWN
+        self._beginning.clear()
+        if len(line) == 1 and not whole and not self._containers:  # prose at the left margin, by far the most lines
+            self._paragraph = self._fence is None
+            return
+        if whole:
+            line = line.rstrip("\r")
+        if "\t" in line:
+            line = line.expandtabs(4)
+        pos, matched = self._match_containers(line)
+        if self._fence is not None:
+            if matched == len(self._containers):
+                if whole and self._closes_fence(line[pos:]):
+                    self._fence = None
+                return
+            self._fence = None
+        self._open_blocks(line, pos, matched)
+
+    def _match_containers(self, line: str) -> tuple[int, int]:
+        """Return where the line's own text begins and how many of the open containers it continues."""
+        pos = matched = 0
+        for need in self._containers:
+            start = _first_text(line, pos)
+            blank = start == len(line)
+            if need == _QUOTE:
+                if blank or start - pos > 3 or line[start] != ">":
+                    break
+                pos = start + 1 + (line[start + 1 : start + 2] == " ")
+            elif start - pos >= need:
+                pos += need
+            elif blank and not (self._empty_item and matched == len(self._containers) - 1):
+                pos = start
+            else:
+                break
+            matched += 1
+        return pos, matched
+
+    def _closes_fence(self, text: str) -> bool:
+        fence = self._fence
+        bare = text.strip(" ")
+        return (
+            fence is not None
+            and _first_text(text, 0) <= 3
+            and len(bare) >= fence.length
+            and bare == fence.mark * len(bare)
+        )
+
+    def _open_blocks(self, line: str, pos: int, matched: int) -> None:
+        """Read the blocks that the line opens after the ``matched`` containers, up to its leaf."""
+        continues = self._paragraph and matched == len(self._containers)
+        while (start := _first_text(line, pos)) < len(line):
+            indent, text = start - pos, line[start:]
+            if indent > 3:
+                self._read_text(matched, paragraph=continues)
+                return
+            if text[0] == ">" and matched < MAX_CONTAINERS:
+                matched = self._open_container(matched, _QUOTE)
+                pos = start + 1 + (text[1:2] == " ")
+            elif (fence := _FENCE.match(text)) and not (text[0] == "`" and "`" in fence[2]):
+                self._opening, self._matched = _Fence(text[0], len(fence[1])), matched
+                self._line = _Line.INFO
+                if text[0] == "~":
+                    self._open_fence()
+                    self._line = _Line.KNOWN
+                return
+            elif _HEADING.match(text) or (continues and _SETEXT.match(text)) or _BREAK.match(text):
+                self._close_containers(matched)
+                self._paragraph = False
+                return
+            elif (marker := _MARKER.match(text)) and matched < MAX_CONTAINERS:
+                after = text[marker.end() :]
+                blank = not after.strip(" ")
+                if continues and (blank or int(marker[2] or 1) != 1):
+                    break  # such an item cannot interrupt a paragraph
+                spaces = _first_text(after, 0)
+                width = marker.end() + (1 if blank or spaces > 4 else spaces)
+                matched = self._open_container(matched, indent + width)
+                pos = start + width
+                if blank:
+                    self._empty_item = True
+                    return
+            else:
+                break
+            continues = False
+        else:
+            self._close_containers(matched)
+            self._paragraph = False
+            return
+        self._read_text(matched, paragraph=True)
+
+    def _read_text(self, matched: int, *, paragraph: bool) -> None:
+        """Read a line of text: a paragraph's, also a lazy one of a container it does not continue, or code."""
+        if self._paragraph and matched < len(self._containers):
+            return
+        self._close_containers(matched)
+        self._paragraph = paragraph
+        self._empty_item = False
+
+    def _open_container(self, matched: int, need: int) -> int:
+        self._close_containers(matched)
+        self._containers.append(need)
+        self._paragraph = False
+        return matched + 1
+
+    def _close_containers(self, matched: int) -> None:
+        if matched < len(self._containers):
+            del self._containers[matched:]
+            self._empty_item = False
+
+    def _open_fence(self) -> None:
+        self._close_containers(self._matched)
+        self._fence = self._opening
+        self._paragraph = self._empty_item = False
+
+    def _no_fence(self) -> None:
+        """The line that seemed to open a fence has a backtick behind: it is text."""
+        self._line = _Line.KNOWN
+        self._read_text(self._matched, paragraph=True)
+
+
+def _first_text(line: str, pos: int) -> int:
+    """Return the place of the first character from ``pos`` on that is no space, the line's end if there is none."""
+    while pos < len(line) and line[pos] == " ":
+        pos += 1
+    return pos

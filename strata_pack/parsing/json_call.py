@@ -1,0 +1,155 @@
+"""One call in the JSON form, read as it is written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
+
+The end is found by counting braces outside strings, so that a tag inside a string is text. Whether it is a call at all
+shows only at its end; hence it is never sent in pieces.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+from typing import Any
+
+from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.held import HeldText
+from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, WHITESPACE, prefixes
+from strata_pack.parsing.tool_call import Status
+from strata_pack.parsing.values import read_json
+
+_MARK = re.compile(r'["{}<]')
+_STRING_MARK = re.compile(r'["\\]')
+_BEHIND = (CALL_CLOSE, CALL_OPEN, THINK_CLOSE)
+_BEGINNINGS = prefixes(_BEHIND)
+
+
+class _Place(Enum):
+    OBJECT = auto()
+    STRING = auto()
+    ESCAPE = auto()
+    BEHIND = auto()
+    """After the last brace: the closing tag must follow."""
+
+
+def read_call(text: str) -> tuple[str, dict[str, Any]] | None:
+    """Return name and arguments of the call ``text`` spells, None if it spells none.
+
+    ``parameters`` is read for ``arguments``, and arguments written as a JSON string are read once more.
+    """
+    try:
+        value = read_json(text, constants_as_text=True)
+        if not isinstance(value, dict):
+            return None
+        arguments = value.get("arguments", value.get("parameters"))
+        if isinstance(arguments, str):
+            arguments = read_json(arguments, constants_as_text=True)
+    except (ValueError, RecursionError):
+        return None
+    name = value.get("name")
+    arguments = {} if arguments is None else arguments
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        return None
+    return name, arguments
+
+
+class JsonCall:
+    """Reads one call from ``{`` on; the same interface as ``XmlCall``."""
+
+    function_follows = False
+    announced = False
+    coercion_failures = 0
+    holds = True
+
+    def __init__(self, call_id: str) -> None:
+        self.status = Status.READING
+        self.events: list[Event] = []
+        self.again: list[str] = []
+        self.call: ToolCall | None = None
+        self.unfinished = False
+        self._call_id = call_id
+        self._raw = HeldText()
+        self._object_end = 0
+        self._place = _Place.OBJECT
+        self._depth = 0
+
+    def text(self) -> str:
+        """Return everything read so far, as it was written (without what ``again`` holds)."""
+        whole = self._raw.text()
+        return whole[: len(whole) - sum(map(len, self.again))]
+
+    def take_value(self, _text: str) -> bool:
+        """Nothing can be taken without a look: every quote matters."""
+        return False
+
+    def feed(self, text: str, pos: int) -> int:
+        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
+        while pos < len(text) and self.status is Status.READING:
+            end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
+            if end == pos:
+                break
+            pos = end
+        return pos
+
+    def finish(self, rest: str, *, cut: bool) -> None:
+        """End the text after ``rest``, an open tag."""
+        if self._place is _Place.BEHIND and not cut and CALL_CLOSE.startswith(rest):
+            self._complete(closed=False)
+        else:
+            self._raw.write(rest)
+            self.unfinished = True
+        if self.status is Status.READING:
+            self.status = Status.FAILED
+
+    def _step(self, text: str, pos: int) -> int:
+        """Read up to the next character that matters in an object or string."""
+        if self._place is _Place.ESCAPE:
+            self._place = _Place.STRING
+            self._raw.write(text[pos])
+            return pos + 1
+        found = (_MARK if self._place is _Place.OBJECT else _STRING_MARK).search(text, pos)
+        if found is None:
+            self._raw.write(text[pos:])
+            return len(text)
+        end, mark = found.end(), found[0]
+        if mark == "<":  # no JSON has it outside a string
+            self._raw.write(text[pos : end - 1])
+            self.status = Status.FAILED
+            return end - 1
+        self._raw.write(text[pos:end])
+        if mark == '"':
+            self._place = _Place.STRING if self._place is _Place.OBJECT else _Place.OBJECT
+        elif mark == "\\":
+            self._place = _Place.ESCAPE
+        else:
+            self._depth += 1 if mark == "{" else -1
+            if self._depth == 0:
+                self._place = _Place.BEHIND
+                self._object_end = self._raw.size
+        return end
+
+    def _behind(self, text: str, pos: int) -> int:
+        """Read what follows the object: ``</tool_call>``, or an end that stands in for it."""
+        space = WHITESPACE.match(text, pos)
+        end = space.end() if space else pos
+        self._raw.write(text[pos:end])
+        if end == len(text):
+            return end
+        for tag in _BEHIND:
+            if text.startswith(tag, end):
+                self._complete(closed=tag == CALL_CLOSE)
+                if self.status is Status.DONE and tag == CALL_CLOSE:
+                    return end + len(tag)
+                return end
+        if text[end:] not in _BEGINNINGS:
+            self.status = Status.FAILED
+        return end
+
+    def _complete(self, *, closed: bool) -> None:
+        text = self._raw.text()
+        found = read_call(text[: self._object_end])
+        if found is None:
+            self.status = Status.FAILED
+            return
+        self.call = ToolCall(found[0], found[1], self._call_id)
+        if not closed and len(text) > self._object_end:
+            self.again = [text[self._object_end :]]
+        self.status = Status.DONE

@@ -1,0 +1,165 @@
+"""What the request's tools say about arguments: JSON Schema reduced to the types a text may be read as.
+
+Only what decides a type is looked at: ``type``, ``anyOf``, ``oneOf``, ``allOf``, ``enum``, ``const``, ``nullable`` and
+``$ref`` inside the tool's own schema. Everything else is for the client to validate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import unquote
+
+TypeName = Literal["null", "boolean", "integer", "number", "array", "object", "string"]
+
+SPECIFIC_FIRST: tuple[TypeName, ...] = ("null", "boolean", "integer", "number", "array", "object", "string")
+"""The order in which the types of a union are tried: a string fits every text, so it comes last."""
+
+MAX_DEPTH = 32
+"""Schemas inside each other; what lies deeper has no type for us."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentType:
+    """The types one argument may have, most specific first; none at all means that the schema does not say.
+
+    ``members`` are the values of an ``enum`` or ``const``, else None.
+    """
+
+    types: tuple[TypeName, ...] = ()
+    members: tuple[Any, ...] | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the text is the value as it stands (and can be streamed while it is written)."""
+        return self.types == ("string",)
+
+
+UNTYPED = ArgumentType()
+
+
+@dataclass(slots=True)
+class _Found:
+    types: frozenset[str] | None = None
+    members: tuple[Any, ...] | None = None
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for python, name in ((int, "integer"), (float, "number"), (str, "string"), (list, "array")):
+        if isinstance(value, python):
+            return name
+    return "object"
+
+
+def _both(left: _Found, right: _Found) -> _Found:
+    """Return what satisfies ``left`` and ``right``."""
+    if left.types is None or right.types is None:
+        types = left.types if right.types is None else right.types
+    else:
+        types = left.types & right.types
+        if "integer" in left.types | right.types and "number" in left.types | right.types:
+            types |= {"integer"}  # an integer is a number
+        types = types or left.types
+    return _Found(types, left.members if left.members is not None else right.members)
+
+
+def _either(found: Sequence[_Found]) -> _Found:
+    """Return what satisfies one of ``found``."""
+    types: frozenset[str] | None = frozenset()
+    members: tuple[Any, ...] | None = ()
+    for each in found:
+        types = None if types is None or each.types is None else types | each.types
+        members = None if members is None or each.members is None else members + each.members
+    return _Found(types, members)
+
+
+def _pointer(root: Mapping[str, Any], ref: str) -> Any:
+    """Return what the local JSON pointer (RFC 6901) ``ref`` points at, None if it leads nowhere."""
+    if ref != "#" and not ref.startswith("#/"):
+        return None
+    node: Any = root
+    for raw in ref.split("/")[1:]:
+        key = unquote(raw).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping):
+            node = node.get(key)
+        elif isinstance(node, list) and key.isascii() and key.isdigit() and len(key) < 9 and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node
+
+
+def _resolve(schema: Any, root: Mapping[str, Any], refs: frozenset[str], depth: int) -> _Found:
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return _Found()
+    found = _Found()
+    kind = schema.get("type")
+    if isinstance(kind, (str, list)):
+        names = frozenset(n for n in ([kind] if isinstance(kind, str) else kind) if n in SPECIFIC_FIRST)
+        found.types = names or None
+    ref = schema.get("$ref")
+    if isinstance(ref, str) and ref not in refs:
+        found = _both(found, _resolve(_pointer(root, ref), root, refs | {ref}, depth + 1))
+    values = (
+        schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
+    )
+    if values:
+        found = _both(found, _Found(frozenset(map(_type_of, values)), tuple(values)))
+    parts = schema.get("allOf")
+    if isinstance(parts, list):
+        for part in parts:
+            found = _both(found, _resolve(part, root, refs, depth + 1))
+    for word in ("anyOf", "oneOf"):
+        choices = schema.get(word)
+        if isinstance(choices, list) and choices:
+            found = _both(found, _either([_resolve(choice, root, refs, depth + 1) for choice in choices]))
+    if schema.get("nullable") is True and found.types is not None:  # OpenAPI 3.0's spelling of a union with null
+        found.types |= {"null"}
+    return found
+
+
+class FunctionSchema:
+    """One declared function: which arguments it names, and the type of each (resolved when first asked for)."""
+
+    __slots__ = ("_parameters", "_properties", "_types")
+
+    def __init__(self, parameters: Any) -> None:
+        self._parameters: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
+        properties = self._parameters.get("properties")
+        self._properties: Mapping[str, Any] | None = properties if isinstance(properties, Mapping) else None
+        self._types: dict[str, ArgumentType] = {}
+
+    @property
+    def argument_names(self) -> Collection[str] | None:
+        """The names of the declared arguments, None if the schema does not list them."""
+        return self._properties
+
+    def type_of(self, argument: str) -> ArgumentType:
+        """Return the type of ``argument``; ``UNTYPED`` if the schema does not have it."""
+        known = self._types.get(argument)
+        if known is None:
+            found = _resolve((self._properties or {}).get(argument), self._parameters, frozenset(), 0)
+            types = tuple(name for name in SPECIFIC_FIRST if name in (found.types or ()))
+            known = self._types[argument] = ArgumentType(types, found.members)
+        return known
+
+
+UNDECLARED = FunctionSchema(None)
+
+
+def read_tools(tools: Iterable[Any]) -> dict[str, FunctionSchema]:
+    """Return the declared functions by name, from OpenAI tool objects or bare function objects.
+
+    What is neither is skipped: a request that is wrong elsewhere must not break the parsing of the reply.
+    """
+    declared: dict[str, FunctionSchema] = {}
+    for tool in tools:
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            declared[function["name"]] = FunctionSchema(function.get("parameters"))
+    return declared

@@ -1,0 +1,80 @@
+"""Counts the complete calls that stay text in a thinking, without holding anything of it back."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, FUNCTION_CLOSE, FUNCTION_OPEN, held_from, prefixes
+
+_TAGS = (CALL_OPEN, CALL_CLOSE, FUNCTION_OPEN, FUNCTION_CLOSE)
+_BEGINNINGS = prefixes(_TAGS)
+
+
+class _Seen(Enum):
+    NOTHING = auto()
+    CALL = auto()
+    """``<tool_call>`` and white space."""
+    FUNCTION = auto()
+    JSON = auto()
+    FUNCTION_END = auto()
+
+
+class StrandedCalls:
+    """Reads the text of the thinking that stays reasoning; ``count`` is the number of whole calls in it.
+
+    A whole call is ``<tool_call>``, directly behind it ``<function=`` or ``{``, and later ``</function>`` or ``}`` with
+    ``</tool_call>`` behind. It need not be re-read exactly: the count tells an operator that calls get lost.
+    """
+
+    __slots__ = ("_last", "_rest", "_seen", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._seen = _Seen.NOTHING
+        self._rest = ""
+        self._last = ""
+
+    def feed(self, text: str) -> None:
+        """Read the next piece; costs next to nothing while no ``<tool_call>`` is open."""
+        if self._seen is _Seen.NOTHING and not self._rest and "<" not in text:
+            return
+        text = self._rest + text
+        pos, end = 0, held_from(text, 0, _BEGINNINGS)
+        self._rest = text[end:]
+        while pos < end:
+            at = text.find("<", pos, end)
+            self._read_text(text[pos : end if at < 0 else at])
+            if at < 0:
+                break
+            tag = next((tag for tag in _TAGS if text.startswith(tag, at)), "")
+            if tag:
+                self._read_tag(tag)
+            else:
+                self._read_text("<")
+            pos = at + max(1, len(tag))
+
+    def finish(self) -> None:
+        """End the thinking: a call of which only ``</tool_call>`` is missing counts."""
+        self.count += self._seen is _Seen.FUNCTION_END
+        self._seen, self._rest = _Seen.NOTHING, ""
+
+    def _read_text(self, text: str) -> None:
+        bare = text.strip(" \t\r\n")
+        if not bare:
+            return
+        if self._seen is _Seen.CALL:
+            self._seen = _Seen.JSON if bare[0] == "{" else _Seen.NOTHING
+        self._last = bare[-1]
+
+    def _read_tag(self, tag: str) -> None:
+        seen = self._seen
+        if tag == CALL_OPEN:
+            self.count += seen is _Seen.FUNCTION_END
+            self._seen = _Seen.CALL
+        elif tag == CALL_CLOSE:
+            self.count += seen is _Seen.FUNCTION_END or (seen is _Seen.JSON and self._last == "}")
+            self._seen = _Seen.NOTHING
+        elif tag == FUNCTION_OPEN:
+            self._seen = _Seen.FUNCTION if seen in (_Seen.CALL, _Seen.FUNCTION, _Seen.FUNCTION_END) else _Seen.NOTHING
+        elif seen is _Seen.FUNCTION:
+            self._seen = _Seen.FUNCTION_END

@@ -1,0 +1,163 @@
+"""The text of one argument as a JSON value, by the type its schema allows: never a guess, never an exception.
+
+A text that fits no type of its schema stays what it is, a string.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from strata_pack.parsing.events import json_text
+from strata_pack.parsing.literals import MAX_DEPTH, read_literal
+from strata_pack.parsing.schema import ArgumentType, TypeName
+
+WHITESPACE = " \t\r\n"
+
+MAX_DIGITS = 4000
+"""Digits of an integer; Python itself refuses to print much longer ones, so such a text stays text."""
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_BRACKET = re.compile(r'"(?:[^"\\]|\\[\s\S])*"|[][{}]')
+
+
+class _NoFitError(ValueError):
+    """The text does not spell a value of the wanted type."""
+
+
+def _refuse(_constant: str) -> NoReturn:
+    raise _NoFitError
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NoFitError
+    return value
+
+
+def _digits(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise _NoFitError
+    return int(text)
+
+
+def _too_deep(text: str) -> bool:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    depth = 0
+    for mark in _BRACKET.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark[0], 0)
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def read_json(text: str, *, constants_as_text: bool = False) -> Any:
+    """Return the JSON value ``text`` spells; raw control characters inside strings are taken as they are.
+
+    ``ValueError`` if it is none, holds NaN, an infinity or an endless number, or is nested more than 200 deep. With
+    ``constants_as_text`` NaN and the infinities become the strings that spell them.
+    """
+    if _too_deep(text):
+        raise _NoFitError
+    constant: Callable[[str], Any] = str if constants_as_text else _refuse
+    return json.loads(text, strict=False, parse_constant=constant, parse_float=_finite, parse_int=_digits)
+
+
+def _integer(text: str) -> int:
+    if _INTEGER.fullmatch(text):
+        return _digits(text)
+    if not _NUMBER.fullmatch(text):
+        raise _NoFitError
+    value = Decimal(text)
+    if abs(value.adjusted()) > MAX_DIGITS or len(text) > MAX_DIGITS:
+        raise _NoFitError
+    whole, part = value.as_integer_ratio()
+    if part != 1:
+        raise _NoFitError
+    return whole
+
+
+def _number(text: str) -> int | float:
+    if _INTEGER.fullmatch(text):
+        return _digits(text)
+    if not _NUMBER.fullmatch(text):
+        raise _NoFitError
+    return _finite(text)
+
+
+def _word(words: dict[str, Any]) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        if text not in words:
+            raise _NoFitError
+        return words[text]
+
+    return read
+
+
+def _collection(wanted: type) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            value = read_json(text)
+        except ValueError:
+            # Through JSON and back, so that an escaped surrogate pair is one character in both spellings.
+            value = read_json(json_text(read_literal(text)))
+        if not isinstance(value, wanted):
+            raise _NoFitError
+        return value
+
+    return read
+
+
+_READERS: dict[TypeName, Callable[[str], Any]] = {
+    "null": _word({"null": None, "None": None}),
+    "boolean": _word({"true": True, "True": True, "false": False, "False": False}),
+    "integer": _integer,
+    "number": _number,
+    "array": _collection(list),
+    "object": _collection(dict),
+}
+
+
+def _untyped(text: str) -> Any:
+    try:
+        value = read_json(text)
+    except ValueError:
+        return text
+    return text if isinstance(value, str) else value
+
+
+def _is_member(value: Any, members: tuple[Any, ...]) -> bool:
+    return any(value == member and isinstance(value, bool) == isinstance(member, bool) for member in members)
+
+
+def read_value(text: str, wanted: ArgumentType) -> tuple[Any, bool]:
+    """Return the value of an argument's ``text`` and whether it fits its type (else it is ``text`` itself)."""
+    if wanted.is_text:
+        return text, True
+    bare = text.strip(WHITESPACE)
+    if not wanted.types:
+        value = _untyped(bare)
+        return (text if value is bare else value), True
+    fits: list[Any] = []
+    for name in wanted.types:
+        if name == "string":
+            fits.append(text)
+            continue
+        try:
+            value = _READERS[name](bare)
+        except (ValueError, RecursionError):
+            continue
+        if wanted.members is None:
+            return value, True
+        fits.append(value)
+    for value in fits:
+        if wanted.members is None or _is_member(value, wanted.members):
+            return value, True
+    return (fits[0], True) if fits else (text, False)
