@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strata_pack.chat import golden
+from strata_pack.chat.engine_server import LlamaServerEngine
 from strata_pack.chat.library import list_templates
 from strata_pack.files import sha256_text
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Table
-from strata_pack.smoke.engine import LlamaServerEngine
 from strata_pack.smoke.scenario import Scenario
 from strata_pack.smoke.stage import Stage
 
@@ -68,7 +68,7 @@ def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """
     suite = stage.target.suite
     assert suite is not None  # the scenario needs it
-    engine = LlamaServerEngine(stage.client)
+    engine = LlamaServerEngine(stage.own_server())
     report = golden.check(stage.template, suite, [engine])
     counts = report.counts(engine.name)
     refused = [result for result in report.failures if result.case.error is not None and result.got_error is not None]

@@ -72,7 +72,7 @@ def run_smoke(
     try:
         server = house.start()
         facts |= _server_facts(server)
-        stage = Stage(server, target, runtime, log_dir=log_dir)
+        stage = Stage(server, target, runtime)
         with stage.beside:
             checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
     except StartFailed as failure:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from strata_pack.chat.cases import GoldenSuite
+from strata_pack.chat.engine_server import serve_template
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.smoke.data_files import Form, form_of, read_text
-from strata_pack.smoke.tiny import write_tiny_model
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Stage:
     target: Target
     runtime: Runtime | None
     model_name: str | None = None
-    log_dir: Path = field(default_factory=lambda: Path(tempfile.gettempdir()))
     beside: ExitStack = field(default_factory=ExitStack)
     _control: LlamaClient | None = None
 
@@ -65,30 +62,20 @@ class Stage:
         """How the template writes calls."""
         return form_of(self.template)
 
-    @contextmanager
-    def small_server(self, template: str | None = None) -> Iterator[LlamaServer]:
-        """Yield a server of the same runtime with a tiny model.
+    def own_server(self) -> LlamaServer:
+        """Return the client as what it is in a run on a server of ours."""
+        assert isinstance(self.client, LlamaServer)
+        return self.client
 
-        With ``template`` it is given that text as a file; without, the control for this family: a stock template.
+    def small_server(self, template: str) -> AbstractContextManager[LlamaServer]:
+        """Return a server of the same runtime that was given ``template`` as a file, with a stub of a model.
+
+        What a server does to a conversation does not depend on the weights, and a large model is not loaded twice.
         """
-        with tempfile.TemporaryDirectory(prefix="strata-smoke-") as folder:
-            model = write_tiny_model(Path(folder) / "tiny.gguf", chat_template=None)
-            file = Path(folder) / "chat_template.jinja"
-            file.write_text(template or read_text(f"stock.{self.form}.jinja"), encoding="utf-8", newline="")
-            with LlamaServer.start(
-                model,
-                runtime=self.runtime,
-                template_file=file,
-                context=8192,
-                gpu_layers=0,
-                prefill_assistant=False,
-                warmup=False,
-                log_path=self.log_dir / "small-server.log",
-            ) as server:
-                yield server
+        return serve_template(template, runtime=self.runtime)
 
     def control(self) -> LlamaClient:
         """Return the control server (a stock template), started once."""
         if self._control is None:
-            self._control = self.beside.enter_context(self.small_server())
+            self._control = self.beside.enter_context(self.small_server(read_text(f"stock.{self.form}.jinja")))
         return self._control
