@@ -130,7 +130,17 @@ def replay_command(tokens: int) -> list[str]:
 
 def gateway_command(url: str, template: str | None) -> list[str]:
     chosen = ["--template", template] if template else []
-    return [str(Path(sys.executable).parent / "strata-pack"), "serve", "--upstream", url, *chosen, "--port", "0", "--parallel", "256"]
+    return [
+        str(Path(sys.executable).parent / "strata-pack"),
+        "serve",
+        "--upstream",
+        url,
+        *chosen,
+        "--port",
+        "0",
+        "--parallel",
+        "256",
+    ]
 
 
 def address(url: str) -> tuple[str, int]:
@@ -141,7 +151,11 @@ def address(url: str) -> tuple[str, int]:
 def measure(streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str) -> dict:
     """Run one round bare and one through the gateway; return the row."""
     bare = asyncio.run(round_of(streams, *address(upstream), "/completion", bare_body, b'"content":'))
-    asyncio.run(round_of(min(streams, 8), *address(gateway), "/v1/chat/completions", {**BODY, "max_tokens": 20}, b'"reasoning":'))
+    asyncio.run(
+        round_of(
+            min(streams, 8), *address(gateway), "/v1/chat/completions", {**BODY, "max_tokens": 20}, b'"reasoning":'
+        )
+    )
     before = cpu_seconds(pid)
     body = {**BODY, "tools": TOOLS}
     if "n_predict" in bare_body:

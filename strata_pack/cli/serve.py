@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -50,6 +50,10 @@ def serve(
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
     from strata_pack.gateway.command import Options, run
 
+    def announce(facts: dict[str, Any], line: str) -> None:
+        out.line(line)
+        out.result(facts)
+
     run(
         Options(
             pack=pack,
@@ -69,6 +73,6 @@ def serve(
             start_timeout=start_timeout,
             drain=drain,
         ),
-        announce=lambda facts, line: (out.line(line), out.result(facts)),
+        announce=announce,
         note=out.note,
     )

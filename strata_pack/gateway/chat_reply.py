@@ -12,6 +12,7 @@ from typing import Any
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.reply import (
     Choice,
+    Logprobs,
     add_usage,
     data_event,
     encode,
@@ -95,15 +96,14 @@ class ChatWriter:
             return opening + b'"role":"assistant","content":""},"finish_reason":null}]}\n\n' + opening
         return opening
 
-    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
         parts: list[bytes] = []
-        for event in events:
+        for number, event in enumerate(events):
             fields = self._fields(index, event)
             if fields:
                 parts += (self._opening(index), fields.encode("utf-8", "replace"), b'},"finish_reason":null')
                 if logprobs and event.kind == "content":
-                    parts += (b',"logprobs":', encode({"content": logprobs, "refusal": None}))
-                    logprobs = None
+                    parts += (b',"logprobs":', encode({"content": logprobs[number], "refusal": None}))
                 parts.append(b"}]}\n\n")
         return b"".join(parts)
 

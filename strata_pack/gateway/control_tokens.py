@@ -25,7 +25,6 @@ LOOKS_LIKE_CONTROL = (
     r"</?s>",
     r"<(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|fim_[a-z]+)>",
     r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK|BOS|EOS|CLS|SEP|MASK|PAD|UNK)\]",
-    r"<<?/?SYS>>?",
 )
 """What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read."""
 
@@ -103,7 +102,7 @@ def gguf_control_tokens(path: Path) -> list[str]:
         kinds = file.metadata.get("tokenizer.ggml.token_type")
         if tokens is None or kinds is None or not isinstance(tokens.value, Sequence):
             return []
-        pairs = zip(tokens.value, kinds.value, strict=False)  # type: ignore[arg-type]
+        pairs = zip(tokens.value, kinds.value, strict=False)
         return [str(text) for text, kind in pairs if kind in CONTROL_TYPES]
 
 

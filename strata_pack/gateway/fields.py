@@ -79,5 +79,5 @@ def _complaint(error: ValidationError) -> ApiError:
 def _is_member(part: int | str) -> bool:
     """Whether a step of a path names a union's member (``list[...]``, ``str``, a class) instead of a field."""
     return isinstance(part, str) and (
-        part in ("str", "dict", "bool", "float", "int") or "[" in part or part[:1].isupper()
+        part in ("str", "dict", "bool", "float", "int") or "[" in part or "-" in part or part[:1].isupper()
     )

@@ -8,7 +8,7 @@ starts with the completion that follows ``</think>``. The server's prompt cache 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -73,7 +73,9 @@ class Outcome:
 
 class Generation:
     """The generation of one choice of ``turn``. Iterate ``events`` once; then ``outcome`` and ``parser`` are final.
-    The parser must stand where the prompt ends. ``constraint`` are fields of ``/completion`` (``grammar`` or ``json_schema``) that hold for the answer.
+
+    The parser must stand where the prompt ends. ``constraint`` are fields of ``/completion`` (``grammar`` or
+    ``json_schema``) that hold for the answer.
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Generation:
         self.turn = turn
         self.parser = parser
         self.outcome = Outcome()
-        self.logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)
+        self._logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)
         self._prompt = prompt
         self._upstream = upstream
         self._prompts = prompts
@@ -103,6 +105,7 @@ class Generation:
         """What the running completion has generated, until the answer begins."""
         self._spent = 0
         """Tokens of the running completion."""
+        self._taken: list[list[dict[str, Any]]] = []
         self.call_names: list[str] = []
         self._reasoning: deque[str] = deque(maxlen=TAIL_EVENTS)
 
@@ -116,14 +119,14 @@ class Generation:
         """The end of the reasoning so far, for a person to look at."""
         return "".join(self._reasoning)
 
-    def take_logprobs(self, events: list[Event]) -> list[dict[str, Any]]:
-        """Return the log probabilities of the content in ``events``, the last ones yielded."""
-        if self.logprobs is None:
-            return []
-        taken = [self.logprobs.take(event.text, content=event.kind == "content") for event in events if event.text]
-        return [entry for entries in taken for entry in entries]
+    def take_logprobs(self) -> list[list[dict[str, Any]]] | None:
+        """Return the log probabilities of the content of each event just yielded, ``None`` if nobody asked."""
+        if self._logprobs is None:
+            return None
+        taken, self._taken = self._taken, []
+        return taken
 
-    async def events(self) -> AsyncIterator[list[Event]]:
+    async def events(self) -> AsyncGenerator[list[Event], None]:
         """Yield the parser's events as they come, never an empty list.
 
         Raises ``ApiError`` if the upstream refuses or goes away. Closing the iterator stops the generation.
@@ -215,7 +218,7 @@ class Generation:
 
     def _one_by_one(self, batch: list[dict[str, Any]]) -> bool:
         """Whether each token of a batch must be looked at by itself; else their text is fed in one piece."""
-        if self.logprobs is not None or self._may_cut:
+        if self._logprobs is not None or self._may_cut:
             return True
         # The thinking may end in this batch, and its tokens are counted.
         return not self._answering and any("<" in event["content"] for event in batch)
@@ -236,8 +239,8 @@ class Generation:
         usage = self.outcome.usage
         fresh, self._spent = tokens - self._spent, tokens
         usage.completion += fresh
-        if self.logprobs is not None:
-            self.logprobs.add(delta, last.get("completion_probabilities") or [])
+        if self._logprobs is not None:
+            self._logprobs.add(delta, last.get("completion_probabilities") or [])
         events = self._feed(delta)
         if self._thinking:
             usage.reasoning += fresh
@@ -264,6 +267,8 @@ class Generation:
         return events
 
     def _note(self, events: list[Event]) -> None:
+        if self._logprobs is not None:
+            self._taken += [self._logprobs.take(event.text, content=event.kind == "content") for event in events]
         for event in events:
             if event.kind == "reasoning":
                 self._thinking = not self._answering

@@ -1,4 +1,4 @@
-"""The live page at ``/``: one file without a build step, under a policy that lets it load nothing from anywhere else."""
+"""The live page at ``/``: one file without a build step, under a policy that lets it load nothing else."""
 
 from __future__ import annotations
 

@@ -26,6 +26,8 @@ class ContentLogprobs:
 
     def take(self, emitted: str, *, content: bool) -> list[dict[str, Any]]:
         """Return the entries of ``emitted`` and forget all before it; nothing if it is not content."""
+        if not emitted:
+            return []
         whole = "".join(text for text, _ in self._waiting)
         start = whole.rfind(emitted)
         if start < 0:

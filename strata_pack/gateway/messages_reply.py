@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.reply import Choice, add_usage, named_event, quoted, with_x_strata, x_strata
+from strata_pack.gateway.reply import Choice, Logprobs, add_usage, named_event, quoted, with_x_strata, x_strata
 from strata_pack.parsing import Event, ToolCall
 
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
@@ -51,7 +51,7 @@ class MessagesWriter:
         }
         return named_event("message_start", {"type": "message_start", "message": message})
 
-    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:  # noqa: ARG002
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
         parts: list[bytes] = []
         for event in events:
             kind = KINDS.get(event.kind)

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
@@ -44,8 +43,14 @@ class Prompts:
     """Makes prompts with one template for one server. ``adds_bos``: the server's tokenizer adds the BOS by itself."""
 
     def __init__(
-        self, template: ChatTemplate, control: ControlTokens, upstream: Upstream, *, bos: str = "", adds_bos: bool = False
-    ) -> None:  # fmt: skip
+        self,
+        template: ChatTemplate,
+        control: ControlTokens,
+        upstream: Upstream,
+        *,
+        bos: str = "",
+        adds_bos: bool = False,
+    ) -> None:
         self.template = template
         self.control = control
         self._upstream = upstream

@@ -43,6 +43,10 @@ class Choice:
     logprobs: list[dict[str, Any]] | None = None
 
 
+Logprobs = list[list[dict[str, Any]]] | None
+"""Entries per event; None if the client did not ask for them."""
+
+
 class Writer(Protocol):
     """Writes the replies of one API. One writer serves one request."""
 
@@ -52,8 +56,8 @@ class Writer(Protocol):
     def start(self) -> bytes:
         """Return what a stream begins with."""
 
-    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:
-        """Return the events of choice ``index``."""
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
+        """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""
 
     def finish(self, index: int, choice: Choice) -> bytes:
         """Return the end of choice ``index`` (whose texts are not kept in a stream)."""

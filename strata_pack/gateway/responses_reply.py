@@ -8,6 +8,7 @@ from typing import Any
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.reply import (
     Choice,
+    Logprobs,
     add_usage,
     named_event,
     quoted,
@@ -114,7 +115,7 @@ class ResponsesWriter:
 
     # Streams
 
-    def _event(self, name: str, **fields: Any) -> bytes:
+    def _event(self, name: str, /, **fields: Any) -> bytes:
         self._sequence += 1
         return named_event(name, {"type": name, "sequence_number": self._sequence - 1, **fields})
 
@@ -124,7 +125,7 @@ class ResponsesWriter:
             "response.in_progress", response=response
         )
 
-    def delta(self, index: int, events: list[Event], logprobs: list[dict[str, Any]] | None) -> bytes:  # noqa: ARG002
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
         parts: list[bytes] = []
         for event in events:
             if event.kind in PART_KINDS:
@@ -180,7 +181,7 @@ class ResponsesWriter:
         if self._kind is not None:
             part = _part(self._kind, text)
             item = _text_item(self._kind, place["item_id"], text, status)
-            extra = {"logprobs": []} if self._kind == "content" else {}
+            extra: dict[str, Any] = {"logprobs": []} if self._kind == "content" else {}
             ended = self._event(
                 DELTA_NAMES[self._kind].replace(".delta", ".done"), **place, content_index=0, text=text, **extra
             ) + self._event("response.content_part.done", **place, content_index=0, part=part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -145,7 +145,7 @@ class Gateway:
         )
         self.metrics.implicit_end(record, generation.call_names, generation.reasoning_tail)
 
-    async def _run(self, generation: Generation, record: Record) -> AsyncIterator[list[Event]]:
+    async def _run(self, generation: Generation, record: Record) -> AsyncGenerator[list[Event], None]:
         """Yield the events of ``generation`` while it holds a slot; count it, also when it is cut off."""
         try:
             async with self.admission.slot(record.client) as waited:
@@ -174,15 +174,16 @@ class Gateway:
                         content.append(event.text)
                     elif event.kind == "tool_call" and event.call is not None:
                         calls.append(event.call)
-                logprobs += generation.take_logprobs(events)
+                for entries in generation.take_logprobs() or ():
+                    logprobs += entries
         choice = self._close(generation, record)
         choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
-        choice.logprobs = logprobs if generation.logprobs is not None else None
+        choice.logprobs = None if turn.top_logprobs is None else logprobs
         return choice
 
     # Streams
 
-    async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncIterator[bytes]:
+    async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
             prompt = await self.prompts.build(turn)
             choices: list[Choice] = []
@@ -199,22 +200,18 @@ class Gateway:
 
     async def _single(
         self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice], index: int = 0
-    ) -> AsyncIterator[bytes]:  # fmt: skip
+    ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         generation = self._generation(turn, prompt, index)
         async with aclosing(self._run(generation, record)) as batches:
-            if generation.logprobs is None:
-                async for events in batches:
-                    yield writer.delta(index, events, None)
-            else:
-                async for events in batches:
-                    yield writer.delta(index, events, generation.take_logprobs(events))
+            async for events in batches:
+                yield writer.delta(index, events, generation.take_logprobs())
         choice = self._close(generation, record)
         choices.append(choice)
         yield writer.finish(index, choice)
 
     async def _several(
         self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice]
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the parts of all choices as they come. A small queue: a slow client slows the generations."""
         queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=4)
 
@@ -246,7 +243,7 @@ class Gateway:
     async def pass_through(self, path: str, body: dict[str, Any], record: Record) -> Reply | EventStream:
         """Return the upstream's own answer to ``body``, counted and in the queue like any other."""
 
-        async def parts() -> AsyncIterator[bytes]:
+        async def parts() -> AsyncGenerator[bytes, None]:
             with self.counted(record):
                 async with (
                     self.admission.slot(record.client) as record.queued,

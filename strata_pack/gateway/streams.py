@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
@@ -41,7 +41,7 @@ class EventStream:
     """
 
     def __init__(
-        self, body: AsyncIterator[bytes], failure: Callable[[ApiError], bytes], *, ping_seconds: float
+        self, body: AsyncGenerator[bytes, None], failure: Callable[[ApiError], bytes], *, ping_seconds: float
     ) -> None:
         self._body = body
         self._failure = failure
@@ -56,7 +56,7 @@ class EventStream:
                 started = True
                 await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
 
-        first = asyncio.ensure_future(anext(self._body))  # type: ignore[arg-type]
+        first = asyncio.ensure_future(anext(self._body))
         try:
             while not (await asyncio.wait({first}, timeout=self._ping_seconds))[0]:
                 await start()
@@ -74,5 +74,5 @@ class EventStream:
             first.cancel()
             with suppress(asyncio.CancelledError, ApiError, StopAsyncIteration):
                 await first
-            await self._body.aclose()  # type: ignore[attr-defined]
+            await self._body.aclose()
         await send({"type": "http.response.body", "body": b""})

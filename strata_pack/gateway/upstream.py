@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
@@ -147,12 +147,12 @@ class Stream:
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
 
-    async def raw(self) -> AsyncIterator[bytes]:
+    async def raw(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the body as they come."""
         while (data := await self._wire.read()) is not None:
             yield data
 
-    async def events(self) -> AsyncIterator[list[dict[str, Any]]]:
+    async def events(self) -> AsyncGenerator[list[dict[str, Any]], None]:
         """Yield the events as they come, at least one at a time.
 
         Raises ``ApiError`` for an error event, a body that is no event stream, or a server that goes away.

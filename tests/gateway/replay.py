@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+SPECIAL_TEXTS: dict[int, str] = {}
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
 
@@ -91,7 +92,9 @@ class ReplayServer:
             return False
         if path == "/v1/completions" and body.get("stream"):
             _stream_head(writer)
-            writer.write(_chunk(b'data: {"choices":[{"text":"passed"}]}\n\n') + _chunk(b"data: [DONE]\n\n") + _chunk(b""))
+            writer.write(
+                _chunk(b'data: {"choices":[{"text":"passed"}]}\n\n') + _chunk(b"data: [DONE]\n\n") + _chunk(b"")
+            )
             return False
         _answer(writer, *self._plain(method, path, body))
         await writer.drain()
@@ -182,7 +185,9 @@ def tokenize(text: str, *, parse_special: bool) -> list[int]:
     position = 0
     for found in SPECIAL.finditer(text):
         tokens += text[position : found.start()].encode("utf-8")
-        tokens.append(1000 + sum(found.group().encode()))
+        number = 1000 + sum(found.group().encode())
+        SPECIAL_TEXTS[number] = found.group()
+        tokens.append(number)
         position = found.end()
     return [*tokens, *text[position:].encode("utf-8")]
 
@@ -191,8 +196,11 @@ def prompt_text(prompt: str | list[int | str]) -> str:
     """Return the text of a prompt as it came over the wire."""
     if isinstance(prompt, str):
         return prompt
-    parts = [bytes([part]) if isinstance(part, int) and part < 256 else part for part in prompt]
-    return b"".join(part if isinstance(part, bytes) else str(part).encode("utf-8") for part in parts).decode("utf-8")
+    parts = [
+        bytes([part]) if isinstance(part, int) and part < 256 else str(SPECIAL_TEXTS.get(part, part)).encode("utf-8")  # type: ignore[arg-type]
+        for part in prompt
+    ]
+    return b"".join(parts).decode("utf-8")
 
 
 def _size(body: dict[str, Any]) -> int:

@@ -1,0 +1,168 @@
+"""What a request may hold: a wrong type is a 400 that names the field, an unknown field is ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gateway.conftest import LIST_JOBS, House
+
+USER = [{"role": "user", "content": "Hi"}]
+
+WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
+    ({}, "messages"),
+    ({"messages": []}, "messages"),
+    ({"messages": "[]"}, "messages"),
+    ({"messages": [5]}, "messages.0"),
+    ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0"),
+    ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls"),
+    ({"messages": USER, "temperature": "0.5"}, "temperature"),
+    ({"messages": USER, "temperature": -1}, "temperature"),
+    ({"messages": USER, "top_p": 2}, "top_p"),
+    ({"messages": USER, "top_k": 1.5}, "top_k"),
+    ({"messages": USER, "n": 0}, "n"),
+    ({"messages": USER, "n": 100}, "n"),
+    ({"messages": USER, "max_tokens": 0}, "max_tokens"),
+    ({"messages": USER, "max_completion_tokens": True}, "max_completion_tokens"),
+    ({"messages": USER, "stop": 5}, "stop"),
+    ({"messages": USER, "stop": ["a", ""]}, "stop.1"),
+    ({"messages": USER, "stream": "yes"}, "stream"),
+    ({"messages": USER, "seed": "1"}, "seed"),
+    ({"messages": USER, "tools": {}}, "tools"),
+    ({"messages": USER, "tools": [{"type": "function"}]}, "tools.0.function"),
+    ({"messages": USER, "tools": [{"type": "function", "function": {"name": ""}}]}, "tools.0.function.name"),
+    ({"messages": USER, "tool_choice": "sometimes", "tools": [LIST_JOBS]}, "tool_choice"),
+    ({"messages": USER, "tool_choice": "required"}, "tool_choice"),
+    ({"messages": USER, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+    ({"messages": USER, "response_format": {"type": "yaml"}}, "response_format.type"),
+    ({"messages": USER, "response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    ({"messages": USER, "logit_bias": {"x": 1}}, "logit_bias"),
+    ({"messages": USER, "top_logprobs": 50}, "top_logprobs"),
+    ({"messages": USER, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
+    ({"messages": USER, "reasoning_budget": -1}, "reasoning_budget"),
+    ({"messages": USER, "continue_final_message": True}, "continue_final_message"),
+]
+
+WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    ({"messages": USER}, "max_tokens"),
+    ({"max_tokens": 5}, "messages"),
+    ({"messages": USER, "max_tokens": 5, "system": 5}, "system"),
+    ({"messages": USER, "max_tokens": 5, "tools": [{"name": "x", "type": "web_search_20250305"}]}, "web_search"),
+    ({"messages": USER, "max_tokens": 5, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}], "max_tokens": 5}, "projector"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}], "max_tokens": 5}, "messages.0.content.0"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 5}]}], "max_tokens": 5}, "tool_use"),
+]
+
+WRONG_RESPONSES: list[tuple[dict[str, Any], str]] = [
+    ({}, "input"),
+    ({"input": []}, "input"),
+    ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"input": "x", "background": True}, "background"),
+    ({"input": "x", "tools": [{"type": "web_search"}]}, "tools.0"),
+    ({"input": [{"type": "file_search_call"}]}, "input.0.type"),
+    ({"input": [{"content": "x"}]}, "input.0.role"),
+    ({"input": [{"type": "function_call", "name": 1}]}, "input.0"),
+    ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "messages.0.content.0"),
+]
+
+
+@pytest.mark.parametrize(("body", "field"), WRONG_CHAT, ids=[f"{field}-{i}" for i, (_, field) in enumerate(WRONG_CHAT)])
+def test_a_wrong_chat_field_is_named(body: dict[str, Any], field: str, house: House) -> None:
+    answer = house.post(body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == field
+    assert field in error["message"]
+
+
+@pytest.mark.parametrize(("body", "word"), WRONG_MESSAGES)
+def test_a_wrong_anthropic_field_is_told_in_anthropics_words(body: dict[str, Any], word: str, house: House) -> None:
+    answer = house.post(body, "/v1/messages")
+    assert answer.status_code == 400, answer.text
+    value = answer.json()
+    assert value["type"] == "error"
+    assert value["error"]["type"] == "invalid_request_error"
+    assert word in value["error"]["message"]
+
+
+@pytest.mark.parametrize(("body", "field"), WRONG_RESPONSES)
+def test_a_wrong_responses_field_is_named(body: dict[str, Any], field: str, house: House) -> None:
+    answer = house.post(body, "/v1/responses")
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"5", b"null", b'"x"', b"\xff\xfe", b'{"messages": NaN}', b"[" * 100_000, b'{"a":' * 10_000],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])
+def test_a_body_that_is_no_request_is_a_400(data: bytes, path: str, house: House) -> None:
+    import httpx
+
+    answer = httpx.post(house.url + path, content=data, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+
+
+def test_unknown_fields_are_ignored(house: House) -> None:
+    reply = house.chat("</think>\n\nHi", store=True, frobnicate={"a": [1]}, metadata={}, service_tier="auto")
+    assert reply["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_null_means_not_given(house: House) -> None:
+    names = ("temperature", "top_p", "n", "stop", "tools", "tool_choice", "response_format", "seed", "max_tokens")
+    assert house.chat("</think>\n\nHi", **dict.fromkeys(names))["choices"][0]["message"]["content"] == "Hi"
+
+
+def test_sampling_parameters_reach_the_server_under_its_names(house: House) -> None:
+    house.chat(
+        "</think>\n\nHi", temperature=0.5, top_p=0.9, top_k=-1, min_p=0.1, presence_penalty=1, frequency_penalty=-1,
+        repetition_penalty=1.1, seed=-1, max_tokens=7, stop="END", logit_bias={"42": -100},
+    )  # fmt: skip
+    sent = house.replay.bodies[-1]
+    wanted = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.1, "presence_penalty": 1, "frequency_penalty": -1,
+        "repeat_penalty": 1.1, "seed": 4294967295, "n_predict": 7, "stop": ["END"], "logit_bias": [[42, -100]],
+        "cache_prompt": True, "stream": True,
+    }  # fmt: skip
+    assert {name: sent[name] for name in wanted} == wanted
+
+
+def test_effort_and_template_variables_reach_the_template(house: House) -> None:
+    house.chat("</think>\n\nHi", reasoning_effort="low")
+    assert "Reasoning effort is set to low." in house.prompt
+    house.chat("Hi", enable_thinking=False)
+    assert house.prompt.endswith("<think>\n\n</think>\n\n")
+    house.chat("Hi", reasoning_effort="none")
+    assert house.prompt.endswith("<think>\n\n</think>\n\n")
+    house.chat("</think>\n\nHi", chat_template_kwargs={"reasoning_effort": "medium"})
+    assert "Reasoning effort" not in house.prompt
+
+
+def test_what_the_template_refuses_is_a_400_with_its_text(house: House) -> None:
+    answer = house.post({"messages": USER, "reasoning_effort": "heroic"})
+    assert answer.status_code == 400
+    assert "Unexpected reasoning effort heroic" in answer.json()["error"]["message"]
+
+
+def test_a_final_assistant_message_can_be_continued(house: House) -> None:
+    messages = [*USER, {"role": "assistant", "content": "", "reasoning_content": "Let me"}]
+    house.says(" see.\n</think>\n\nYes")
+    reply = house.post({"messages": messages, "continue_final_message": True}).json()
+    assert house.prompt.endswith("<|im_start|>assistant\n<think>\nLet me")
+    assert reply["choices"][0]["message"]["content"] == "Yes"
+    assert reply["choices"][0]["message"]["reasoning_content"] == " see.\n"
+
+
+def test_tool_choice_none_keeps_the_tools_from_the_model_and_reads_no_call(house: House) -> None:
+    text = "</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
+    message = house.chat(text, tools=[LIST_JOBS], tool_choice="none")["choices"][0]["message"]
+    assert "list_jobs" not in house.prompt
+    assert message["content"].startswith("<tool_call>")
+    assert "tool_calls" not in message
