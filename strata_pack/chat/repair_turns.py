@@ -85,7 +85,7 @@ STRANDED: Mapping[str, Kind] = {
     "A nothing else": Kind("<think>\n{call}"),
     "A blank lines around": Kind("\n<think>\n\n{prose}\n\n{call}\n\n"),
     "A empty reasoning": Kind("<think>\n{prose}\n\n{call}", ""),
-    "A in parts": Kind(["<think>\n{prose}\n\n", "{call}"]),
+    "A in a part": Kind(["<think>\n{prose}\n\n{call}"]),
     "A two calls": Kind("<think>\n{prose}\n\n{call}\n{call}"),
 }
 
