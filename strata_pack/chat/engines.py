@@ -6,13 +6,28 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
-from typing import Any, NoReturn, Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
-from strata_pack.chat.template import ChatTemplate, Limits, TemplateError, TemplateRefused
-from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.chat.budget import Limits
+from strata_pack.chat.engine_packages import MinijinjaEngine, TransformersEngine
+from strata_pack.chat.engine_server import LlamaServerEngine, serve_template
+from strata_pack.chat.template import ChatTemplate
+from strata_pack.errors import WrongUse
+
+__all__ = [
+    "ENGINE_NAMES",
+    "Engine",
+    "Jinja2Engine",
+    "LlamaServerEngine",
+    "MinijinjaEngine",
+    "TransformersEngine",
+    "available_engines",
+    "open_engines",
+]
 
 
 class Engine(Protocol):
@@ -38,7 +53,7 @@ class Engine(Protocol):
 
 
 class Jinja2Engine:
-    """jinja2 as transformers sets it up: the reference."""
+    """jinja2 as transformers sets it up, under limits: the reference."""
 
     name = "jinja2"
     known_as = ("jinja2",)
@@ -56,75 +71,37 @@ class Jinja2Engine:
         return self._template.render(messages, tools, **values)
 
 
-class MinijinjaEngine:
-    """minijinja with its Python methods on and ``tojson`` as Python writes JSON: what Rust servers set up."""
+SERVER = "llama.cpp"
+IN_PROCESS: Mapping[str, tuple[str, Callable[[], Engine]]] = {
+    "jinja2": ("jinja2", Jinja2Engine),
+    "minijinja": ("minijinja", MinijinjaEngine),
+    "transformers": ("transformers", TransformersEngine),
+}
+"""Name -> the package it needs, how to make it."""
 
-    name = "minijinja"
-    known_as = ("minijinja",)
-
-    def __init__(self) -> None:
-        _need("minijinja", "engines")
-        import minijinja
-
-        self.version = version("minijinja")
-        self._library = minijinja
-        self._source: str | None = None
-        self._environment: Any = None
-
-    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
-        if self._source != source:
-            self._environment, self._source = self._compile(source), source
-        refusals: list[str] = []
-        self._environment.add_function("raise_exception", _recorder(refusals))
-        try:
-            text: str = self._environment.render_template("chat", **inputs)
-        except Exception as error:
-            if refusals:
-                raise TemplateRefused(refusals[0]) from error
-            raise TemplateError(f"minijinja: {error}") from error
-        return text
-
-    def _compile(self, source: str) -> Any:
-        environment = self._library.Environment(trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=100_000_000)
-        environment.add_filter("tojson", _json)
-        try:
-            environment.add_template("chat", source)
-        except self._library.TemplateError as error:
-            raise TemplateError(f"minijinja: {error.message}", line=error.line) from error
-        return environment
-
-
-def _json(value: Any, **_options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-class _Recorded(Exception):
-    """Stops a rendering whose refusal is already recorded."""
-
-
-def _recorder(refusals: list[str]) -> Any:
-    def raise_exception(message: object) -> NoReturn:
-        refusals.append(str(message))
-        raise _Recorded(str(message))
-
-    return raise_exception
-
-
-def _need(package: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise EnvironmentFailure(f"{package} is not installed", remedy=f"pip install 'strata-pack[{extra}]'")
-
-
-ENGINES: dict[str, type[Jinja2Engine] | type[MinijinjaEngine]] = {"jinja2": Jinja2Engine, "minijinja": MinijinjaEngine}
+ENGINE_NAMES = (*IN_PROCESS, SERVER)
 
 
 def available_engines() -> list[Engine]:
     """Return the engines that can run here without a server, jinja2 first."""
-    return [make() for name, make in ENGINES.items() if importlib.util.find_spec(name) is not None]
+    return [make() for package, make in IN_PROCESS.values() if importlib.util.find_spec(package) is not None]
 
 
-def open_engine(name: str) -> Engine:
-    """Return the engine called ``name``; ``WrongUse`` for an unknown one, ``EnvironmentFailure`` for a missing one."""
-    if name not in ENGINES:
-        raise WrongUse(f"no engine is called {name!r}", remedy=f"choose from {', '.join(ENGINES)}")
-    return ENGINES[name]()
+@contextmanager
+def open_engines(names: Sequence[str], source: str, *, model: Path | None = None) -> Iterator[list[Engine]]:
+    """Yield the engines called ``names``, ready for the template ``source``, a server among them if it is asked for.
+
+    ``model`` is what the server loads; it needs none for rendering. Raises ``WrongUse`` for an unknown name,
+    ``EnvironmentFailure`` for an engine that is not there, ``TemplateError`` if the server refuses to start with it.
+    """
+    unknown = [name for name in names if name not in ENGINE_NAMES]
+    if unknown:
+        raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
+    with ExitStack() as stack:
+        engines: list[Engine] = []
+        for name in dict.fromkeys(names):
+            if name == SERVER:
+                engines.append(LlamaServerEngine(stack.enter_context(serve_template(source, model=model))))
+            else:
+                engines.append(IN_PROCESS[name][1]())
+        yield engines

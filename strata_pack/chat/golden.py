@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from strata_pack.chat.cases import GoldenCase, GoldenSuite, load_suite
 from strata_pack.chat.engines import Engine
+from strata_pack.chat.sandbox import RequestUnseen
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.files import sha256_text
 from strata_pack.progress import Progress, Silent
@@ -109,17 +110,24 @@ def check(
     )
 
 
+BOTH_REFUSE = "the engine's own check of the request refuses it, in its own words, before the template sees it"
+
+
 def _run(engine: Engine, source: str, case: GoldenCase) -> CaseResult:
     got = got_error = None
+    unseen = False
     try:
         got = engine.render(source, case.inputs())
     except TemplateRefused as error:
         got_error = error.message
     except TemplateError as error:
         got_error = str(error)
+        unseen = isinstance(error, RequestUnseen)
     if (got, got_error) == (case.expected, case.error):
         return CaseResult(case, engine.name, "passed", got, got_error)
-    labels = [label for label in engine.known_as if label in case.differs_on]
-    if labels:
-        return CaseResult(case, engine.name, "known", got, got_error, case.differs_on[labels[0]])
+    label = next((label for label in engine.known_as if label in case.differs_on), None)
+    if label is not None:
+        return CaseResult(case, engine.name, "known", got, got_error, case.differs_on[label])
+    if unseen and case.error is not None:
+        return CaseResult(case, engine.name, "known", got, got_error, BOTH_REFUSE)
     return CaseResult(case, engine.name, "failed", got, got_error)

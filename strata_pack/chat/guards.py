@@ -11,7 +11,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 from jinja2.exceptions import SecurityError
@@ -33,6 +33,7 @@ PRINTF_WIDTH = re.compile(r"%[^a-zA-Z%]*?(\*|\d{5})")
 STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
 
 Check = Callable[..., None]
+Filter = Callable[..., Any]
 
 
 def _width(width: Any, what: str = "a width") -> None:
@@ -298,14 +299,14 @@ def guarded(name: str, function: Callable[..., Any], check: Check | None = None)
 
 def guarded_filters() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own filters behind their guards."""
-    filters: Mapping[str, Any] = FILTERS
-    return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in filters.items()}
+    return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in FILTERS.items()}
 
 
 def guarded_tests() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own tests; those that compare ask the budget first."""
     comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
-    return {name: guarded(name, test) if test in comparing else test for name, test in TESTS.items()}
+    tests = cast("dict[str, Filter]", TESTS)
+    return {name: guarded(name, test) if test in comparing else test for name, test in tests.items()}
 
 
 # Functions.

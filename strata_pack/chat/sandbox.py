@@ -74,6 +74,10 @@ class TemplateRefused(TemplateError):
         super().__init__(f"refuses the conversation: {message}", line=line)
 
 
+class RequestUnseen(TemplateError):
+    """An engine's own check refused the conversation; the template never saw it."""
+
+
 class _Raised(Exception):
     """What ``raise_exception`` throws through the template."""
 

@@ -34,6 +34,8 @@ __all__ = [
 
 Message = Mapping[str, Any]
 
+ALWAYS_DEFINED: Mapping[str, Any] = {"documents": None, "add_generation_prompt": False}
+
 TURN_START = "<|im_start|>"
 THINK_START = "<think>"
 THINK_END = "</think>"
@@ -81,13 +83,12 @@ class ChatTemplate:
         """Return the prompt for ``messages`` (objects with ``role``, ``content`` ...) and ``tools``.
 
         ``variables`` are the template's other inputs (``add_generation_prompt``, ``enable_thinking`` ...); one that is
-        not given is undefined in the template, as opposed to ``None``. Raises ``TemplateRefused`` with the template's
+        not given is undefined in the template, as opposed to ``None``, except for those that transformers always
+        defines (``ALWAYS_DEFINED``). Raises ``TemplateRefused`` with the template's
         own message where it calls ``raise_exception``, ``TemplateLimit`` where it exceeds ``limits``, and
         ``TemplateError`` with line and cause for anything else that goes wrong in it.
         """
-        values: dict[str, Any] = {**self._tokens, **variables, "messages": messages}
-        if tools is not None:
-            values["tools"] = tools
+        values = {**ALWAYS_DEFINED, **self._tokens, **variables, "messages": messages, "tools": tools}
         return render_compiled(self._compiled, values, self.limits)
 
     def in_thinking(self, prompt: str) -> bool:
