@@ -137,6 +137,7 @@ class JsonCall:
             if text.startswith(tag, end):
                 self._complete(closed=tag == CALL_CLOSE)
                 if self.status is Status.DONE and tag == CALL_CLOSE:
+                    self._raw.write(tag)
                     return end + len(tag)
                 return end
         if text[end:] not in _BEGINNINGS:

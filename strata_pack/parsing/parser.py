@@ -215,7 +215,7 @@ class OutputParser:
                 self._again = []
         self._flows = None
         if not self._rest and self._tracker.quiet:
-            if self._state == self._in_reasoning:
+            if self._state == self._in_reasoning and self._stranded.idle:
                 self._flows = "reasoning"
             elif self._state == self._in_content and self._content.flows:
                 self._flows = "content"

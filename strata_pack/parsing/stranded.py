@@ -34,9 +34,14 @@ class StrandedCalls:
         self._rest = ""
         self._last = ""
 
+    @property
+    def idle(self) -> bool:
+        """Whether text without ``<`` changes nothing here."""
+        return self._seen is _Seen.NOTHING and not self._rest
+
     def feed(self, text: str) -> None:
         """Read the next piece; costs next to nothing while no ``<tool_call>`` is open."""
-        if self._seen is _Seen.NOTHING and not self._rest and "<" not in text:
+        if self.idle and "<" not in text:
             return
         text = self._rest + text
         pos, end = 0, held_from(text, 0, _BEGINNINGS)

@@ -1,0 +1,51 @@
+"""Coverage-guided fuzzing of the output parser: ``python fuzz/parser.py [libFuzzer options] [corpus folder]``.
+
+Needs the extra ``fuzz`` (atheris). Bytes become a text out of the pieces that matter to the parser and any characters,
+cuts, and options; every invariant of ``tests/parsing/invariants.py`` is checked on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+with atheris.instrument_imports(include=["strata_pack.parsing"]):
+    from tests.parsing import invariants, reference
+    from tests.parsing.pieces import PIECES
+
+POLICIES = ["guarded", "strict", "any", "off"]
+FORMATS = ["auto", "xml", "json"]
+TOOLS = [invariants.TOOLS, None, []]
+
+
+def one_input(data: bytes) -> None:
+    """Check one text."""
+    source = atheris.FuzzedDataProvider(data)
+    options = {
+        "thinking": source.ConsumeBool(),
+        "tools": source.PickValueInList(TOOLS),
+        "implicit_end": source.PickValueInList(POLICIES),
+        "call_format": source.PickValueInList(FORMATS),
+    }
+    finish_reason = source.PickValueInList(["stop", "length"])
+    parts = []
+    cuts = []
+    while source.remaining_bytes() and len(parts) < 60:
+        choice = source.ConsumeIntInRange(0, len(PIECES) + 8)
+        parts.append(PIECES[choice] if choice < len(PIECES) else source.ConsumeUnicodeNoSurrogates(3))
+        if source.ConsumeBool():
+            cuts.append(sum(map(len, parts)) - source.ConsumeIntInRange(0, min(3, len(parts[-1]))))
+    text = "".join(parts)
+    outcome = invariants.check(text, sorted(cuts), finish_reason, **options)
+    if options["tools"] == []:
+        expected = reference.without_calls(text, thinking=bool(options["thinking"]))
+        assert (outcome.reasoning, outcome.content) == expected
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()
