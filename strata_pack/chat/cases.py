@@ -23,7 +23,7 @@ MAX_CASES = 20_000
 OWN_KEYS = frozenset({"name", "messages", "tools", "kwargs", "variables", "expected", "error", "differs_on"})
 REMARKS = frozenset({"note", "kind", "why", "source"})
 FLAT_RESULTS = ("rendered", "hf")
-FLAT_NESTED = ("kwargs", "chat_template_kwargs")
+NESTED_VARIABLES = ("kwargs", "variables", "chat_template_kwargs")
 FLAT_VARIABLES = (
     "add_generation_prompt",
     "enable_thinking",
@@ -98,34 +98,48 @@ def load_suite(path: Path) -> GoldenSuite:
 
     Raises ``BadInput`` naming file and case for anything that is not a case.
     """
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    if not files:
-        raise BadInput("holds no golden cases (*.json)", where=path)
+    files = suite_files(path)
     cases = [case for file in files for case in read_cases(file)]
     if len(cases) > MAX_CASES:
         raise BadInput(f"holds {len(cases)} cases; {MAX_CASES} is the limit", where=path)
     return GoldenSuite(name=path.name if path.is_dir() else path.stem, cases=tuple(cases))
 
 
+def suite_files(path: Path) -> list[Path]:
+    """Return the files of the suite ``path``: itself, or every ``*.json`` of the folder in the order of their names."""
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        raise BadInput("holds no golden cases (*.json)", where=path)
+    return files
+
+
 def read_cases(path: Path) -> list[GoldenCase]:
     """Return the cases in the JSON file ``path``, in either form."""
-    try:
-        data = json.loads(read_bytes(path, MAX_SUITE_BYTES).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from error
-    if isinstance(data, dict):
-        data = data.get("cases")
-    if not isinstance(data, list):
-        raise BadInput('is neither a list of cases nor an object with "cases"', where=path)
     cases: list[GoldenCase] = []
     seen: set[str] = set()
-    for number, item in enumerate(data, 1):
+    for number, item in enumerate(cases_in(read_json(path), path), 1):
         case = _read_case(item, number, path)
         if case.name in seen:
             raise BadInput(f"two cases are called {case.name!r}", where=path, remedy="rename one")
         seen.add(case.name)
         cases.append(case)
     return cases
+
+
+def read_json(path: Path) -> Any:
+    """Return what the JSON file ``path`` holds; ``BadInput`` if it is not JSON or too large."""
+    try:
+        return json.loads(read_bytes(path, MAX_SUITE_BYTES).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=path) from error
+
+
+def cases_in(data: Any, path: Path) -> list[Any]:
+    """Return the list of cases in the content of a golden file: the list itself, or that under ``cases``."""
+    found = data.get("cases") if isinstance(data, dict) else data
+    if not isinstance(found, list):
+        raise BadInput('is neither a list of cases nor an object with "cases"', where=path)
+    return found
 
 
 def _read_case(item: Any, number: int, path: Path) -> GoldenCase:
@@ -167,7 +181,7 @@ def _own_form(item: dict[str, Any], where: str) -> tuple[dict[str, Any], tuple[s
 
 
 def _flat_form(item: dict[str, Any], result_key: str) -> tuple[dict[str, Any], tuple[str | None, str | None]]:
-    nested: dict[str, Any] = next((item[key] for key in FLAT_NESTED if isinstance(item.get(key), dict)), {})
+    nested: dict[str, Any] = next((item[key] for key in NESTED_VARIABLES if isinstance(item.get(key), dict)), {})
     variables = {**nested, **{name: item[name] for name in FLAT_VARIABLES if name in item}}
     result = item[result_key]
     if isinstance(result, dict):

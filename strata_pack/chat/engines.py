@@ -26,6 +26,7 @@ __all__ = [
     "MinijinjaEngine",
     "TransformersEngine",
     "available_engines",
+    "expand_names",
     "open_engines",
 ]
 
@@ -87,6 +88,14 @@ def available_engines() -> list[Engine]:
     return [make() for package, make in IN_PROCESS.values() if importlib.util.find_spec(package) is not None]
 
 
+def expand_names(names: Sequence[str] | None) -> list[str]:
+    """Return the engines that a command line means: jinja2 for none, for "all" those installed and the server."""
+    if not names:
+        return ["jinja2"]
+    every = [*(engine.name for engine in available_engines()), SERVER] if "all" in names else []
+    return list(dict.fromkeys([*(name for name in names if name != "all"), *every]))
+
+
 @contextmanager
 def open_engines(names: Sequence[str], source: str, *, model: Path | None = None) -> Iterator[list[Engine]]:
     """Yield the engines called ``names``, ready for the template ``source``, a server among them if it is asked for.
@@ -99,7 +108,7 @@ def open_engines(names: Sequence[str], source: str, *, model: Path | None = None
         raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
     with ExitStack() as stack:
         engines: list[Engine] = []
-        for name in dict.fromkeys(names):
+        for name in names:
             if name == SERVER:
                 engines.append(LlamaServerEngine(stack.enter_context(serve_template(source, model=model))))
             else:

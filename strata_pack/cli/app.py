@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from strata_pack import __version__
-from strata_pack.cli import build, fetch, inspect, serve, template, verify
+from strata_pack.cli import build, fetch, golden, inspect, prove, serve, template, verify
 
 app = typer.Typer(
     name="strata-pack",
@@ -37,7 +37,9 @@ def root(
 app.add_typer(build.app)
 app.add_typer(inspect.app)
 app.add_typer(verify.app)
+app.add_typer(prove.app)
 app.add_typer(template.app, name="template")
+app.add_typer(golden.app, name="golden")
 app.add_typer(fetch.app)
 app.add_typer(serve.app)
 

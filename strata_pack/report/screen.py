@@ -12,6 +12,7 @@ from strata_pack.report.model import Check, Report, Status, Table
 
 STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow", "error": "bold magenta"}
 _DIFF_STYLES = {"equal": "dim", "removed": "red", "added": "green"}
+_MARKS = {"equal": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 CONTEXT = 60
 TABLE_ROWS = 8
 """Tables with more rows than these are for the page and the JSON."""
@@ -48,10 +49,20 @@ def _failure(check: Check) -> list[Text]:
     """The difference between expected and got, white space drawn."""
     if check.expected is None or check.got is None:
         return []
+    title = Text(f"{check.id}: expected (red) and got (green)", style="bold")
+    return [Text(), title, difference(check.expected, check.got)]
+
+
+def difference(expected: str, got: str) -> Text:
+    """Return where two texts differ: what only ``expected`` has in red, only ``got`` in green, white space drawn.
+
+    Without colours (a pipe, a log) the two are marked ``[-...-]`` and ``{+...+}``.
+    """
     body = Text()
-    for part in shorten(differences(check.expected, check.got), CONTEXT):
-        body.append(_drawn(part), style=_DIFF_STYLES[part.kind])
-    return [Text(), Text(f"{check.id}: expected (red) and got (green)", style="bold"), body]
+    for part in shorten(differences(expected, got), CONTEXT):
+        before, after = _MARKS[part.kind]
+        body.append(f"{before}{_drawn(part)}{after}", style=_DIFF_STYLES[part.kind])
+    return body
 
 
 def _drawn(part: Segment) -> str:

@@ -1,0 +1,116 @@
+"""Golden files, changed: a case added, or recorded results replaced by what the template renders today.
+
+The file keeps its form, its indentation and every key that is not ours. Nothing is written here that the caller has
+not been given to look at first: ``plan_add`` and ``plan_update`` return the change, ``write`` carries it out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.cases import (
+    FLAT_RESULTS,
+    FLAT_VARIABLES,
+    NESTED_VARIABLES,
+    GoldenCase,
+    cases_in,
+    read_cases,
+    read_json,
+)
+from strata_pack.chat.golden import CaseResult, GoldenReport
+from strata_pack.chat.template import ChatTemplate, TemplateRefused
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import write_atomic
+
+
+@dataclass(frozen=True)
+class Change:
+    """A golden file as it will be: ``cases`` are the new or changed ones."""
+
+    path: Path
+    cases: tuple[GoldenCase, ...]
+    text: str
+
+
+def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
+    """Return messages, tools (or ``None``) and the template's other variables of the conversation in ``path``.
+
+    Read are a list of messages, a golden case, and the body of a chat request (``chat_template_kwargs``). A generation
+    prompt is asked for unless the file says otherwise.
+    """
+    data = read_json(path)
+    body: dict[str, Any] = {"messages": data} if isinstance(data, list) else data
+    if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
+        raise BadInput('holds no conversation (a list of messages, or an object with "messages")', where=path)
+    variables: dict[str, Any] = {"add_generation_prompt": True}
+    for key in NESTED_VARIABLES:
+        if isinstance(body.get(key), dict):
+            variables |= body[key]
+    variables |= {key: body[key] for key in FLAT_VARIABLES if key in body}
+    return body["messages"], body.get("tools"), variables
+
+
+def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate) -> Change:
+    """Return ``suite`` (a file, which need not exist) with the case ``name`` added as ``template`` renders it today.
+
+    A conversation that the template refuses becomes a case with ``error``. Raises ``WrongUse`` if there is a case of
+    that name.
+    """
+    if suite.is_dir():
+        raise WrongUse("is a folder", where=suite, remedy="name the JSON file in it that shall hold the case")
+    data: Any = read_json(suite) if suite.exists() else []
+    if suite.exists() and any(case.name == name for case in read_cases(suite)):
+        raise WrongUse(f"has a case called {name!r} already", where=suite, remedy="choose another --name")
+    messages, tools, variables = read_conversation(conversation)
+    expected = error = None
+    try:
+        expected = template.render(messages, tools, **variables)
+    except TemplateRefused as refusal:
+        error = refusal.message
+    case = GoldenCase(name, messages, tools, variables, expected, error, file=suite.stem)
+    cases_in(data, suite).append(case.to_dict())
+    return Change(suite, (case,), _dump(data, suite))
+
+
+def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
+    """Return the golden ``files`` in which the results that failed on the reference engine (jinja2) are replaced."""
+    changes: list[Change] = []
+    for path in files:
+        failed = {
+            result.case.name: result
+            for result in report.failures
+            if result.engine == "jinja2" and result.case.file == path.stem
+        }
+        if failed:
+            data = read_json(path)
+            for item in cases_in(data, path):
+                if (result := failed.get(item.get("name", item.get("id")))) is not None:
+                    _record(item, result)
+            changes.append(Change(path, tuple(result.case for result in failed.values()), _dump(data, path)))
+    return changes
+
+
+def _record(item: dict[str, Any], result: CaseResult) -> None:
+    key = next((key for key in FLAT_RESULTS if key in item), "expected")
+    if result.got_error is None:
+        item.pop("error", None)
+        item[key] = result.got
+    else:
+        item.pop(key, None)
+        item["error"] = result.got_error
+
+
+def write(change: Change) -> None:
+    """Write the file of ``change``, whole or not at all."""
+    write_atomic(change.path, change.text.encode("utf-8", "surrogatepass"))
+
+
+def _dump(data: Any, path: Path) -> str:
+    """Return ``data`` as JSON with the indentation that the file has, one space for a new one."""
+    found = re.search(r"^[\[{]\r?\n( +)", path.read_text("utf-8-sig")) if path.exists() else None
+    return json.dumps(data, ensure_ascii=False, indent=len(found[1]) if found else 1) + "\n"

@@ -1,0 +1,167 @@
+"""``strata-pack golden``: does a template still render every recorded conversation byte for byte?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer(help="Golden cases: conversations and the exact prompts they give.", no_args_is_help=True)
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[TEMPLATE|PACK|FILE]",
+        help="The id of a shipped template, a pack, a .gguf or a template file; all shipped ones if left out.",
+    ),
+]
+Golden = Annotated[
+    Path | None, typer.Option("--golden", metavar="FILE", help="The cases (a JSON file or a folder of them).")
+]
+Engines = Annotated[
+    list[str] | None,
+    typer.Option("--engine", "-e", help="jinja2 (default), minijinja, transformers, llama.cpp, or all; repeatable."),
+]
+Model = Annotated[Path | None, typer.Option(help="The GGUF that the engine llama.cpp loads; it needs none.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
+
+
+@app.command(epilog="Example: strata-pack golden check qwen3.8-flash-next -e jinja2 -e llama.cpp --junit golden.xml")
+@face
+def check(
+    target: Target = None,
+    golden: Golden = None,
+    engine: Engines = None,
+    model: Model = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JUnit XML.")] = None,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the differences as SARIF.")] = None,
+    *,
+    out: Out,
+) -> None:
+    """Render every golden case on every engine and compare (exit code 1 on any difference that is not a known one).
+
+    In a GitHub workflow (GITHUB_ACTIONS) every difference is also printed as an annotation.
+    """
+    from strata_pack.chat import golden_faces
+    from strata_pack.chat.cases import load_suite
+    from strata_pack.chat.engines import expand_names, open_engines
+    from strata_pack.chat.golden import check as check_golden
+    from strata_pack.files import write_atomic
+    from strata_pack.pack.golden_target import golden_targets
+    from strata_pack.report import junit as as_junit
+    from strata_pack.report import sarif as as_sarif
+
+    reports = []
+    for one in golden_targets(target, golden):
+        suite = load_suite(one.golden)
+        with open_engines(expand_names(engine), one.source, model=model) as engines, out.progress() as progress:
+            reports.append((one.where, check_golden(one.source, suite, engines, progress)))
+    for where, report in reports:
+        out.show(golden_faces.terminal(report, where))
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            for annotation in golden_faces.github_annotations(report, where):
+                out.line(annotation)
+    merged = golden_faces.to_report(reports)
+    for path, form in ((junit, as_junit), (sarif, as_sarif)):
+        if path is not None:
+            write_atomic(path, form(merged))
+    ok = all(report.ok for _, report in reports)
+    out.result({"ok": ok, "targets": [{"target": where, **report.to_dict()} for where, report in reports]})
+    raise typer.Exit(0 if ok else 1)
+
+
+@app.command("list", epilog="Example: strata-pack golden list qwen3.8-flash-next")
+@face
+def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
+    """List the golden cases of a template: what each expects, and on which engines it is known to differ."""
+    from rich.table import Table
+
+    from strata_pack.chat.cases import load_suite
+    from strata_pack.pack.golden_target import golden_targets
+
+    found = [(one.where, load_suite(one.golden)) for one in golden_targets(target, golden)]
+    for where, suite in found:
+        table = Table("case", "expects", "differs on", title=f"{where}: {len(suite.cases)} cases", title_justify="left")
+        for case in suite.cases:
+            table.add_row(case.id, "a prompt" if case.error is None else "an error", ", ".join(case.differs_on))
+        out.show(table)
+    out.result(
+        [
+            {"target": where, "suite": suite.name, "sha256": suite.sha256, "cases": [case.id for case in suite.cases]}
+            for where, suite in found
+        ]
+    )
+
+
+@app.command(epilog="Example: strata-pack golden add golden/mine/golden.json talk.json --name 'two calls' -t my.jinja")
+@face
+def add(
+    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="The golden file; made if it is not there.")],
+    conversation: Annotated[Path, typer.Argument(metavar="FILE", help="Messages, or the body of a chat request.")],
+    name: Annotated[str, typer.Option(help="What the case is called: the fact it states.")],
+    template: Annotated[str, typer.Option("--template", "-t", help="A shipped template, a pack, a GGUF or a file.")],
+    yes: Yes = False,
+    *,
+    out: Out,
+) -> None:
+    """Add a conversation to a golden file, with the prompt that a template makes of it, after showing that prompt."""
+    from strata_pack.chat.golden_edit import plan_add, write
+    from strata_pack.chat.template import ChatTemplate
+    from strata_pack.pack.golden_target import template_source
+    from strata_pack.report.diff import visible
+
+    change = plan_add(suite, conversation, name, ChatTemplate(template_source(template)))
+    case = change.cases[0]
+    text = case.expected if case.error is None else f"(refused) {case.error}"
+    for line in visible(text or "").split("\n"):
+        out.line(line)
+    written = _confirmed(f"Add this to {suite}?", yes=yes)
+    if written:
+        write(change)
+        out.line(f"{suite}: added {name!r}")
+    out.result({"written": written, "suite": str(suite), "case": case.to_dict()})
+
+
+@app.command(epilog="Example: strata-pack golden update my.jinja --golden golden/mine")
+@face
+def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, out: Out) -> None:
+    """Record what the template renders today (on jinja2) in place of what differs, after showing every difference."""
+    from strata_pack.chat import golden_faces
+    from strata_pack.chat.cases import load_suite, suite_files
+    from strata_pack.chat.engines import Jinja2Engine
+    from strata_pack.chat.golden import check as check_golden
+    from strata_pack.chat.golden_edit import plan_update, write
+    from strata_pack.errors import WrongUse
+    from strata_pack.pack.golden_target import golden_targets
+
+    changed = []
+    for one in golden_targets(target, golden):
+        if one.in_pack:
+            raise WrongUse("the cases of a pack are part of it", where=one.where, remedy="change them and build again")
+        report = check_golden(one.source, load_suite(one.golden), [Jinja2Engine()])
+        out.show(golden_faces.terminal(report, one.where))
+        for change in plan_update(suite_files(one.golden), report):
+            written = _confirmed(f"Record {len(change.cases)} new results in {change.path}?", yes=yes)
+            if written:
+                write(change)
+                out.line(f"{change.path}: {len(change.cases)} cases recorded anew")
+            changed.append(
+                {"file": str(change.path), "written": written, "cases": [case.name for case in change.cases]}
+            )
+    out.result({"changed": changed})
+
+
+def _confirmed(question: str, *, yes: bool) -> bool:
+    """Ask, unless told to go on; where nobody can answer, it is wrong use not to say ``--yes``."""
+    from strata_pack.errors import WrongUse
+
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise WrongUse("nobody is there to confirm the change", remedy="look at it above, then run again with --yes")
+    return typer.confirm(question, err=True)

@@ -1,0 +1,58 @@
+"""What a golden check is about: a shipped template, a pack, a GGUF or a template file, and the cases that go with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_pack.chat.library import ShippedTemplate, list_templates
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.pack.layout import Pack, is_pack, read_pack_template
+
+
+@dataclass(frozen=True)
+class GoldenTarget:
+    """A template text and the golden file or folder it is checked against. ``where`` is what to name in messages."""
+
+    where: str
+    source: str
+    golden: Path
+    in_pack: bool = False
+
+
+def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget]:
+    """Return what ``target`` means: the id of a shipped template, a PACK, GGUF or template file; ``None``: all shipped.
+
+    ``golden`` names cases that replace the target's own. Raises ``WrongUse`` if there are none, ``BadInput`` if there
+    is no such target.
+    """
+    shipped = list_templates()
+    if target is None:
+        return [_of_shipped(one, golden) for one in shipped]
+    by_id = next((one for one in shipped if one.id == target), None)
+    if by_id is not None:
+        return [_of_shipped(by_id, golden)]
+    path = Path(target)
+    if not path.exists():
+        ids = ", ".join(one.id for one in shipped)
+        raise BadInput(f"neither a file, a pack, nor one of the shipped templates ({ids})", where=target)
+    source = read_pack_template(path)
+    own = Pack.open(path).golden_path if is_pack(path) else None
+    if own is None:
+        digest = sha256_text(source)
+        own = next((one.golden_dir for one in shipped if one.sha256 == digest), None)
+    cases = golden or own
+    if cases is None:
+        raise WrongUse("there are no golden cases for this template", where=target, remedy="name them with --golden")
+    return [GoldenTarget(target, source, cases, in_pack=golden is None and is_pack(path))]
+
+
+def template_source(target: str) -> str:
+    """Return the text of the template that ``target`` names: an id of a shipped one, a PACK, a GGUF or a file."""
+    shipped = next((one for one in list_templates() if one.id == target), None)
+    return read_pack_template(Path(target)) if shipped is None else shipped.source
+
+
+def _of_shipped(shipped: ShippedTemplate, golden: Path | None) -> GoldenTarget:
+    return GoldenTarget(shipped.id, shipped.source, golden or shipped.golden_dir)
