@@ -235,7 +235,9 @@ class Generation:
             return events, None
         last = batch[-1]
         delta = last["content"] if len(batch) == 1 else "".join([event["content"] for event in batch])
-        tokens = last["tokens_predicted"]
+        tokens = last.get("tokens_predicted")
+        if not isinstance(tokens, int):
+            tokens = self._spent + len(batch)
         usage = self.outcome.usage
         fresh, self._spent = tokens - self._spent, tokens
         usage.completion += fresh
@@ -244,7 +246,7 @@ class Generation:
         events = self._feed(delta)
         if self._thinking:
             usage.reasoning += fresh
-        if last["stop"]:
+        if last.get("stop"):
             self._measure(last)
             stop_text = last.get("stopping_word", "")
             return events, Ending(last.get("stop_type", "eos"), stop_text)

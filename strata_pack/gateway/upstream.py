@@ -173,6 +173,8 @@ class Stream:
                         raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
                     if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
                         raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})
+                    if not isinstance(event.get("content"), str):
+                        raise ApiError(502, "the llama.cpp server sends no text", kind="upstream_error")
                     found.append(event)
             if found:
                 yield found

@@ -81,7 +81,7 @@ class House:
 
     def __enter__(self) -> House:
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,10 @@ import pytest
 from strata_pack.gateway.reply import quoted
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House, events, join_chunks
 
-CALL = "<tool_call>\n<function=lookup>\n<parameter=q>\ntea\n</parameter>\n<parameter=limit>\n2\n</parameter>\n</function>\n</tool_call>"
+CALL = (
+    "<tool_call>\n<function=lookup>\n<parameter=q>\ntea\n</parameter>\n"
+    "<parameter=limit>\n2\n</parameter>\n</function>\n</tool_call>"
+)
 
 
 def test_a_reply_has_reasoning_content_and_usage(house: House) -> None:

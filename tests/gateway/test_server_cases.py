@@ -61,7 +61,10 @@ def implicit_end(house: House, case: Case, caplog: pytest.LogCaptureFixture) -> 
     grown = int(str(metrics["totals.implicit_reasoning_ends"]).split()[0])
     assert house.totals()["implicit_reasoning_ends"] - before == grown
     calls = len(case["expect"]["calls"])
-    line = f"[strata] implicit end of thinking: {calls} tool call(s) written inside the thinking without </think> were read as calls"
+    line = (
+        f"[strata] implicit end of thinking: {calls} tool call(s) written inside the thinking "
+        "without </think> were read as calls"
+    )
     assert (line in caplog.text) == bool(grown)
     if "log_contains" in case["expect"]:
         assert case["expect"]["log_contains"] in caplog.text

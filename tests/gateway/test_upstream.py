@@ -1,0 +1,118 @@
+"""An upstream that is away, loading, broken or silent: every request is answered, and service comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from strata_pack.errors import WrongUse
+from strata_pack.gateway.upstream import Upstream
+from tests.gateway.conftest import House, events, free_port
+
+BODY = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://user@host", "http://h/?q"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(WrongUse, match="not the URL"):
+        Upstream(url)
+
+
+def test_an_upstream_that_restarts_is_survived() -> None:
+    with House() as house:
+        port = int(house.upstream_url.rpartition(":")[2])
+        assert house.chat("</think>\n\nbefore")["choices"]
+        house.call(house.replay.stop())
+        for stream in (False, True):
+            answer = house.post({**BODY, "stream": stream})
+            assert answer.status_code == 503
+            assert "does not answer" in answer.json()["error"]["message"]
+            assert answer.headers["retry-after"]
+        assert house.get("/health").status_code == 503
+        assert house.get("/v1/status").json()["upstream_ready"] is False
+        house.call(house.replay.start(port))
+        assert house.chat("</think>\n\nafter")["choices"][0]["message"]["content"] == "after"
+        assert house.get("/health").status_code == 200
+        assert house.totals()["errors"]["upstream_unavailable"] >= 2
+
+
+def test_a_loading_upstream_is_a_503(house: House) -> None:
+    house.says("x", error={"code": 503, "message": "Loading model", "type": "unavailable_error"}, status=503)
+    answer = house.post(BODY)
+    assert answer.status_code == 503
+    assert "loading" in answer.json()["error"]["message"]
+
+
+def test_a_generation_that_breaks_is_a_503(house: House) -> None:
+    house.says(["a"] * 10, break_after=4)
+    answer = house.post(BODY)
+    assert answer.status_code == 503
+    assert "went away" in answer.json()["error"]["message"]
+
+
+def test_a_stream_that_breaks_ends_with_an_error_event(house: House) -> None:
+    house.says(["a"] * 10, break_after=4)
+    answer = house.post({**BODY, "stream": True})
+    assert answer.status_code == 200
+    assert events(answer.text)[-1]["error"]["type"] == "service_unavailable_error"
+    assert house.wait_for(lambda: house.gateway.admission.busy == 0)
+
+
+def test_a_prompt_that_is_too_long_is_a_400_with_openais_code(house: House) -> None:
+    error = {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_prompt_tokens": 6001, "n_ctx": 2048}
+    house.says("x", error=error, status=400)
+    answer = house.post(BODY)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert "6001" in answer.json()["error"]["message"]
+
+
+def test_a_grammar_that_the_server_refuses_is_a_400(house: House) -> None:
+    error = {"code": 400, "message": "failed to parse grammar", "type": "invalid_request_error"}
+    house.says("x", error=error, status=400)
+    answer = house.post({**BODY, "response_format": {"type": "json_object"}, "stream": True})
+    assert answer.status_code == 400
+    assert "failed to parse grammar" in answer.json()["error"]["message"]
+
+
+def test_a_failing_server_is_a_502(house: House) -> None:
+    house.says("x", error={"code": 500, "message": "boom", "type": "server_error"}, status=500)
+    assert house.post(BODY).status_code == 502
+
+
+def test_a_silent_upstream_is_a_504() -> None:
+    with House(idle=0.3) as house:
+        house.says(["a", "b"], delay=30)
+        assert house.post(BODY).status_code == 504
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\ndata: {",
+        b"HTTP/1.1 200 OK\r\n\r\ndata: {not json}\n\n",
+        b"HTTP/1.1 200 OK\r\n\r\ndata: [1]\n\n",
+        b'HTTP/1.1 200 OK\r\n\r\ndata: {"error":{"message":"slot failed"}}\n\n',
+        b'HTTP/1.1 200 OK\r\n\r\ndata: {"content":5}\n\n',
+        b'HTTP/1.1 200 OK\r\n\r\ndata: {"content":"x","stop":false}\n\n',
+        b"HTTP/1.1 200 OK\r\n\r\n: only a comment\n\n",
+        b"HTTP/1.1 301 Moved\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_an_upstream_that_talks_nonsense_never_makes_a_500(answer: bytes) -> None:
+    port = free_port()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    with House(upstream_url=f"http://127.0.0.1:{port}") as house:
+        server = house.call(asyncio.start_server(serve, "127.0.0.1", port))
+        assert house.post(BODY).status_code in (200, 502, 503)
+        server.close()
