@@ -8,8 +8,10 @@ figures are the server's own timings.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
+from strata_pack.llama.answers import Timings
 from strata_pack.report import Chart, Check, Table
 from strata_pack.smoke.data_files import call_text, read
 from strata_pack.smoke.scenario import Scenario
@@ -27,23 +29,27 @@ def _assistant(turn: dict[str, Any], number: int, *, echo: bool) -> dict[str, An
     return {**message, "reasoning_content": turn["thinking"]} if echo else message
 
 
-def play_session(stage: Stage, *, echo: bool) -> list[dict[str, int]]:
-    """Play the recorded agent session and return, for each turn, its prompt's tokens and those that were read again.
+def play_session(stage: Stage, *, echo: bool, first: Timings | None = None) -> list[Timings]:
+    """Play the recorded agent session and return the server's timings of each turn's prompt.
 
     Each reply is put into the cache as the tokens in which this vocabulary writes it, as a model would have left it
-    there. (A grammar would force the same text in tokens that no model chooses.)
+    there. (A grammar would force the same text in tokens that no model chooses.) ``first`` are the figures of the
+    first turn where they are known: its prompt is the same however the later ones are made.
     """
     session, client = read("session"), stage.client
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": session["system"]},
         {"role": "user", "content": session["user"]},
     ]
-    figures = []
+    figures: list[Timings] = []
     for number, turn in enumerate(session["turns"]):
         prompt = client.apply_template(messages, read("tools"))
-        # The first turn must not find what an earlier session left.
-        timings = client.completion(prompt, n_predict=0, id_slot=SLOT, cache_prompt=number > 0).timings
-        figures.append({"prompt": timings.prompt_n + timings.cache_n, "read": timings.prompt_n})
+        if number == 0 and first is not None:
+            timings = first
+        else:
+            # The first turn must not find what another scenario left.
+            timings = client.completion(prompt, n_predict=0, id_slot=SLOT, cache_prompt=number > 0).timings
+        figures.append(timings)
         reply = f"{turn['thinking']}\n</think>\n\n{call_text(turn['call'], stage.form)}"
         client.completion(prompt + reply, n_predict=0, id_slot=SLOT, cache_prompt=True)
         messages.append(_assistant(turn, number, echo=echo))
@@ -58,13 +64,13 @@ def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     history, or the cache is off.
     """
     echoed = play_session(stage, echo=True)
-    stripped = play_session(stage, echo=False)
+    stripped = play_session(stage, echo=False, first=echoed[0])
     rows = tuple(
-        (str(number + 1), with_["prompt"], with_["read"], without["prompt"], without["read"])
-        for number, (with_, without) in enumerate(zip(echoed, stripped, strict=True))
+        (str(number + 1), with_.prompt_n + with_.cache_n, with_.prompt_n, out.prompt_n + out.cache_n, out.prompt_n)
+        for number, (with_, out) in enumerate(zip(echoed, stripped, strict=True))
     )
     later = slice(1, None)
-    again = sum(turn["read"] for turn in echoed[later]), sum(turn["read"] for turn in stripped[later])
+    again = sum(turn.prompt_n for turn in echoed[later]), sum(turn.prompt_n for turn in stripped[later])
     yield Check(
         scenario.id,
         scenario.proves,
@@ -77,9 +83,9 @@ def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
             y_label="tokens read again",
             x=tuple(str(number + 1) for number in range(len(rows))),
             series={
-                "thinking echoed": tuple(float(turn["read"]) for turn in echoed),
-                "thinking stripped": tuple(float(turn["read"]) for turn in stripped),
+                "thinking echoed": tuple(float(turn.prompt_n) for turn in echoed),
+                "thinking stripped": tuple(float(turn.prompt_n) for turn in stripped),
             },
         ),
-        data={"echoed": echoed, "stripped": stripped},
+        data={"echoed": [asdict(turn) for turn in echoed], "stripped": [asdict(turn) for turn in stripped]},
     )

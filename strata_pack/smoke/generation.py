@@ -7,7 +7,7 @@ models are played again on a real server, delta by delta as its detokenizer cuts
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ from strata_pack.smoke.stage import Stage
 
 STREAMS = 8
 LONG_BYTES = 64 << 10
-BLOCK = 1 << 10
-RUN_CHARS = "-= "
-RUN_SIZES = (128, 64, 32, 16, 8, 4, 2, 1)
+BLOCK = 4 << 10
+RUN_CHARS = "#-= "
+RUN_SIZES = (128, 80, 64, 32, 16, 8, 4, 2, 1)
 BIAS = 100.0
 """Log odds that make one token certain wherever the grammar allows it."""
 
@@ -141,14 +141,21 @@ def stranded_call(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
         server = own[replay.id] = server_parse(stage.client, replay)
         rows.append((replay.id, len(replay.calls), len(outcome.calls), str(server.get("calls", server["verdict"]))))
-    delivered = sum(entry["verdict"] == "right" for entry in own.values())
-    yield Check(
+    yield _recorded(scenario, own, rows)
+
+
+def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[str | int | float, ...]] = ()) -> Check:
+    """What the server's own parser makes of the same replies: recorded, whatever it does."""
+    right = sum(entry["verdict"] == "right" for entry in own.values())
+    bogus = sum(entry.get("calls", 0) for entry in own.values())
+    wrong = ", ".join(f"{id_} {entry['verdict']}" for id_, entry in own.items() if entry["verdict"] != "right")
+    return Check(
         f"{scenario.id}/server-parser",
-        "what the server's own parser makes of the same replies (recorded, whatever it does)",
+        "recorded for comparison: what the server's own /v1/chat/completions parser makes of the same replies",
         "passed",
-        f"{delivered} of {len(own)} replies come out of its /v1/chat/completions as they should",
-        table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)),
-        data={"replies": own},
+        f"{right} of {len(own)} right, {bogus} call(s){f'; {wrong}' if wrong else ''}",
+        table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)) if rows else None,
+        data={"replies": dict(own)},
     )
 
 
@@ -177,7 +184,7 @@ def server_parse(client: LlamaClient, replay: Replay) -> dict[str, Any]:
     calls = [{"name": call.name, "arguments": call.decoded()} for call in reply.tool_calls]
     right = calls == list(replay.calls) and _same_text(reply, replay)
     return {
-        "verdict": "right" if right else "lost" if replay.calls and not calls else "different",
+        "verdict": "right" if right else _wrong(replay, calls),
         "calls": len(calls),
         "finish_reason": reply.finish_reason,
         "reasoning": reply.reasoning,
@@ -186,16 +193,26 @@ def server_parse(client: LlamaClient, replay: Replay) -> dict[str, Any]:
     }
 
 
+def _wrong(replay: Replay, calls: Sequence[Any]) -> str:
+    """Name what the server's parser did wrong: calls lost, calls made of a mention, or the text cut elsewhere."""
+    if len(calls) != len(replay.calls):
+        return "lost" if len(calls) < len(replay.calls) else "bogus call"
+    return "different"
+
+
 def _same_text(reply: ChatReply, replay: Replay) -> bool:
     return (reply.reasoning.strip(), reply.content.strip()) == (replay.reasoning.strip(), replay.content.strip())
 
 
 def mentioned(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Replay the ten controls: no call may come of them, and no text may get lost."""
+    own: dict[str, Any] = {}
     for replay in mentions(stage.form):
         prompt = prompt_for(stage.client, replay.user, read("tools"))
         outcome = generate(stage, prompt, grammar_of(replay.text), _token_limit(replay.text))
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
+        own[replay.id] = server_parse(stage.client, replay)
+    yield _recorded(scenario, own)
 
 
 def longest_run(client: LlamaClient) -> tuple[str, int]:
@@ -255,8 +272,9 @@ def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
 
 
 def parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
-    """Play eight different replies one by one and all at once, and compare what the client gets."""
-    replays = [*failures(stage.form), *mentions(stage.form)][:STREAMS]
+    """Play eight different replies (the shortest) one by one and all at once, and compare what the client gets."""
+    every = [*failures(stage.form), *mentions(stage.form)]
+    replays = sorted(every, key=lambda replay: len(replay.text))[:STREAMS]
     prompts = [prompt_for(stage.client, replay.user, None) for replay in replays]
 
     def play(number: int) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""All proofs of a pack in one go: verify, golden cases on every engine at hand, smoke; kept in its ``reports/``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from strata_pack.chat.engines import available_engines
+from strata_pack.chat.golden import check, load_suite
+from strata_pack.files import dump_json, write_atomic
+from strata_pack.pack.layout import REPORTS_DIR, Pack, member, read_pack_template
+from strata_pack.pack.verify import verify
+from strata_pack.progress import Progress, Silent
+from strata_pack.report import Check, Report
+from strata_pack.smoke.run import SmokeOptions, run_smoke
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The reports of one pack, in the order of the flow."""
+
+    pack: Pack
+    reports: tuple[Report, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(report.ok for report in self.reports)
+
+    @property
+    def exit_code(self) -> int:
+        """0, or that of the first report that is not in order."""
+        return next((report.exit_code for report in self.reports if not report.ok), 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        reports = {report.title.partition(" ")[0].rstrip(":"): report.to_dict() for report in self.reports}
+        return {"ok": self.ok, "pack": str(self.pack.path), "reports": reports}
+
+
+def prove(path: Path, options: SmokeOptions | None = None, progress: Progress | None = None) -> Proof:
+    """Verify the pack, render its golden cases, play the smoke scenarios; write ``reports/golden.json`` and
+    ``reports/smoke.json``.
+
+    Everything runs even if something failed before. Raises ``BadInput`` if ``path`` is not a pack.
+    """
+    watcher = progress or Silent()
+    pack = Pack.open(path)
+    verified = verify(path, watcher)
+    golden = _golden(pack, watcher)
+    smoked = run_smoke(path, options=options, progress=watcher)
+    for name, report in (("golden", golden), ("smoke", smoked)):
+        write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), dump_json(report.to_dict()))
+    return Proof(pack, (verified, golden, smoked))
+
+
+def _golden(pack: Pack, progress: Progress) -> Report:
+    """The golden check as a report: one check an engine."""
+    started = monotonic()
+    title = f"golden {pack.path.name}"
+    if pack.golden_path is None:
+        return Report(title, (Check("golden", "the golden cases", "skipped", "the pack has none"),))
+    suite, text = load_suite(pack.golden_path), read_pack_template(pack.path)
+    checks: list[Check] = []
+    for engine in available_engines():
+        begun = monotonic()
+        found = check(text, suite, [engine], progress)
+        counts, failures = found.counts(engine.name), found.failures
+        detail = f"{counts['passed']} of {len(suite.cases)} cases identical, {counts['known']} known differences"
+        if failures:
+            detail += f", {len(failures)} differ (first: {failures[0].case.id})"
+        checks.append(
+            Check(
+                f"golden-{engine.name}",
+                f"the golden cases on {engine.name} {engine.version}",
+                "failed" if failures else "passed",
+                detail,
+                monotonic() - begun,
+                expected=failures[0].case.expected or failures[0].case.error if failures else None,
+                got=failures[0].got or failures[0].got_error if failures else None,
+            )
+        )
+    return Report(title, tuple(checks), {"suite": suite.name}, seconds=monotonic() - started)
