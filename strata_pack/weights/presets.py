@@ -63,9 +63,14 @@ _KEPT_PARTS = (
 """Norms, routers, small convolutions and the like keep their type: they are tiny and sensitive."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
 
-_LAYERS_OF_70B: Mapping[str, int] = {"llama": 80}
-"""Grouped-query models that llama.cpp calls 70B: the small attention values are worth more bits."""
-_BLOCK_NUMBER = re.compile(r"blk\.(\d+)\.")
+_70B_LAYERS = 80
+_70B_ARCHITECTURES: Mapping[str, bool] = {
+    **dict.fromkeys(("llama", "llama-embed"), True),
+    **dict.fromkeys(("deci", "olmo", "qwen2"), False),
+}
+"""Models that llama.cpp calls 70B; true where only with grouped keys and values (else it is the 65B of old). Their
+attention values are small and worth more bits."""
+_BLOCK_NUMBER = re.compile(r"blk\.(-?\d+)")
 
 
 @dataclass(frozen=True)
@@ -380,7 +385,8 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
         layers=layers,
         experts=number("expert_count", 0),
         grouping=heads // kv_heads if kv_heads else 0,
-        is_70b=layers == _LAYERS_OF_70B.get(name) and heads != kv_heads,
+        is_70b=layers == _70B_LAYERS and (heads != kv_heads or not _70B_ARCHITECTURES.get(name, True))
+        and name in _70B_ARCHITECTURES,
         has_imatrix=has_imatrix,
     )
 
