@@ -65,7 +65,7 @@ class Prompts:
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, in this thread."""
-        messages = normalize_messages(turn.messages)
+        messages = normalize_messages(turn.messages, continues=turn.continues)
         tools = turn.callable_tools
         try:
             mark = choose_mark(json.dumps([messages, tools, turn.variables], ensure_ascii=False), self.template.source)

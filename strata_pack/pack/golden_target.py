@@ -1,4 +1,4 @@
-"""What a golden check is about: a shipped template, a pack, a GGUF or a template file, and the cases that go with it."""
+"""What a golden check is about: a shipped template, a pack, a GGUF or a template file, and the cases for it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,192 @@
+"""From the messages of a request, as clients write them, to the messages that a template takes.
+
+Pure: nothing is changed in place, nothing is read from anywhere. What a template prints exactly as it is given (users'
+and tools' texts) stays as it is; what it cannot take, or what a client has put in another place than the template
+looks for it, is moved. A conversation that no moving can help is left as it is, for the template to refuse in its own
+words.
+
+A server that ends a history with the assistant's unfinished turn and lets the model continue it must say so
+(``continues``): that turn is not repaired. llama-server's own chat endpoint does not render such a turn at all; it
+appends it to the prompt behind the template's back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strata_pack.chat.repair_rules import CALL_START, THINK_END, THINK_START, CallForm, split_stranded
+
+ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
+"""Roles that templates know under an older or newer name."""
+
+TEXT_PARTS: Mapping[str, str] = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "reasoning_text": "text",
+    "summary_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Types of content parts that hold text -> the key that holds it."""
+
+REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+"""Where clients send the thinking back; the first that has any counts."""
+
+UNREADABLE_ARGUMENTS = "arguments"
+"""The parameter that shows arguments which are not a JSON object, so that the model sees what it wrote."""
+
+
+def normalize_messages(
+    messages: Sequence[Mapping[str, Any]], *, continues: bool = False, form: CallForm = "xml"
+) -> list[dict[str, Any]]:
+    """Return ``messages`` in the form that templates take.
+
+    ``continues``: the last message is an assistant's turn that the model will continue. ``form``: how this model writes
+    its calls.
+    """
+    last = len(messages) - 1
+    return [
+        _message(message, continued=continues and number == last, form=form) for number, message in enumerate(messages)
+    ]
+
+
+def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm) -> dict[str, Any]:
+    role = message.get("role")
+    fixed = {key: value for key, value in message.items() if key not in REASONING_KEYS}
+    if isinstance(role, str):
+        fixed["role"] = ROLES.get(role, role)
+    fixed["content"] = _content(message.get("content"))
+    if role != "assistant":
+        return fixed
+    calls = _tool_calls(message)
+    fixed.pop("function_call", None)
+    fixed.pop("tool_calls", None)
+    if calls:
+        fixed["tool_calls"] = calls
+    reasoning = next(filter(None, (_text(message.get(key)) for key in REASONING_KEYS)), "")
+    content = fixed["content"]
+    if _is_all_text(content):
+        movable = not calls and not continued
+        reasoning, fixed["content"] = _split_thinking(reasoning, _text(content), content, movable=movable, form=form)
+    if reasoning:
+        fixed["reasoning_content"] = reasoning
+    return fixed
+
+
+# Content
+
+
+def _content(content: Any) -> Any:
+    """Return content as a text or a list of parts whose texts are under ``text``; what is neither stays as it is."""
+    if content is None:
+        return ""
+    return [_part(part) for part in content] if isinstance(content, list) else content
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    text = _text_of_part(part)
+    return part if text is None else {"type": "text", "text": text}
+
+
+def _text_of_part(part: Any) -> str | None:
+    key = TEXT_PARTS.get(part.get("type", "text")) if isinstance(part, dict) else None
+    text = part.get(key) if key is not None else None
+    return text if isinstance(text, str) else None
+
+
+def _is_all_text(content: Any) -> bool:
+    return isinstance(content, str) or (
+        isinstance(content, list) and all(_text_of_part(part) is not None for part in content)
+    )
+
+
+def _text(value: Any) -> str:
+    """Return the text of a text or of a list of text parts, joined by nothing; "" for anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(part if isinstance(part, str) else _text_of_part(part) or "" for part in value)
+    return ""
+
+
+# Thinking
+
+
+def _split_thinking(reasoning: str, text: str, content: Any, *, movable: bool, form: CallForm) -> tuple[str, Any]:
+    """Return reasoning and content with the thinking that stands in the content moved, and stranded calls closed.
+
+    ``text`` is the text of ``content``, which is returned as it is where nothing moves.
+    """
+    reasoning, text_lf = _line_ends(reasoning), _line_ends(text)
+    if not reasoning.strip() and text_lf.strip().startswith(THINK_START):
+        return _open_thinking(text_lf.strip()[len(THINK_START) :], movable=movable, form=form)
+    if movable and (parts := _closed(reasoning.strip(), form)) is not None:
+        before, run = parts
+        return before, "\n\n".join(part for part in (text_lf.strip(), run) if part)
+    return reasoning, content if text_lf == text else text_lf
+
+
+def _open_thinking(hay: str, *, movable: bool, form: CallForm) -> tuple[str, str]:
+    """Return thinking and answer of content that starts with ``<think>`` (cut off here).
+
+    They part at a stranded run, else at ``</think>``; else all of it is thinking.
+    """
+    if movable and (parts := _closed(hay, form)) is not None:
+        return parts
+    reasoning, _, answer = hay.partition(THINK_END)
+    return reasoning.removeprefix("\n"), answer.strip()
+
+
+def _closed(hay: str, form: CallForm) -> tuple[str, str] | None:
+    """Return what precedes the stranded run, and the run, if the thinking is still open where it starts.
+
+    A ``</think>`` inside the run is an argument's text.
+    """
+    parts = split_stranded(hay, form)
+    return None if parts is None or THINK_END in parts[0] else parts
+
+
+def _line_ends(text: str) -> str:
+    """Return text with LF line ends if its calls are written with CRLF; a CRLF elsewhere is somebody's data."""
+    return text.replace("\r\n", "\n") if f"{CALL_START}\r\n" in text else text
+
+
+# Tool calls
+
+
+def _tool_calls(message: Mapping[str, Any]) -> list[Any]:
+    calls = message.get("tool_calls")
+    legacy = message.get("function_call")
+    if not calls and isinstance(legacy, dict):
+        calls = [legacy]
+    return [_tool_call(one) for one in calls] if isinstance(calls, list) else []
+
+
+def _tool_call(call: Any) -> Any:
+    """Return a call in the function wrapper, its arguments an object. What has no name is left for the template."""
+    if not isinstance(call, dict):
+        return call
+    wrapped = call.get("function")
+    fields = wrapped if isinstance(wrapped, dict) else call
+    kept = {key: value for key, value in call.items() if key not in ("function", "name", "arguments")}
+    function = {"arguments": _arguments(fields.get("arguments"))}
+    if isinstance(fields.get("name"), str):
+        function = {"name": fields["name"], **function}
+    return {"type": "function", **kept, "function": function}
+
+
+def _arguments(arguments: Any) -> dict[str, Any]:
+    """Return arguments, on the wire a JSON text, as an object. A text that is none, a truncated one say, is shown."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else {}
+        except (ValueError, RecursionError):
+            return {UNREADABLE_ARGUMENTS: arguments}
+    if arguments is None:
+        return {}
+    return arguments if isinstance(arguments, dict) else {UNREADABLE_ARGUMENTS: arguments}
