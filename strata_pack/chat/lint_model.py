@@ -11,6 +11,9 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
+from strata_pack.chat.engines import Jinja2Engine
+from strata_pack.chat.repair import RepairRefused, call_form
+from strata_pack.chat.repair_rules import CallForm
 from strata_pack.chat.sandbox import GenerationBlock
 from strata_pack.chat.template import ChatTemplate, TemplateError
 
@@ -126,6 +129,19 @@ class Subject:
             return ChatTemplate(self.source)
         except TemplateError as error:
             return error
+
+    @cached_property
+    def template(self) -> ChatTemplate | None:
+        """The template, ready to render, None where it does not compile."""
+        return self.compiled if isinstance(self.compiled, ChatTemplate) else None
+
+    @cached_property
+    def form(self) -> CallForm | None:
+        """The form of the template's calls, None if it has none that we know."""
+        try:
+            return None if self.template is None else call_form(self.source, Jinja2Engine())
+        except RepairRefused:
+            return None
 
     def all(self, *kinds: type[nodes.Node]) -> Iterator[Any]:
         """Yield every node of the tree that is one of ``kinds``; nothing if the template does not parse."""

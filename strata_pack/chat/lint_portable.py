@@ -40,7 +40,7 @@ METHODS: Mapping[str, Engines] = {
     "isspace": (LLAMA, HFJS),
     "isupper": (LLAMA, HFJS),
     "join": (LLAMA, HFJS),
-    "partition": (LLAMA, HFJS),
+    "partition": (MINIJINJA, LLAMA, HFJS),
     "pop": (JINJA2, MINIJINJA, HFJS),
     "remove": (JINJA2, MINIJINJA, LLAMA, HFJS),
     "rfind": (LLAMA, HFJS),
@@ -56,32 +56,28 @@ LOOP_METHODS: Mapping[str, Engines] = {"cycle": (LLAMA, HFJS), "changed": (LLAMA
 LOOP_ATTRIBUTES: Mapping[str, Engines] = {"depth": (LLAMA, HFJS), "depth0": (LLAMA, HFJS)}
 
 FILTERS: Mapping[str, Engines] = {
-    "abs": (HFJS,),
     "batch": (LLAMA, HFJS),
+    "count": (HFJS,),
+    "d": (HFJS,),
     "center": (MINIJINJA, LLAMA, HFJS),
     "e": (LLAMA, HFJS),
     "escape": (LLAMA, HFJS),
     "filesizeformat": (MINIJINJA, LLAMA, HFJS),
-    "float": (HFJS,),
     "forceescape": (MINIJINJA, LLAMA, HFJS),
     "format": (LLAMA, HFJS),
     "groupby": (LLAMA, HFJS),
-    "int": (HFJS,),
     "max": (HFJS,),
     "min": (HFJS,),
     "pprint": (LLAMA, HFJS),
     "random": (MINIJINJA, LLAMA, HFJS),
     "reject": (LLAMA, HFJS),
-    "rejectattr": (HFJS,),
     "round": (LLAMA, HFJS),
     "select": (LLAMA, HFJS),
-    "selectattr": (HFJS,),
     "slice": (LLAMA, HFJS),
-    "sort": (HFJS,),
     "striptags": (LLAMA, HFJS),
     "sum": (LLAMA, HFJS),
     "truncate": (MINIJINJA, LLAMA, HFJS),
-    "unique": (LLAMA, HFJS),
+    "unique": (LLAMA,),
     "urlencode": (LLAMA, HFJS),
     "urlize": (MINIJINJA, LLAMA, HFJS),
     "wordcount": (MINIJINJA, LLAMA, HFJS),
@@ -93,7 +89,7 @@ TOJSON_OPTIONS: Mapping[str, Engines] = {
     "indent": (MINIJINJA,),
     "ensure_ascii": (MINIJINJA,),
     "separators": (MINIJINJA,),
-    "sort_keys": (MINIJINJA, LLAMA),
+    "sort_keys": (MINIJINJA, LLAMA, HFJS),
 }
 
 TESTS: Mapping[str, Engines] = {
@@ -101,8 +97,7 @@ TESTS: Mapping[str, Engines] = {
     "filter": (LLAMA, HFJS),
     "sameas": (HFJS,),
     "test": (LLAMA, HFJS),
-    **dict.fromkeys(("true", "false", "boolean", "integer", "float", "divisibleby"), (HFJS,)),
-    **dict.fromkeys(("eq", "equalto", "ne", "gt", "ge", "lt", "le", "in"), (HFJS,)),
+    **dict.fromkeys(("float", "divisibleby", "eq", "equalto", "ne", "gt", "ge", "lt", "le", "in"), (HFJS,)),
 }
 
 CALLS: Mapping[str, Engines] = {
@@ -146,15 +141,15 @@ _ARGUMENTS: tuple[tuple[str, Callable[[nodes.Call], bool], str, Engines], ...] =
     ("replace", lambda call: len(call.args) > 2, "replace() with a count", (LLAMA,)),
     ("startswith", lambda call: len(call.args) > 1, "startswith() with a position", (MINIJINJA, LLAMA, HFJS)),
     ("endswith", lambda call: len(call.args) > 1, "endswith() with a position", (MINIJINJA, LLAMA, HFJS)),
-    ("startswith", lambda call: isinstance(call.args[0], nodes.Tuple), "startswith() with a tuple", (LLAMA, HFJS)),
-    ("endswith", lambda call: isinstance(call.args[0], nodes.Tuple), "endswith() with a tuple", (LLAMA, HFJS)),
+    ("startswith", lambda call: isinstance(call.args[0], nodes.Tuple), "startswith() with a tuple", (LLAMA,)),
+    ("endswith", lambda call: isinstance(call.args[0], nodes.Tuple), "endswith() with a tuple", (LLAMA,)),
 )
 
 
 def arguments(subject: Subject) -> Iterator[Found]:
     for call in subject.all(nodes.Call):
         if call.dyn_args is not None or call.dyn_kwargs is not None:
-            yield breaks("a call with * or **", (MINIJINJA, LLAMA), call.lineno)
+            yield breaks("a call with * or **", (LLAMA,), call.lineno)
         for name, matches, what, engines in _ARGUMENTS:
             if isinstance(call.node, nodes.Getattr) and call.node.attr == name and matches(call):
                 yield breaks(what, engines, call.lineno, f".{name}")
@@ -218,7 +213,7 @@ def written(subject: Subject) -> Iterator[Found]:
         if kind == "raw_begin":
             yield breaks("a raw block", (LLAMA, HFJS), line, "raw")
         elif kind == "string" and _ESCAPE.search(text):
-            yield breaks("an escape like \\x41 or \\u00e9", (LLAMA, HFJS), line, text)
+            yield breaks("an escape like \\x41 or \\u00e9", (LLAMA,), line, text)
         elif kind == "name" and text == "generation":
             yield breaks("the generation block", (MINIJINJA,), line, text)
 
@@ -226,8 +221,10 @@ def written(subject: Subject) -> Iterator[Found]:
 def printed_constants(subject: Subject) -> Iterator[Found]:
     for output in subject.all(nodes.Output):
         for node in output.nodes:
-            if isinstance(node, nodes.Const) and (node.value is None or isinstance(node.value, (bool, float))):
-                yield breaks(f"printing {node.value!r}", (LLAMA, HFJS), node.lineno)
+            if isinstance(node, nodes.Const) and node.value is None:
+                yield breaks("printing none", (LLAMA, HFJS), node.lineno)
+            elif isinstance(node, nodes.Const) and isinstance(node.value, bool):
+                yield breaks(f"printing {str(node.value).lower()}", (HFJS,), node.lineno)
 
 
 def null_defaults(subject: Subject) -> Iterator[Found]:

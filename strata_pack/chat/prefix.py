@@ -22,6 +22,8 @@ Tokenizer = Callable[[str], Sequence[int]]
 
 NEW_MARK = "\u27e8new\u27e9"
 LONGEST_TAG = 24
+WINDOW = 120
+"""Characters of a text that are shown next to a break."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,31 @@ class Break:
     turn: int | None
     cause: Cause
 
+    @property
+    def why(self) -> str:
+        """The cause as a sentence about this break."""
+        return self.cause.why.format(turn=self.turn)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the break as JSON; of the texts, what stands around it."""
+        return {
+            "at": self.at,
+            "turn": self.turn,
+            "cause": self.cause.id,
+            "why": self.why,
+            "remedy": self.cause.remedy,
+            "before": self.before[-WINDOW:],
+            "cached": self.cached[:WINDOW],
+            "sent": self.sent[:WINDOW],
+        }
+
 
 @dataclass(frozen=True)
 class Step:
     """From one assistant turn to the next prompt. Lengths are in characters, and in tokens if there is a tokenizer.
 
     ``prompt`` is the length of the next prompt; ``fresh`` the part that no cache could hold; ``again`` the part that
-    the cache held already and that must be read once more.
+    the cache held already and that must be read once more; the rest comes out of the cache.
     """
 
     turn: int
@@ -76,6 +96,12 @@ class Step:
     prompt_tokens: int | None = None
     fresh_tokens: int | None = None
     again_tokens: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {"turn": self.turn, "title": self.title, "prompt": self.prompt, "new": self.fresh, "again": self.again}
+        tokens = {"prompt": self.prompt_tokens, "new": self.fresh_tokens, "again": self.again_tokens}
+        data |= {"tokens": tokens} if self.prompt_tokens is not None else {}
+        return data | {"break": None if self.broken is None else self.broken.to_dict()}
 
 
 @dataclass(frozen=True)
@@ -101,12 +127,31 @@ class Run:
         return sum(step.again for step in self.steps)
 
     @property
+    def whole(self) -> int:
+        """Characters that are read again by a server that cannot cut its cache and drops all of it at a break, as
+        with models that have recurrent layers."""
+        return sum(step.prompt - step.fresh for step in self.steps if step.broken)
+
+    @property
     def fresh_tokens(self) -> int | None:
         return _total(step.fresh_tokens for step in self.steps)
 
     @property
     def again_tokens(self) -> int | None:
         return _total(step.again_tokens for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        tokens = None if self.fresh_tokens is None else {"new": self.fresh_tokens, "again": self.again_tokens}
+        return {
+            "mode": self.mode.name,
+            "title": self.mode.title,
+            "stable": self.stable,
+            "new": self.fresh,
+            "again": self.again,
+            "again_without_cutting": self.whole,
+            **({} if tokens is None else {"tokens": tokens}),
+            "steps": [step.to_dict() for step in self.steps],
+        }
 
 
 def _total(values: Iterator[int | None]) -> int | None:
@@ -126,6 +171,16 @@ class PrefixReport:
     def run(self, mode: ModeName) -> Run:
         """Return the run in ``mode``."""
         return next(run for run in self.runs if run.mode.name == mode)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "session": self.session.name,
+            "messages": len(self.session.messages),
+            "template_sha256": self.template_sha256,
+            "honours_preserve_thinking": self.honours_preserve,
+            "unit": "characters",
+            "runs": [run.to_dict() for run in self.runs],
+        }
 
 
 def check_prefix(

@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from strata_pack.chat.engines import Engine, available_engines
+from strata_pack.chat.repair_engines import RestartingServer
 from strata_pack.chat.repair_proof import Baseline, Difference, EngineProof, baseline, compare, prove
 from strata_pack.chat.repair_rules import CallForm
 from strata_pack.chat.repair_suite import TOOLS, Conversation, generate
@@ -101,6 +102,8 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
     proof = _proof(form, [_prove_enough(base, suite, text) for base in bases])
     if isinstance(proof, Difference):
         raise RepairRefused("the repair cannot be proved", proof)
+    for engine in chosen:
+        _keeps_capabilities(engine, source, text)
     return RepairResult(text, True, "prelude", "stranded calls are moved out of the thinking", proof)
 
 
@@ -110,6 +113,14 @@ def _prove_enough(base: Baseline, suite: Sequence[Conversation], text: str) -> E
         kind = "without" if proof.closed else "with"
         raise RepairRefused(f"{base.engine.name} renders no conversation {kind} a stranded call, so nothing is proved")
     return proof
+
+
+def _keeps_capabilities(engine: Engine, source: str, text: str) -> None:
+    if isinstance(engine, RestartingServer):
+        before, after = engine.capabilities(source), engine.capabilities(text)
+        changed = sorted(flag for flag in {*before, *after} if before.get(flag) != after.get(flag))
+        if changed:
+            raise RepairRefused(f"the repair changes what llama-server takes the template for: {', '.join(changed)}")
 
 
 def _proof(form: CallForm, results: Sequence[EngineProof | Difference]) -> RepairProof | Difference:

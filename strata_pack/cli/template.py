@@ -7,9 +7,13 @@ from typing import Annotated
 
 import typer
 
+from strata_pack.cli import template_lint, template_prefix, template_repair
 from strata_pack.cli.face import Out, face
 
 app = typer.Typer(help="The chat templates: shipped, repaired, checked, installed.", no_args_is_help=True)
+app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
+app.command(epilog="Example: strata-pack template lint chat_template.jinja --ignore ST103")(template_lint.lint)
+app.command(epilog="Example: strata-pack template prefix qwen3.8-flash-next")(template_prefix.prefix)
 
 
 @app.command("list", epilog="Example: strata-pack template list")

@@ -1,0 +1,79 @@
+"""``strata-pack template lint``: what is wrong with a template, and what only some engines run."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+
+class FailOn(str, Enum):
+    """The least severity that makes the command fail."""
+
+    error = "error"
+    warning = "warning"
+    info = "info"
+
+
+@face
+def lint(
+    out: Out,
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="TEMPLATE", help="An id, a file, a .gguf, a model folder, a pack or a hub id."),
+    ] = None,
+    select: Annotated[
+        str, typer.Option(metavar="IDS", help="Only these rules: ST501, or ST3 for all that begin so.")
+    ] = "",
+    ignore: Annotated[str, typer.Option(metavar="IDS", help="Not these rules; commas between several.")] = "",
+    fail_on: Annotated[FailOn, typer.Option(help="The least severity that makes it fail.")] = FailOn.warning,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0.")] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
+) -> None:
+    """Lint a template: portability over engines, hidden characters, hostile code, history that is lost or re-read.
+
+    A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} everywhere.
+    """
+    from strata_pack.chat.lint import lint_template, worst
+    from strata_pack.chat.lint_faces import rule_table, rules_dict, terminal, to_dict
+    from strata_pack.chat.lint_faces import sarif as to_sarif
+    from strata_pack.chat.lint_model import SEVERITIES
+    from strata_pack.errors import CheckFailed, WrongUse
+    from strata_pack.files import write_atomic
+    from strata_pack.pack.template_source import load_template, read_copies
+
+    if rules:
+        out.show(rule_table())
+        out.result(rules_dict())
+        return
+    if target is None:
+        raise WrongUse("no template is given", remedy="name one, or use --rules to list the rules")
+    with out.progress() as progress:
+        found = load_template(target, progress)
+    place = Path(target)
+    others = [copy for copy in read_copies(place) if copy.where != found.where] if place.exists() else []
+    findings = lint_template(
+        found.text,
+        path=found.where,
+        copies={copy.where: copy.text for copy in others},
+        select=_ids(select),
+        ignore=_ids(ignore),
+    )
+    if sarif is not None:
+        write_atomic(sarif, to_sarif(findings))
+    out.show(terminal(findings, found.where))
+    out.result(to_dict(findings, found.where))
+    severity = worst(findings)
+    if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on.value):
+        number = len(findings)
+        raise CheckFailed(
+            f"{number} finding{'s' if number != 1 else ''}, the worst of them: {severity}", where=found.where
+        )
+
+
+def _ids(text: str) -> list[str]:
+    return [part for part in text.replace(",", " ").split() if part]

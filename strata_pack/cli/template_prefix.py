@@ -1,0 +1,60 @@
+"""``strata-pack template prefix``: what a prefix cache must read again, turn by turn."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+
+class ModeChoice(str, Enum):
+    """What a client does with the thinking of old turns."""
+
+    kept = "kept"
+    dropped = "dropped"
+    stripped = "stripped"
+
+
+@face
+def prefix(
+    target: Annotated[
+        str, typer.Argument(metavar="TEMPLATE", help="An id, a file, a .gguf, a model folder, a pack or a hub id.")
+    ],
+    out: Out,
+    session: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A conversation (JSON messages, or a request's body).")
+    ] = None,
+    mode: Annotated[list[ModeChoice] | None, typer.Option(help="Only this mode; may be given again.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Count tokens too: a tokenizer.json or a .gguf file.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the kept thinking breaks the prefix.")] = False,
+) -> None:
+    """Show turn by turn whether a prompt continues the one before, where it breaks, why, and what that costs.
+
+    Three ways to run the same session: thinking kept, dropped by the template, stripped by the client.
+    """
+    from strata_pack.chat.prefix import MODES, check_prefix
+    from strata_pack.chat.prefix_screen import screen
+    from strata_pack.chat.prefix_session import bundled_session, load_session
+    from strata_pack.chat.template import ChatTemplate, normalize_source
+    from strata_pack.errors import CheckFailed
+    from strata_pack.pack.template_source import load_template
+    from strata_pack.pack.token_count import open_tokenizer
+
+    with out.progress() as progress:
+        found = load_template(target, progress)
+    template = ChatTemplate(normalize_source(found.text))
+    conversation = bundled_session() if session is None else load_session(session)
+    modes = [MODES[one.value].name for one in mode] if mode else list(MODES)
+    with open_tokenizer(tokenizer) as tokenize:
+        report = check_prefix(template, conversation, modes, tokenize)
+    out.show(screen(report, found.where))
+    out.result({"template": found.where, **report.to_dict()})
+    broken = [run for run in report.runs if run.mode.name == "kept" and not run.stable]
+    if check and broken:
+        raise CheckFailed("a prompt does not continue the one before, even with the thinking kept", where=found.where)

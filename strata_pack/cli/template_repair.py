@@ -1,0 +1,102 @@
+"""``strata-pack template repair``: somebody's template, with history repair added and proved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.chat.repair import RepairRefused, RepairResult
+
+
+@face
+def repair(
+    target: Annotated[
+        str, typer.Argument(metavar="TEMPLATE", help="A file, a .gguf, a model folder, a pack or a hub id.")
+    ],
+    out: Out,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the repaired template here.")
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Write it over the template file.")] = False,
+    show_diff: Annotated[bool, typer.Option("--diff", help="Show the change.")] = False,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(help="Prove on this engine: jinja2, minijinja, transformers, llama.cpp; may be given again."),
+    ] = None,
+) -> None:
+    """Add history repair to a model's own template, with a proof on generated conversations.
+
+    Conversations without a stranded tool call must render byte for byte as before, and every stranded one must be
+    closed, on every engine; otherwise nothing is written and the first difference is shown.
+    """
+    from strata_pack.chat.repair import RepairRefused, diff, repair_template
+    from strata_pack.chat.repair_engines import proof_engines
+    from strata_pack.chat.template import normalize_source
+    from strata_pack.errors import WrongUse
+    from strata_pack.files import write_atomic
+    from strata_pack.pack.template_source import load_template
+
+    place = Path(target)
+    if in_place and (output is not None or not place.is_file() or place.suffix.lower() in (".gguf", ".json")):
+        raise WrongUse(
+            "--in-place goes with a template file alone",
+            where=target,
+            remedy="use -o FILE, then `strata-pack template install` for a .gguf or a pack",
+        )
+    with out.progress() as progress:
+        source = normalize_source(load_template(target, progress).text)
+    with proof_engines(engine or ()) as engines:
+        try:
+            result = repair_template(source, engines)
+        except RepairRefused as refused:
+            _show_difference(refused, out)
+            raise
+    change = diff(source, result.text)
+    if show_diff:
+        out.line(change.rstrip("\n"))
+    wanted = place if in_place else output
+    if wanted is not None and (result.changed or not in_place):
+        write_atomic(wanted, result.text.encode("utf-8"))
+    _say(target, result, wanted, out)
+    out.result(
+        {"target": target, **result.to_dict(), "written": None if wanted is None else str(wanted), "diff": change}
+    )
+
+
+def _say(target: str, result: RepairResult, written: Path | None, out: Out) -> None:
+    if not result.changed:
+        out.line(f"{target}: not needed, {result.why}")
+    else:
+        out.line(f"{target}: repaired ({result.proof.form} calls), {result.why}")
+    for proof in result.proof.engines:
+        refused = f", {proof.refused} not taken with or without the repair" if proof.refused else ""
+        out.line(
+            f"  proved on {proof.engine} {proof.version}: {proof.unchanged} conversations unchanged, "
+            f"{proof.closed} with a stranded call closed{refused}"
+        )
+    if written is not None:
+        out.line(f"  written to {written}" if result.changed else f"  {written} holds it as it was")
+    elif result.changed:
+        out.line("  nothing is written: give -o FILE, or --in-place")
+
+
+def _show_difference(refused: RepairRefused, out: Out) -> None:
+    """Show where the first conversation that is not as it must be differs."""
+    difference = refused.difference
+    if difference is None:
+        return
+    from rich.text import Text
+
+    from strata_pack.report.diff import differences, shorten, visible
+
+    body = Text()
+    for part in shorten(differences(difference.wanted, difference.got), 60):
+        style = {"equal": "dim", "removed": "red", "added": "green"}[part.kind]
+        body.append(part.text if part.kind == "equal" else visible(part.text), style=style)
+    out.line(f"{difference}; wanted in red, got in green:")
+    out.show(body)

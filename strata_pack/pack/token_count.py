@@ -1,0 +1,41 @@
+"""Counting tokens with whatever tokenizer is at hand: a ``tokenizer.json``, or the vocabulary inside a GGUF."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+
+
+@contextmanager
+def open_tokenizer(path: Path | None) -> Iterator[Callable[[str], Sequence[int]] | None]:
+    """Yield a function from text to token ids, None without a ``path``; special tokens in the text count as such.
+
+    A ``.gguf`` is served by llama.cpp for the while; a ``tokenizer.json`` needs the package ``tokenizers``. Raises
+    ``BadInput`` for a file that is neither, ``EnvironmentFailure`` if what it needs is not there.
+    """
+    if path is None:
+        yield None
+    elif path.suffix.lower() == ".gguf":
+        from strata_pack.llama.server import LlamaServer
+
+        with LlamaServer.start(path, context=256, warmup=False) as server:
+            yield server.tokenize
+    else:
+        yield _from_json(path)
+
+
+def _from_json(path: Path) -> Callable[[str], Sequence[int]]:
+    if not path.is_file():
+        raise BadInput("no such file", where=path)
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        raise EnvironmentFailure("tokenizers is not installed", remedy="pip install tokenizers") from None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:
+        raise BadInput(f"is not a tokenizer ({error})", where=path, remedy="give a tokenizer.json") from error
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
