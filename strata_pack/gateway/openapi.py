@@ -129,7 +129,7 @@ COMPLETION_REQUEST = {
 }
 """``/v1/completions`` is llama-server's; its further fields are passed on unread."""
 
-STREAMED = {"text/event-stream": {"schema": STRING}}
+STREAMED: dict[str, Any] = {"text/event-stream": {}}
 POSTS = (
     ("/v1/chat/completions", "Generate the next message", "ChatRequest", "ChatCompletion", True),
     ("/v1/responses", "Generate a response (not stored)", "ResponsesRequest", "Response", True),

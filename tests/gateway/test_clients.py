@@ -1,0 +1,202 @@
+"""The real clients of the two APIs, and one agent framework, against the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House
+
+ASK: list[Any] = [{"role": "user", "content": "Which jobs run?"}]
+CALL = "Look.\n</think>\n\n<tool_call>\n<function=lookup>\n<parameter=q>\ntea\n</parameter>\n</function>\n</tool_call>"
+ANSWER = "I know.\n</think>\n\nTwo jobs run."
+
+
+@pytest.fixture
+def client(house: House) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture
+def claude(house: House) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=house.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_openai_gets_the_call_that_was_written_inside_the_thinking(client: openai.OpenAI, house: House) -> None:
+    house.says(IMPLICIT)
+    reply = client.chat.completions.create(model="m", messages=ASK, tools=[LIST_JOBS])  # type: ignore[list-item]
+    assert reply.choices[0].finish_reason == "tool_calls"
+    assert reply.choices[0].message.tool_calls is not None
+    assert reply.choices[0].message.tool_calls[0].function.name == "list_jobs"  # type: ignore[union-attr]
+    assert reply.choices[0].message.reasoning_content == "Go.\n\n"  # type: ignore[attr-defined]
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens_details is not None
+
+
+def test_openai_runs_a_tools_loop_to_the_final_answer(client: openai.OpenAI, house: House) -> None:
+    house.says(IMPLICIT)
+    house.says(CALL)
+    house.says(ANSWER)
+    messages: list[Any] = list(ASK)
+    results = {"list_jobs": "[1, 2]", "lookup": "leaves"}
+    for _ in range(5):
+        message = (
+            client.chat.completions.create(model="m", messages=messages, tools=[LIST_JOBS, LOOKUP]).choices[0].message
+        )  # type: ignore[list-item]
+        messages.append(message.model_dump(exclude_none=True))
+        if not message.tool_calls:
+            break
+        for call in message.tool_calls:
+            name = call.function.name  # type: ignore[union-attr]
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": results[name]})
+    assert messages[-1]["content"] == "Two jobs run."
+    assert "</think>\n\n<tool_call>\n<function=list_jobs>" in house.prompt
+    assert "<tool_response>\nleaves\n</tool_response>" in house.prompt
+
+
+def test_openai_streams(client: openai.OpenAI, house: House) -> None:
+    house.says(f"Hm.\n</think>\n\nText.\n{CALL.split('</think>')[1].strip()}")
+    with client.chat.completions.stream(model="m", messages=ASK, tools=[LOOKUP]) as stream:  # type: ignore[list-item]
+        final = stream.get_final_completion()
+    message = final.choices[0].message
+    assert message.content == "Text."
+    assert message.tool_calls is not None
+    assert json.loads(message.tool_calls[0].function.arguments) == {"q": "tea"}
+
+
+def test_openai_streams_usage(client: openai.OpenAI, house: House) -> None:
+    house.says(ANSWER)
+    chunks = list(
+        client.chat.completions.create(model="m", messages=ASK, stream=True, stream_options={"include_usage": True})
+    )
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens > 5
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Two jobs run."
+
+
+def test_openai_async_runs_several_at_once(house: House) -> None:
+    async def main() -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0) as client:
+            replies = await asyncio.gather(*(client.chat.completions.create(model="m", messages=ASK) for _ in range(6)))
+            return [reply.choices[0].message.content for reply in replies]
+
+    for _ in range(6):
+        house.says(ANSWER)
+    assert asyncio.run(main()) == ["Two jobs run."] * 6
+
+
+def test_openai_parses_structured_output(client: openai.OpenAI, house: House) -> None:
+    class Jobs(BaseModel):
+        count: int
+
+    house.says("Hm.\n</think>")
+    house.says('{"count": 2}')
+    reply = client.chat.completions.parse(model="m", messages=ASK, response_format=Jobs)
+    assert reply.choices[0].message.parsed == Jobs(count=2)
+    assert house.replay.bodies[-1]["json_schema"]["properties"]["count"]["type"] == "integer"
+
+
+def test_openai_knows_our_errors(client: openai.OpenAI, house: House) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="m", messages="x")  # type: ignore[arg-type]
+    assert caught.value.param == "messages"
+    house.says("x", error={"code": 503, "message": "Loading model"}, status=503)
+    with pytest.raises(openai.InternalServerError):
+        client.chat.completions.create(model="m", messages=ASK)
+
+
+def test_openai_retries_what_is_worth_it(house: House) -> None:
+    house.says("x", error={"code": 503, "message": "Loading model"}, status=503)
+    house.says(ANSWER)
+    with openai.OpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=1) as client:
+        reply = client.chat.completions.create(model="m", messages=ASK, extra_headers={"x-should": "retry"})
+    assert reply.choices[0].message.content == "Two jobs run."
+
+
+def test_openai_lists_the_model(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["test-model"]
+
+
+def test_openai_responses_whole_and_streamed(client: openai.OpenAI, house: House) -> None:
+    tools: list[Any] = [{"type": "function", **LIST_JOBS["function"], "strict": False}]
+    house.says(IMPLICIT)
+    reply = client.responses.create(model="m", input="Jobs?", tools=tools)
+    assert [item.type for item in reply.output] == ["reasoning", "function_call"]
+    items: list[Any] = [{"role": "user", "content": "Jobs?"}, *(item.model_dump() for item in reply.output)]
+    items.append({"type": "function_call_output", "call_id": reply.output[1].call_id, "output": "[1, 2]"})  # type: ignore[union-attr]
+    house.says(ANSWER)
+    with client.responses.stream(model="m", input=items, tools=tools) as stream:
+        kinds = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == "Two jobs run."
+    assert kinds[0] == "response.created"
+    assert kinds[-1] == "response.completed"
+
+
+def test_anthropic_whole_and_streamed_with_a_tools_loop(claude: anthropic.Anthropic, house: House) -> None:
+    tools: list[Any] = [{"name": "list_jobs", "input_schema": {"type": "object", "properties": {}}}]
+    house.says(IMPLICIT)
+    reply = claude.messages.create(model="m", max_tokens=500, messages=ASK, tools=tools)
+    assert [block.type for block in reply.content] == ["thinking", "tool_use"]
+    assert reply.stop_reason == "tool_use"
+    result = {"type": "tool_result", "tool_use_id": reply.content[1].id, "content": "[1, 2]"}  # type: ignore[union-attr]
+    messages: list[Any] = [
+        *ASK,
+        {"role": "assistant", "content": [block.model_dump() for block in reply.content]},
+        {"role": "user", "content": [result]},
+    ]
+    house.says(ANSWER)
+    with claude.messages.stream(model="m", max_tokens=500, messages=messages, tools=tools) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == "Two jobs run."
+    assert [block.type for block in final.content] == ["thinking", "text"]
+    assert final.usage.output_tokens > 3
+
+
+def test_anthropic_streams_the_input_of_a_tool(claude: anthropic.Anthropic, house: House) -> None:
+    tools: list[Any] = [{"name": "lookup", "input_schema": LOOKUP["function"]["parameters"]}]
+    house.says(CALL)
+    with claude.messages.stream(model="m", max_tokens=500, messages=ASK, tools=tools) as stream:
+        final = stream.get_final_message()
+    assert final.content[-1].input == {"q": "tea"}  # type: ignore[union-attr]
+
+
+def test_anthropic_counts_tokens_and_knows_our_errors(claude: anthropic.Anthropic) -> None:
+    assert claude.messages.count_tokens(model="m", messages=ASK).input_tokens > 20
+    with pytest.raises(anthropic.BadRequestError):
+        claude.messages.create(model="m", max_tokens=0, messages=ASK)
+
+
+def test_a_pydantic_ai_agent_reaches_its_answer_after_an_implicit_end(house: House) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    asked: list[str] = []
+
+    def list_jobs() -> str:
+        """List the jobs."""
+        asked.append("list_jobs")
+        return "[1, 2]"
+
+    async def main() -> str:
+        async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0) as client:
+            model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, tools=[list_jobs])
+            return str((await agent.run("Which jobs run?")).output)
+
+    house.says(IMPLICIT)
+    house.says(ANSWER)
+    assert asyncio.run(main()) == "Two jobs run."
+    assert asked == ["list_jobs"]
+    assert "</think>\n\n<tool_call>\n<function=list_jobs>" in house.prompt
