@@ -8,6 +8,8 @@ library's own default parameters must show up in the right fields.
 from __future__ import annotations
 
 import ctypes
+from collections import deque
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,13 @@ class Batch(ctypes.Structure):
 
 MODEL_DEFAULTS: dict[str, Any] = {"n_gpu_layers": -1, "split_mode": 1, "load_mode": -1, "lazy_mode": 1, "main_gpu": 0}
 MODEL_DEFAULTS |= {"vocab_only": False, "check_tensors": False, "use_extra_bufts": True, "no_alloc": False}
-CONTEXT_DEFAULTS: dict[str, Any] = {"n_ctx": 512, "n_batch": 2048, "n_ubatch": 512, "n_seq_max": 1, "n_outputs_max_per_seq": 1}
+CONTEXT_DEFAULTS: dict[str, Any] = {
+    "n_ctx": 512,
+    "n_batch": 2048,
+    "n_ubatch": 512,
+    "n_seq_max": 1,
+    "n_outputs_max_per_seq": 1,
+}
 CONTEXT_DEFAULTS |= {"n_threads": 4, "n_threads_batch": 4, "rope_scaling_type": -1, "pooling_type": -1}
 CONTEXT_DEFAULTS |= {"attention_type": -1, "flash_attn_type": -1, "yarn_ext_factor": -1.0, "defrag_thold": -1.0}
 CONTEXT_DEFAULTS |= {"type_k": 1, "type_v": 1, "moe_cache_size": 0, "embeddings": False, "offload_kqv": True}
@@ -78,6 +86,7 @@ CONTEXT_DEFAULTS |= {"no_perf": True, "op_offload": True, "swa_full": True, "kv_
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "llama_backend_init": (None, []),
+    "llama_log_set": (None, [_pointer, _pointer]),
     "llama_model_default_params": (ModelParams, []),
     "llama_context_default_params": (ContextParams, []),
     "llama_model_load_from_file": (_pointer, [ctypes.c_char_p, ModelParams]),
@@ -130,16 +139,36 @@ def check_layout(params: ctypes.Structure, defaults: dict[str, Any], path: Path)
         raise EnvironmentFailure(problem, where=path, remedy=f"use the wheel xllamacpp {LAYOUT_OF}")
 
 
+_LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_LOG_ERROR = 4
+_errors: deque[str] = deque(maxlen=5)
+
+
+def _keep_error(level: int, text: bytes, _data: object) -> None:
+    """Keep llama.cpp's last error lines for our own messages; the rest of its log goes nowhere."""
+    if level == _LOG_ERROR:
+        _errors.append(text.decode("utf-8", "replace").strip())
+
+
+_log_callback = _LogCallback(_keep_error)
+
+
+def _why() -> str:
+    return f" ({_errors[0]})" if _errors else ""
+
+
 class Model:
     """A loaded model with one context. Use as a context manager. Not thread-safe."""
 
     def __init__(self, path: Path, *, context: int, threads: int) -> None:
         """Load ``path`` for windows of ``context`` tokens; ``BadInput`` if llama.cpp cannot."""
         self._library = library = load_library()
+        library.llama_log_set(_log_callback, None)
         library.llama_backend_init()
+        _errors.clear()
         self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
         if not self._model:
-            raise BadInput("llama.cpp does not load it", where=path)
+            raise BadInput(f"llama.cpp does not load it{_why()}", where=path)
         params = library.llama_context_default_params()
         params.n_ctx = params.n_batch = params.n_ubatch = context
         params.n_outputs_max_per_seq = 0
@@ -147,7 +176,8 @@ class Model:
         self._context = library.llama_init_from_model(self._model, params)
         if not self._context:
             library.llama_model_free(self._model)
-            raise EnvironmentFailure(f"llama.cpp has no room for a context of {context} tokens", where=path)
+            problem = f"llama.cpp makes no context of {context} tokens{_why()}"
+            raise EnvironmentFailure(problem, where=path, remedy="use a smaller --context")
         vocab = library.llama_model_get_vocab(self._model)
         self.n_vocab: int = library.llama_vocab_n_tokens(vocab)
         self.n_ctx_train: int = library.llama_model_n_ctx_train(self._model)
@@ -164,33 +194,39 @@ class Model:
     def tokenize(self, text: str) -> list[int]:
         """Return the tokens of ``text``, without special tokens added and with none parsed."""
         data = text.encode()
-        tokens = (_i32 * (len(data) + 16))()
-        count = self._library.llama_tokenize(self._vocab, data, len(data), tokens, len(tokens), False, False)
-        if count < 0:
-            raise EnvironmentFailure(f"llama.cpp does not tokenize the text (status {count})")
+        room = len(data) + 16
+        while True:
+            tokens = (_i32 * room)()
+            count = self._library.llama_tokenize(self._vocab, data, len(data), tokens, room, False, False)
+            if count >= 0:
+                break
+            room = -count
         return list(tokens[:count])
 
-    def logits(self, tokens: list[int], first: int) -> npt.NDArray[np.float32]:
-        """Return the logits at the positions from ``first`` on: (``len(tokens) - first``, ``n_vocab``).
+    def rows(self, tokens: list[int], first: int, end: int) -> Iterator[npt.NDArray[np.float32]]:
+        """Evaluate ``tokens`` as a fresh sequence and yield the logits (``n_vocab``) at positions ``first`` to ``end``.
 
-        Every call is a fresh sequence. The array is a copy.
+        A row is llama.cpp's own memory, valid until the next evaluation.
         """
         count = len(tokens)
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
-        one = (_i32 * 1)(0)
+        sequence = (_i32 * 1)(0)
         arrays = (
             (_i32 * count)(*tokens),
             (_i32 * count)(*range(count)),
             (_i32 * count)(*[1] * count),
-            (_pointer * count)(*[ctypes.addressof(one)] * count),
-            (ctypes.c_int8 * count)(*(int(position >= first) for position in range(count))),
+            (_pointer * count)(*[ctypes.addressof(sequence)] * count),
+            (ctypes.c_int8 * count)(*(int(first <= position < end) for position in range(count))),
         )
         token, pos, n_seq_id, seq_id, wanted = (ctypes.addressof(array) for array in arrays)
         code = self._library.llama_decode(self._context, Batch(count, token, None, pos, n_seq_id, seq_id, wanted))
         if code:
-            raise EnvironmentFailure(f"llama.cpp could not evaluate {count} tokens (status {code})")
-        rows = np.empty((count - first, self.n_vocab), np.float32)
-        for row, position in zip(rows, range(first, count), strict=True):
+            raise EnvironmentFailure(f"llama.cpp could not evaluate {count} tokens (status {code}){_why()}")
+        kind = ctypes.POINTER(ctypes.c_float)
+        for position in range(first, end):
             address = self._library.llama_get_logits_ith(self._context, position)
-            ctypes.memmove(row.ctypes.data, address, row.nbytes)
-        return rows
+            yield np.ctypeslib.as_array(ctypes.cast(address, kind), (self.n_vocab,))
+
+    def logits(self, tokens: list[int], first: int) -> npt.NDArray[np.float32]:
+        """Return a copy of the logits at the positions from ``first`` on: (``len(tokens) - first``, ``n_vocab``)."""
+        return np.stack([row.copy() for row in self.rows(tokens, first, len(tokens))])

@@ -142,6 +142,7 @@ def install(
         model = plan_model(target, chosen.text)
         steps, places = _all_steps(target, chosen, suite, report, model, progress)
         before, after = _identity(target.text), _identity(chosen.text)
+        plan = describe(model, target)
         if steps and not dry_run:
             carry_out(target.root, target.state_dir, Journal(before, after, tuple(steps)), progress)
     return InstallResult(
@@ -151,7 +152,7 @@ def install(
         dry_run=dry_run,
         before=before,
         after=after | {"id": chosen.entry["id"], "origin": chosen.entry["origin"]},
-        plan=describe(model, target),
+        plan=plan,
         golden=None if report is None else _golden_counts(report),
         copies=places,
         notes=_notes(target, model, suite, recovered),

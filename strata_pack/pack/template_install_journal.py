@@ -35,7 +35,8 @@ LIMIT = 512 << 20
 """Bytes of a journal, packed or not; the largest headers are some 20 MB."""
 
 _MAGIC = b"strata-pack journal 1\n"
-_STAGED = "{}.template-new"
+STAGED = "{}.template-new"
+"""The name of a copy that is being made of a file, beside it."""
 
 
 class Step(Protocol):
@@ -226,7 +227,7 @@ class Rewrite:
     def staged(self, root: Path) -> Path:
         """Return where the copy is made before it takes the file's place."""
         path = member(root, self.path)
-        return path.with_name(_STAGED.format(path.name))
+        return path.with_name(STAGED.format(path.name))
 
     def pending(self, root: Path) -> bool:
         path = member(root, self.path)
@@ -297,8 +298,15 @@ class Journal:
 
     def apply(self, root: Path) -> None:
         """Carry out all steps that are not carried out yet."""
-        for step in self.steps:
-            step.apply(root)
+        for index, step in enumerate(self.steps):
+            if not self._overtaken(root, index):
+                step.apply(root)
+
+    def _overtaken(self, root: Path, index: int) -> bool:
+        """Whether a later step has already moved the file of this one away, so that this one is long done."""
+        path = self.steps[index].target
+        later = (step for step in self.steps[index + 1 :] if isinstance(step, Move) and step.old == path)
+        return any(not move.pending(root) for move in later)
 
     def check_pending(self, root: Path) -> None:
         """Raise ``BadInput`` unless every file is as it was before the first step."""

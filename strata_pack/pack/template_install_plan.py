@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,5 +259,4 @@ def describe(model: ModelPlan, target: Target) -> dict[str, Any]:
         "removed_keys": list(model.removed_keys),
         "shares_extents": model.method == "copy" and can_share(target.files[0]),
         "free_bytes": free_bytes(target.root),
-        "hard_links": os.stat(target.files[0]).st_nlink,
     }

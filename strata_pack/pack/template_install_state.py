@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from pathlib import Path
 
 from strata_pack.errors import BadInput
 from strata_pack.files import fsync_dir, write_atomic
-from strata_pack.pack.template_install_journal import BACKUP, JOURNAL, UNDO, Journal, read_journal
+from strata_pack.pack.layout import GOLDEN, MODEL_DIR, TOKENIZER_DIR
+from strata_pack.pack.template_install_journal import BACKUP, JOURNAL, STAGED, UNDO, Journal, read_journal
 from strata_pack.pack.template_install_target import locked_folder, state_folder
 from strata_pack.progress import Progress
 from strata_pack.weights.gguf_file import shard_paths
@@ -28,20 +30,36 @@ def recover(path: Path) -> str | None:
     with contextlib.suppress(BadInput):
         path = path if path.is_dir() else shard_paths(path)[0]
     root, state_dir = state_folder(path)
-    if not any((state_dir / name).is_file() for name in (JOURNAL, UNDO)):
+    if not any((state_dir / name).is_file() for name in (JOURNAL, UNDO)) and not _leftovers(path, state_dir):
         return None
+    done = None
     with locked_folder(root):
         if (state_dir / JOURNAL).is_file():
             journal = read_allowed(state_dir / JOURNAL, path)
             journal.apply(root)
             _keep_backup(state_dir)
-            return f"finished an interrupted installation of the template {journal.after['sha256'][:12]}"
-        if (state_dir / UNDO).is_file():
+            done = f"finished an interrupted installation of the template {str(journal.after['sha256'])[:12]}"
+        elif (state_dir / UNDO).is_file():
             journal = read_allowed(state_dir / UNDO, path).inverted()
             journal.apply(root)
             _finish_undo(state_dir)
-            return f"finished an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
-    return None
+            done = f"finished an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
+        for leftover in _leftovers(path, state_dir):
+            leftover.unlink(missing_ok=True)
+        _tidy(state_dir)
+    return done
+
+
+def _leftovers(path: Path, state_dir: Path) -> list[Path]:
+    """Return the temporary files that a killed installation of ``path`` has left."""
+    if path.is_dir():
+        folders = (path, path / MODEL_DIR, path / TOKENIZER_DIR, (path / GOLDEN).parent)
+        found = [file for folder in folders for file in folder.glob(".*.tmp")]
+        found += (path / MODEL_DIR).glob(STAGED.format("*") + "*")
+    else:
+        name = glob.escape(path.name)
+        found = [*path.parent.glob(f".{name}.*.tmp"), *path.parent.glob(STAGED.format(name) + "*")]
+    return [*found, *state_dir.glob(".*.tmp")]
 
 
 def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress) -> None:

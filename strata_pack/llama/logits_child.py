@@ -1,0 +1,64 @@
+"""The process that evaluates a text: ``python -m strata_pack.llama.logits_child`` with settings as JSON on stdin.
+
+On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``), then the logits of every scored
+position, window after window, as raw float32 rows of ``n_vocab``. Or one JSON line with ``error``. A crash of native
+code stays in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from strata_pack.errors import BadInput, StrataError
+from strata_pack.llama.keeper import die_with_parent
+from strata_pack.llama.logits_native import Model
+
+MIN_TOKENS = 32
+"""A shorter text says nothing."""
+
+
+def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | None) -> list[list[int]]:
+    """Return the windows of ``context`` tokens, one behind the other, each beginning with ``bos`` if there is one.
+
+    What is left at the end is dropped. This and the scoring of the second half of each is what ``llama-perplexity``
+    does, so that its figures and ours can be compared.
+    """
+    windows = [tokens[at : at + context] for at in range(0, len(tokens) - context + 1, context)][:limit]
+    return windows if bos is None else [[bos, *window[1:]] for window in windows]
+
+
+def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
+    """Write the header and the rows to ``out``."""
+    path = Path(settings["model"])
+    with Model(path, context=settings["context"], threads=settings["threads"]) as model:
+        tokens = model.tokenize(settings["text"])
+        if len(tokens) < MIN_TOKENS:
+            raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
+        context = min(settings["context"], len(tokens))
+        windows = cut_windows(tokens, context, settings["limit"], model.bos)
+        first = context // 2
+        header = {"n_vocab": model.n_vocab, "windows": windows, "first": first, "n_ctx_train": model.n_ctx_train}
+        out.write(json.dumps(header).encode() + b"\n")
+        for window in windows:
+            out.writelines(row.data for row in model.rows(window, first, context - 1))
+            out.flush()
+
+
+def main() -> None:
+    """Evaluate what stdin says; native code that prints to stdout is sent to stderr."""
+    die_with_parent()
+    with os.fdopen(os.dup(1), "wb", buffering=0) as out:
+        os.dup2(2, 1)
+        try:
+            evaluate(json.load(sys.stdin), out)
+        except StrataError as error:
+            kind = "input" if isinstance(error, BadInput) else "environment"
+            out.write(json.dumps({"error": str(error), "kind": kind}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
