@@ -1,0 +1,84 @@
+"""From a stored float type to an output type, row by row, with the roundings of llama.cpp's converter.
+
+BF16 travels as its sixteen bits and never through a wider type than float32. NaNs come out quiet, as ggml makes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGMLQuantizationType
+
+Transform = Literal["none", "plus_one", "minus_exp"]
+"""What a model class does to values: ``plus_one`` for norms stored around 0, ``minus_exp`` for a stored logarithm."""
+
+Array = npt.NDArray[Any]
+
+F32, F16, BF16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16
+OUT_SIZE = {F32: 4, F16: 2, BF16: 2}
+_SAME = {("F32", F32), ("F16", F16)}
+
+
+def is_copy(dtype: str, target: GGMLQuantizationType) -> bool:
+    """Say whether the stored bytes are the output's bytes."""
+    return (dtype, target) in _SAME
+
+
+def cast_into(stored: Array, dtype: str, target: GGMLQuantizationType, transform: Transform, out: Array) -> None:
+    """Convert ``stored`` (as ``safetensors.FLOATS`` types it) into ``out``, the output's bytes (uint8, contiguous)."""
+    if dtype == "BF16" and target is BF16 and transform == "none":
+        bits = out.view("<u2")
+        bits[:] = stored.reshape(-1)
+        _quiet(bits, 0x7F80, 0x0040)
+        return
+    if dtype == "BF16" and target is F32 and transform == "none":
+        _widen(stored, out.view("<u4"))
+        return
+    values = _transformed(_as_float(stored, dtype), transform)
+    if target is BF16:
+        _narrow(values, out.view("<u2"))
+    else:
+        with np.errstate(over="ignore"):
+            out.view("<f4" if target is F32 else "<f2")[:] = values.reshape(-1)
+
+
+def _as_float(stored: Array, dtype: str) -> Array:
+    """Return float32 for BF16 and F32; F16 stays, since its arithmetic rounds to F16."""
+    if dtype != "BF16":
+        return stored
+    wide = np.empty(stored.size, dtype="<u4")
+    _widen(stored, wide)
+    return wide.view("<f4").reshape(stored.shape)
+
+
+def _transformed(values: Array, transform: Transform) -> Array:
+    if transform == "plus_one":
+        shifted: Array = values + values.dtype.type(1)
+        return shifted
+    if transform == "minus_exp":
+        # Correctly rounded. The converter's own result differs in the last bit of a few values, and does so from
+        # machine to machine: PyTorch takes e^x from MKL, SLEEF or the compiler's library, whichever it was built with.
+        return -np.exp(values.astype(np.float64)).astype(np.float32).astype(values.dtype)
+    return values
+
+
+def _widen(stored: Array, out: Array) -> None:
+    np.left_shift(stored.reshape(-1), 16, out=out, dtype=np.uint32)
+
+
+def _narrow(values: Array, out: Array) -> None:
+    bits = np.ascontiguousarray(values, dtype="<f4").reshape(-1).view("<u4").copy()
+    _quiet(bits, 0x7F800000, 0x00400000, 0xFFFF0000)
+    bits += 0x7FFF + ((bits >> 16) & 1)
+    np.right_shift(bits, 16, out=bits)
+    out[:] = bits
+
+
+def _quiet(bits: Array, infinity: int, quiet: int, keep: int | None = None) -> None:
+    """Set the quiet bit of NaNs (and clear what rounding must not carry)."""
+    magnitude = bits & bits.dtype.type(infinity | (infinity & -infinity) - 1)
+    nan = magnitude > infinity
+    if nan.any():
+        bits[nan] = (bits[nan] & bits.dtype.type(keep if keep is not None else ~0 & 0xFFFF)) | bits.dtype.type(quiet)

@@ -1,0 +1,114 @@
+"""config.json as llama.cpp's converter sees it: the file's own values over the defaults of the model class.
+
+The converter asks transformers for the configuration, which fills in what the file leaves out and gathers everything
+about rotary positions under ``rope_parameters``. The same is done here from a table, for the supported classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
+
+CONFIG_LIMIT = 16 << 20
+
+_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
+_ENCODINGS = {"fp8": "FP8", "awq": "AWQ", "gptq": "GPTQ"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The text model's configuration: ``values`` by key, ``where`` names the file in sentences."""
+
+    values: Mapping[str, Any]
+    rope: Mapping[str, Any]
+    where: Path
+
+    def get(self, *keys: str) -> Any:
+        """Return the value of the first key that is there, None without any (or when it is null)."""
+        return next((self.values[key] for key in keys if key in self.values), None)
+
+    def integer(self, *keys: str) -> int:
+        """Return a positive integer; ``BadInput`` when it is missing or something else."""
+        value = self.get(*keys)
+        if type(value) is not int or not 0 < value < 1 << 32:
+            raise BadInput(f"{keys[0]} is {value!r}, no positive integer", where=self.where)
+        return value
+
+    @property
+    def layers(self) -> int:
+        return self.integer("num_hidden_layers")
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of one attention head."""
+        if self.get("head_dim") is not None:
+            return self.integer("head_dim")
+        return self.integer("hidden_size") // self.integer("num_attention_heads")
+
+
+def read_json_object(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
+    """Return the JSON object in ``path``; ``BadInput`` if it is missing, over ``limit`` bytes, or something else."""
+    try:
+        value = json.loads(read_bytes(path, limit))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=path) from None
+    if not isinstance(value, dict):
+        raise BadInput("is not a JSON object", where=path)
+    return value
+
+
+def architecture_name(raw: Mapping[str, Any], where: Path) -> str:
+    """Return the class name that ``architectures`` gives for the text model."""
+    text = raw.get("text_config")
+    names = (text.get("architectures") if isinstance(text, dict) else None) or raw.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise BadInput("names no architecture", where=where, remedy="give the folder of a Hugging Face checkpoint")
+    return names[0]
+
+
+def refuse_quantized(raw: Mapping[str, Any], where: Path) -> None:
+    """Refuse a checkpoint whose weights are quantized already, by the name of the method."""
+    text = raw.get("text_config")
+    nested = text.get("quantization_config") if isinstance(text, dict) else None
+    found = raw.get("quantization_config") or raw.get("compression_config") or nested
+    if not found:
+        return
+    method = found.get("quant_method") if isinstance(found, dict) else None
+    name = _ENCODINGS.get(str(method), str(method or "an unnamed method"))
+    raise BadInput(
+        f"the weights are quantized already ({name})", where=where, remedy="convert the original BF16 checkpoint"
+    )
+
+
+def effective(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> Config:
+    """Return the text model's configuration, completed as transformers would."""
+    text = raw.get("text_config")
+    merged = {**defaults, **_without_null(raw)}
+    if isinstance(text, dict):
+        merged |= _without_null(text)
+    rope = merged.get("rope_parameters") or merged.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise BadInput(f"rope_parameters is {rope!r}, no object", where=where)
+    rope = dict(rope)
+    for key in _ROPE_KEYS:
+        if key in merged:
+            rope.setdefault(key, merged[key])
+    rope.setdefault("rope_type", rope.get("type", "default"))
+    merged.setdefault("num_key_value_heads", merged.get("num_attention_heads"))
+    return Config(merged, rope, where)
+
+
+def _without_null(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def require(config: Config, keys: Iterable[str]) -> None:
+    """Refuse a configuration that lacks one of ``keys`` or has no positive integer there."""
+    for key in keys:
+        config.integer(key)

@@ -1,0 +1,205 @@
+"""Safetensors files and checkpoints of several of them: headers that are checked, bodies that are read by rows.
+
+Nothing in a header is believed before it was held against the size of the file: offsets lie inside, do not overlap, and
+fit shape and type. Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON, the bodies).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import read_bytes
+
+INDEX_NAME = "model.safetensors.index.json"
+MAX_HEADER = 100_000_000
+"""Bytes; the limit of the format's own library."""
+_INDEX_LIMIT = 256 << 20
+
+FLOATS: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+"""The types that weights may have, and how numpy holds them: BF16 as its bits, numpy has no such type."""
+
+_SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I64": 8, "I32": 4, "I16": 2,
+    "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """One tensor of a checkpoint: ``shape`` as PyTorch counts it (the last dimension lies together)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: Path
+    start: int
+    """Bytes from the start of the file."""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def row_length(self) -> int:
+        """Elements of the last dimension (1 for a scalar)."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return _SIZES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.itemsize
+
+
+class Checkpoint:
+    """All tensors of a folder, in the order of its shards and by name within each. Use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read and check all headers; ``BadInput`` when a shard is damaged or the index says something else."""
+        self.folder = folder
+        self.tensors: dict[str, StoredTensor] = {}
+        self._descriptors: dict[Path, int] = {}
+        index = _read_index(folder)
+        names = sorted(set(index.values())) if index is not None else _single(folder)
+        for name in names:
+            path = folder / name
+            for tensor in read_header(path):
+                if tensor.name in self.tensors:
+                    other = self.tensors[tensor.name].file.name
+                    raise BadInput(f"the tensor {tensor.name} is in {other} too", where=path)
+                if index is not None and index.get(tensor.name) != name:
+                    stated = index.get(tensor.name)
+                    said = f"lies in {stated}" if stated else "does not exist"
+                    raise BadInput(f"holds {tensor.name}, which {said} by {INDEX_NAME}", where=path)
+                self.tensors[tensor.name] = tensor
+        for name, file in (index or {}).items():
+            if name not in self.tensors:
+                raise BadInput(
+                    f"lacks {name}, which {INDEX_NAME} says it holds", where=folder / file, remedy="fetch it again"
+                )
+        self.files: tuple[Path, ...] = tuple(folder / name for name in names)
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def read_into(self, tensor: StoredTensor, offset: int, out: npt.NDArray[Any]) -> None:
+        """Fill ``out`` (contiguous) with the bytes of ``tensor`` from byte ``offset`` on. Safe from several threads."""
+        descriptor = self._descriptors.get(tensor.file)
+        if descriptor is None:
+            descriptor = self._open(tensor.file)
+        wanted, at = memoryview(out).cast("B"), tensor.start + offset
+        while wanted:
+            try:
+                got = os.preadv(descriptor, [wanted], at)
+            except OSError as error:
+                raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=tensor.file) from error
+            if not got:
+                raise BadInput(f"the file became shorter while {tensor.name} was read", where=tensor.file)
+            wanted, at = wanted[got:], at + got
+
+    def _open(self, path: Path) -> int:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # Two threads may get here together; the loser's descriptor must not leak.
+        kept = self._descriptors.setdefault(path, descriptor)
+        if kept != descriptor:
+            os.close(descriptor)
+        return kept
+
+
+def read_header(path: Path) -> list[StoredTensor]:
+    """Return the tensors of one file, by name; ``BadInput`` says what is wrong with it."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(length) if size >= 8 and length <= min(MAX_HEADER, size - 8) else b""
+    except FileNotFoundError:
+        raise BadInput("no such file", where=path, remedy="fetch it") from None
+    except OSError as error:
+        raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=path) from error
+    if size < 8 or length > size - 8:
+        raise BadInput(f"is truncated: {size} bytes do not hold its header", where=path, remedy="fetch it again")
+    if length > MAX_HEADER:
+        raise BadInput(f"its header is {length} bytes long and at most {MAX_HEADER} are allowed", where=path)
+    try:
+        header = json.loads(text)
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        tensors = [_tensor(name, entry, path, 8 + length) for name, entry in sorted(entries.items())]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(f"its header is malformed ({error})", where=path, remedy="fetch it again") from error
+    _check_layout(tensors, path, 8 + length, size)
+    return tensors
+
+
+def _tensor(name: str, entry: Any, path: Path, base: int) -> StoredTensor:
+    dtype, shape = entry["dtype"], tuple(entry["shape"])
+    begin, end = entry["data_offsets"]
+    if not name or not name.isprintable() or len(name) > 1024:
+        raise ValueError(f"a tensor has the name {name[:80]!r}")
+    if dtype not in _SIZES:
+        raise ValueError(f"{name} has the unknown type {dtype!r}")
+    if len(shape) > 8 or any(type(n) is not int or not 0 <= n < 1 << 48 for n in shape):
+        raise ValueError(f"{name} has the impossible shape {list(shape)[:9]}")
+    if type(begin) is not int or type(end) is not int or end - begin != math.prod(shape) * _SIZES[dtype] or begin < 0:
+        raise ValueError(f"{name} has the offsets {begin} to {end}, which do not fit {dtype} {list(shape)}")
+    return StoredTensor(name, dtype, shape, path, base + begin)
+
+
+def _check_layout(tensors: list[StoredTensor], path: Path, base: int, size: int) -> None:
+    end, previous = base, ""
+    for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
+        if tensor.start < end:
+            raise BadInput(f"the tensors {previous} and {tensor.name} overlap", where=path, remedy="fetch it again")
+        end, previous = tensor.start + tensor.nbytes, tensor.name
+    if end > size:
+        raise BadInput(
+            f"is truncated: {previous} ends at byte {end} and the file at {size}", where=path, remedy="fetch it again"
+        )
+
+
+def _read_index(folder: Path) -> dict[str, str] | None:
+    path = folder / INDEX_NAME
+    if not path.exists():
+        return None
+    try:
+        weight_map = json.loads(read_bytes(path, _INDEX_LIMIT))["weight_map"]
+        for name, file in weight_map.items():
+            if not isinstance(name, str) or not isinstance(file, str):
+                raise TypeError(f"{name!r} has no file")
+            if Path(file).name != file or not file.endswith(".safetensors"):
+                raise ValueError(f"{file!r} is no file beside it")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(f"is malformed ({error})", where=path, remedy="fetch it again") from error
+    if not weight_map:
+        raise BadInput("lists no tensor", where=path)
+    return dict(weight_map)
+
+
+def _single(folder: Path) -> list[str]:
+    names = sorted(path.name for path in folder.glob("model*.safetensors"))
+    if names == ["model.safetensors"]:
+        return names
+    if names:
+        raise BadInput(f"has {len(names)} shards and no {INDEX_NAME}", where=folder, remedy="fetch it")
+    raise BadInput("has no model.safetensors", where=folder, remedy="give the folder of a safetensors checkpoint")
