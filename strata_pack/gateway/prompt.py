@@ -18,6 +18,7 @@ LARGE = 256 << 10
 """Characters of messages from which rendering leaves the event loop to a thread."""
 
 MAX_COUNTED_PIECES = 64
+SYSTEM_ROLES = ("system", "developer")
 THINK_CLOSE = "\n</think>\n\n"
 
 
@@ -39,8 +40,22 @@ class Prompt:
         return Prompt(self.text + "".join(pieces), joined)
 
 
+def without_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ``messages`` with every system message after the leading ones as a user's."""
+    roles = [message.get("role") in SYSTEM_ROLES for message in messages]
+    leading = roles.index(False) if False in roles else len(roles)
+    return [
+        {**message, "role": "user"} if late and number >= leading else message
+        for number, (message, late) in enumerate(zip(messages, roles, strict=True))
+    ]
+
+
 class Prompts:
-    """Makes prompts with one template for one server. ``adds_bos``: the server's tokenizer adds the BOS by itself."""
+    """Makes prompts with one template for one server.
+
+    ``call_format`` is the parser's: how the model writes its calls. ``adds_bos``: the server's tokenizer adds the BOS
+    by itself, so one at the start of a rendered prompt is taken off.
+    """
 
     def __init__(
         self,
@@ -48,12 +63,14 @@ class Prompts:
         control: ControlTokens,
         upstream: Upstream,
         *,
+        call_format: str = "auto",
         bos: str = "",
         adds_bos: bool = False,
     ) -> None:
         self.template = template
         self.control = control
         self._upstream = upstream
+        self._form: Literal["xml", "json"] = "json" if call_format == "json" else "xml"
         self._bos = bos if adds_bos else ""
 
     async def build(self, turn: Turn) -> Prompt:
@@ -65,35 +82,51 @@ class Prompts:
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, in this thread."""
-        messages = normalize_messages(turn.messages, continues=turn.continues)
-        tools = turn.callable_tools
+        messages = normalize_messages(turn.messages, continues=turn.continues, form=self._form)
         try:
-            mark = choose_mark(json.dumps([messages, tools, turn.variables], ensure_ascii=False), self.template.source)
+            mark = choose_mark(
+                json.dumps([messages, turn.callable_tools, turn.variables], ensure_ascii=False), self.template.source
+            )
         except ValueError as error:
             raise bad_request(f"messages: {error}", "messages") from None
-        variables = dict(turn.variables)
-        if turn.continues:
-            variables["continue_final_message"] = True
         try:
-            text = self.template.render(
-                self.control.mark_all(messages, mark),
-                self.control.mark_all(tools, mark) if tools else None,
-                add_generation_prompt=not turn.continues,
-                **self.control.mark_all(variables, mark),
-            )
+            text = self._rendered(turn, messages, mark)
         except TemplateRefused as error:
             message = error.message.replace(mark, "")
             raise bad_request(f"the chat template refuses the conversation: {message}", "messages") from None
         except TemplateError as error:
-            raise bad_request(
-                f"the conversation cannot be rendered: {str(error).replace(mark, '')}", "messages"
-            ) from None
+            message = str(error).replace(mark, "")
+            raise bad_request(f"the conversation cannot be rendered: {message}", "messages") from None
         # A template that prints JSON in ASCII escapes the mark.
         text = text.replace(f"\\u{ord(mark):04x}", mark)
         if self._bos and text.startswith(self._bos):
             text = text[len(self._bos) :]
         pieces = tuple(text.split(mark))
         return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
+
+    def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
+        """Return the marked prompt; system messages that the template refuses where they stand become user's turns."""
+        variables = dict(turn.variables)
+        if turn.continues:
+            variables["continue_final_message"] = True
+        tools = turn.callable_tools
+        marked = self.control.mark_all(messages, mark)
+
+        def render(conversation: list[dict[str, Any]]) -> str:
+            return self.template.render(
+                conversation,
+                self.control.mark_all(tools, mark) if tools else None,
+                add_generation_prompt=not turn.continues,
+                **self.control.mark_all(variables, mark),
+            )
+
+        try:
+            return render(marked)
+        except TemplateRefused:
+            folded = without_late_system(marked)
+            if folded == marked:
+                raise
+            return render(folded)
 
     def extend(self, prompt: Prompt, generated: str, close: str) -> Prompt:
         """Return ``prompt`` with what the model has generated and with ``close`` behind it."""

@@ -115,7 +115,9 @@ def make_gateway(
         control = _control_tokens(chosen.source, client, model_file or Path(props.model_path))
         adds_bos = bool(props.bos_token) and client.tokenize("", add_special=True) == client.tokenize(props.bos_token)
     compiled = ChatTemplate(chosen.source, bos_token=props.bos_token, eos_token=props.eos_token)
-    prompts = Prompts(compiled, control, upstream, bos=props.bos_token, adds_bos=adds_bos)
+    prompts = Prompts(
+        compiled, control, upstream, call_format=chosen.call_format, bos=props.bos_token, adds_bos=adds_bos
+    )
     served = settings.served
     alias, kind = str(props.raw.get("model_alias") or props.model_path), str(props.raw.get("model_ftype") or "")
     served = replace(

@@ -1,0 +1,143 @@
+"""The live page in a real headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.conftest import IMPLICIT, LIST_JOBS, SETTINGS, House
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--window-size=1200,1100",
+)
+WAIT = 20.0
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (binary and driver):
+        pytest.skip("no Chromium: install the Debian packages chromium and chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture(scope="module")
+def open_house() -> Iterator[House]:
+    with House() as house:
+        house.chat(IMPLICIT.replace("Go.", "<b>Go</b> & see."), tools=[LIST_JOBS])
+        house.chat("Hm.\n</think>\n\nHello")
+        yield house
+
+
+@pytest.fixture(scope="module")
+def locked_house() -> Iterator[House]:
+    with House(replace(SETTINGS, api_keys=("right",))) as house:
+        yield house
+
+
+def text_of(browser: Any, selector: str) -> str:
+    return str(browser.find_element("css selector", selector).text)
+
+
+def wait_for(browser: Any, script: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, WAIT, 0.05).until(lambda driver: driver.execute_script(f"return {script}"))
+
+
+@pytest.fixture
+def page(browser: Any, open_house: House) -> Any:
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(open_house.url)
+    wait_for(browser, "!document.getElementById('main').hidden")
+    return browser
+
+
+def test_it_shows_model_template_counters_and_requests(page: Any) -> None:
+    assert text_of(page, "#model") == "test-model"
+    assert text_of(page, "#state") == "ready"
+    assert "qwen3.8-flash-next" in text_of(page, "#facts")
+    cards = text_of(page, "#totals")
+    assert "implicit ends\n1" in cards
+    assert "requests\n2" in cards
+    rows = page.find_elements("css selector", "#requests tr")
+    assert len(rows) == 2
+    assert "ok" in rows[0].text
+
+
+def test_the_text_before_an_implicit_end_is_shown_as_text(page: Any) -> None:
+    page.find_element("css selector", "#ends summary").click()
+    assert text_of(page, "#ends pre") == "<b>Go</b> & see."
+
+
+def test_the_console_is_silent_and_nothing_is_asked_elsewhere(page: Any, open_house: House) -> None:
+    assert page.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
+    asked = {url for url in asked if not url.startswith("data:")}
+    assert asked == {f"{open_house.url}/", f"{open_house.url}/v1/live"}
+
+
+def test_a_running_request_appears_by_itself(page: Any, open_house: House) -> None:
+    open_house.says(["word "] * 400, delay=0.02)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx.stream("POST", open_house.url + "/v1/chat/completions", json=body) as answer:
+        lines = answer.iter_lines()
+        next(lines)
+        wait_for(page, "document.getElementById('requests').textContent.includes('running')")
+
+
+def test_an_upstream_that_dies_is_seen(browser: Any) -> None:
+    with House() as house:
+        browser.get(house.url)
+        wait_for(browser, "document.getElementById('state').textContent === 'ready'")
+        house.call(house.replay.stop())
+        wait_for(browser, "document.getElementById('state').textContent === 'llama.cpp is away'")
+    wait_for(browser, "document.getElementById('state').textContent === 'gateway is away'")
+
+
+def test_with_keys_nothing_is_shown_before_the_right_one(browser: Any, locked_house: House) -> None:
+    browser.get(locked_house.url)
+    wait_for(browser, "!document.getElementById('login').hidden")
+    assert browser.find_element("id", "main").is_displayed() is False
+    assert "test-model" not in browser.page_source
+    field = browser.find_element("id", "key")
+    field.send_keys("wrong")
+    field.submit()
+    wait_for(browser, "document.getElementById('state').textContent === 'key needed'")
+    field.clear()
+    field.send_keys("right")
+    field.submit()
+    wait_for(browser, "!document.getElementById('main').hidden")
+    assert text_of(browser, "#model") == "test-model"
+
+
+def test_its_policy_runs_no_other_script(page: Any) -> None:
+    page.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.injected = 1'; document.body.append(s)"
+    )
+    assert page.execute_script("return window.injected") is None
