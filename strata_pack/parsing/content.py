@@ -18,7 +18,7 @@ class ContentText:
     Where text stands on both sides of a call, one ``\\n`` joins the two if at least one newline stood there.
     """
 
-    __slots__ = ("_emit", "_has_text", "_joint", "_newlines")
+    __slots__ = ("_emit", "_has_text", "_joint", "_newlines", "holds")
 
     def __init__(self, emit: Callable[[str], None]) -> None:
         self._emit = emit
@@ -26,16 +26,13 @@ class ContentText:
         self._newlines = HeldText()
         self._joint: bool | None = None
         """Behind a call and before any text: whether a newline stood there. Elsewhere None."""
-
-    @property
-    def holds(self) -> bool:
+        self.holds = False
         """Whether newlines wait for what follows them."""
-        return self._newlines.size > 0
 
     @property
     def flows(self) -> bool:
         """Whether text without newlines would be passed on as it is."""
-        return self._has_text and self._joint is None and not self._newlines.size
+        return self._has_text and self._joint is None and not self.holds
 
     def text(self, text: str) -> None:
         """Take the next piece of the answer."""
@@ -51,17 +48,21 @@ class ContentText:
         newlines = text[len(body) :]
         if body:
             self._has_text = True
-            if self._newlines.size:
-                body = self._newlines.text() + body
-                self._newlines.clear()
-            self._emit(body)
+            self._emit(self._take_newlines() + body if self.holds else body)
         if newlines:
             self._newlines.write(newlines)
+            self.holds = True
+
+    def _take_newlines(self) -> str:
+        text = self._newlines.text()
+        self._newlines.clear()
+        self.holds = False
+        return text
 
     def call(self) -> None:
         """A call stands here."""
-        self._joint = bool(self._joint) or self._newlines.size > 0
-        self._newlines.clear()
+        self._joint = bool(self._joint) or self.holds
+        self._take_newlines()
 
     def dropped_newline(self) -> None:
         """A newline behind a call was dropped elsewhere."""
@@ -70,9 +71,8 @@ class ContentText:
 
     def finish(self) -> None:
         """End the answer."""
-        if self._newlines.size:
-            self._emit(self._newlines.text())
-            self._newlines.clear()
+        if self.holds:
+            self._emit(self._take_newlines())
 
 
 class SpanLookout:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from json.encoder import encode_basestring
 from typing import Any, Literal, NamedTuple
 
 EventKind = Literal["reasoning", "content", "tool_start", "tool_args", "tool_call"]
@@ -45,6 +46,10 @@ class Event(NamedTuple):
     kind: EventKind
     text: str = ""
     call: ToolCall | None = None
+
+
+new_event = tuple.__new__
+"""``new_event(Event, (kind, text, call))`` makes an event in half the time: for what happens at every delta."""
 
 
 @dataclass(slots=True)
@@ -90,4 +95,4 @@ def json_text(value: Any) -> str:
 
 def json_string_body(text: str) -> str:
     """Return ``text`` escaped as the inside of a JSON string; pieces of a string may be escaped one by one."""
-    return json_text(text)[1:-1]
+    return (encode_basestring(text) if text.isascii() else json_text(text))[1:-1]

@@ -9,7 +9,6 @@ after them would not count.
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
 from typing import NamedTuple
 
 MAX_CONTAINERS = 32
@@ -34,17 +33,6 @@ class _Fence(NamedTuple):
     length: int
 
 
-class _Line(Enum):
-    """How much of the present line is known."""
-
-    BEGINNING = auto()
-    """Nothing yet: its beginning is being collected."""
-    INFO = auto()
-    """It opens a fence, unless a backtick follows in its info string."""
-    KNOWN = auto()
-    """The rest of it changes nothing."""
-
-
 class MarkdownTracker:
     """Follows a text fed in any pieces; ``fenced`` and ``open_ticks`` tell where its end stands.
 
@@ -57,11 +45,11 @@ class MarkdownTracker:
         "_containers",
         "_empty_item",
         "_fence",
-        "_line",
         "_matched",
         "_opening",
         "_paragraph",
         "_run",
+        "_settled",
         "_span",
         "_spans",
     )
@@ -72,40 +60,43 @@ class MarkdownTracker:
         self._fence: _Fence | None = None
         self._paragraph = False
         self._empty_item = False
-        self._opening = _Fence("", 0)
-        self._matched = 0
-        self._line = _Line.BEGINNING
+        # The present line: its beginning as long as that decides nothing; then whether the rest of it changes nothing,
+        # or whether it opens a fence unless a backtick follows in its info string.
         self._beginning: list[str] = []
+        self._settled = False
+        self._opening: _Fence | None = None
+        self._matched = 0
         self._span = 0
         self._run = 0
 
     @property
     def quiet(self) -> bool:
         """Whether text without a line feed or backtick changes nothing here."""
-        return self._line is _Line.KNOWN and not self._run
+        return self._settled and not self._run
 
     def feed(self, text: str) -> None:
         """Read the next piece of the text."""
-        at = text.find("\n")
-        if at < 0:
-            self._read(text)
+        if "\n" not in text:
+            if text:
+                self._read(text)
             return
-        lines = text.split("\n")
-        self._read(lines[0])
-        for line in lines[1:]:
+        first, *lines = text.split("\n")
+        if first:
+            self._read(first)
+        for line in lines:
             self._end_line()
             if line:
                 self._read(line)
 
     def beginning(self) -> str | None:
         """Return the present line so far if it holds nothing but white space and markers, else None."""
-        return "".join(self._beginning) if self._line is _Line.BEGINNING else None
+        return None if self._settled or self._opening else "".join(self._beginning)
 
     def fenced(self) -> bool:
         """Return whether text that follows now stands in a fenced code block (or in the line that opens one)."""
-        if self._line is _Line.BEGINNING:
+        if not self._settled and self._opening is None:
             self._decide("".join(self._beginning) + "<", whole=False)
-        return self._opens_fence() or self._fence is not None
+        return self._opening is not None or self._fence is not None
 
     def open_ticks(self) -> int:
         """Return the length of the backtick run on this line that may open a code span here, 0 if there is none."""
@@ -114,37 +105,36 @@ class MarkdownTracker:
 
     # One line.
 
-    def _opens_fence(self) -> bool:
-        return self._line is _Line.INFO
-
     def _read(self, piece: str) -> None:
         if self._spans and (self._run or "`" in piece):
             self._read_ticks(piece)
-        if self._line is not _Line.KNOWN:
-            self._read_line(piece)
-
-    def _read_line(self, piece: str) -> None:
-        if self._line is _Line.KNOWN:
+        if self._settled:
             return
-        if self._line is _Line.INFO:
+        if self._opening is not None:
             if "`" in piece:
                 self._no_fence()
-            return
+        elif not self._containers and piece[0].isalpha() and not self._beginning:
+            self._settled = True  # prose at the left margin, by far the most lines
+            self._paragraph = self._fence is None
+        else:
+            self._read_beginning(piece)
+
+    def _read_beginning(self, piece: str) -> None:
         decisive = _DECISIVE.search(piece)
         if decisive is None:
             self._beginning.append(piece)
             return
         self._decide("".join(self._beginning) + piece[: decisive.end()], whole=False)
-        if decisive.end() < len(piece):
-            self._read_line(piece[decisive.end() :])
+        if self._opening is not None and "`" in piece[decisive.end() :]:
+            self._no_fence()
 
     def _end_line(self) -> None:
-        if self._line is _Line.BEGINNING:
-            self._decide("".join(self._beginning), whole=True)
-        if self._opens_fence():
-            self._open_fence()
-        self._line = _Line.BEGINNING
-        self._beginning.clear()
+        if not self._settled:
+            if self._opening is None:
+                self._decide("".join(self._beginning), whole=True)
+            if self._opening is not None:
+                self._open_fence()
+        self._settled = False
         self._span = self._run = 0
 
     def _read_ticks(self, piece: str) -> None:
@@ -169,11 +159,8 @@ class MarkdownTracker:
 
     def _decide(self, line: str, *, whole: bool) -> None:
         """Read the beginning of a line: all of it if ``whole``, else up to its first decisive character."""
-        self._line = _Line.KNOWN
+        self._settled = True
         self._beginning.clear()
-        if len(line) == 1 and not whole and not self._containers:  # prose at the left margin, by far the most lines
-            self._paragraph = self._fence is None
-            return
         if whole:
             line = line.rstrip("\r")
         if "\t" in line:
@@ -229,10 +216,10 @@ class MarkdownTracker:
                 pos = start + 1 + (text[1:2] == " ")
             elif (fence := _FENCE.match(text)) and not (text[0] == "`" and "`" in fence[2]):
                 self._opening, self._matched = _Fence(text[0], len(fence[1])), matched
-                self._line = _Line.INFO
                 if text[0] == "~":
                     self._open_fence()
-                    self._line = _Line.KNOWN
+                else:
+                    self._settled = False
                 return
             elif _HEADING.match(text) or (continues and _SETEXT.match(text)) or _BREAK.match(text):
                 self._close_containers(matched)
@@ -280,12 +267,12 @@ class MarkdownTracker:
 
     def _open_fence(self) -> None:
         self._close_containers(self._matched)
-        self._fence = self._opening
+        self._fence, self._opening = self._opening, None
         self._paragraph = self._empty_item = False
 
     def _no_fence(self) -> None:
         """The line that seemed to open a fence has a backtick behind: it is text."""
-        self._line = _Line.KNOWN
+        self._settled, self._opening = True, None
         self._read_text(self._matched, paragraph=True)
 
 

@@ -76,9 +76,9 @@ class JsonCall:
         whole = self._raw.text()
         return whole[: len(whole) - sum(map(len, self.again))]
 
-    def take_value(self, _text: str) -> bool:
+    def take_value(self, _text: str) -> list[Event] | None:
         """Nothing can be taken without a look: every quote matters."""
-        return False
+        return None
 
     def feed(self, text: str, pos: int) -> int:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Literal, get_args
 
 from strata_pack.parsing.content import NEWLINES, ContentText, SpanLookout
-from strata_pack.parsing.events import Counters, Event, EventKind, Reason, ToolCall
+from strata_pack.parsing.events import Counters, Event, EventKind, Reason, ToolCall, new_event
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.json_call import JsonCall
@@ -103,8 +103,10 @@ class OutputParser:
 
         self._thinking = thinking
         self._state: Callable[[str, int], int] = self._start
-        self._flows: EventKind | None = None
-        """The kind of text that would be passed on as it is, if it holds nothing special."""
+        self._kind: EventKind | None = None
+        """The kind that text without tags has here, if that is known."""
+        self._flowing: EventKind | None = None
+        """The same, where text on the present line changes nothing."""
         self._out: list[Event] = []
         self._rest = ""
         self._held = HeldText()
@@ -161,17 +163,45 @@ class OutputParser:
 
     def feed(self, delta: str) -> list[Event]:
         """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held."""
-        if "<" not in delta:
-            if self._flows is not None:
-                if "\n" not in delta and "`" not in delta and "\r" not in delta and delta:
-                    self._last = delta
-                    return [Event(self._flows, delta)]
-            elif self._reader is not None and not self._rest and self._reader.take_value(delta):
-                return self._take_events()
+        flowing = self._flowing
+        if (
+            flowing is not None
+            and "<" not in delta
+            and "\n" not in delta
+            and (flowing == "reasoning" or ("`" not in delta and "\r" not in delta))
+            and delta
+        ):
+            self._last = delta
+            return [new_event(Event, (flowing, delta, None))]
+        if "<" not in delta and not self._rest:
+            if self._kind is not None:
+                return self._feed_text(self._kind, delta)
+            if self._reader is not None:
+                events = self._reader.take_value(delta)
+                if events is not None:
+                    return events
         if self._finished:
             raise RuntimeError("the reply was finished; make a new parser for the next one")
         self._consume([(delta, True)])
         return self._take_events()
+
+    def _feed_text(self, kind: EventKind, delta: str) -> list[Event]:
+        """Read text that cannot hold a tag, where its kind is known."""
+        if not delta:
+            return []
+        if kind == "content":
+            if not self._content.flows or delta[-1] in NEWLINES:
+                self._answer(delta)
+                self._flowing = kind if self._tracker.quiet and self._content.flows else None
+                return self._take_events()
+            self._tracker.feed(delta)
+            self._flowing = kind if self._tracker.quiet else None
+        else:
+            self._tracker.feed(delta)
+            self._stranded.feed(delta)
+            self._flowing = kind if self._tracker.quiet and self._stranded.idle else None
+        self._last = delta
+        return [new_event(Event, (kind, delta, None))]
 
     def finish(self, finish_reason: str | None = "stop") -> list[Event]:
         """End the reply; return the last events. The reason "length" (and its kin) means that the text was cut."""
@@ -181,7 +211,7 @@ class OutputParser:
             again, self._again = self._again, []
             self._consume(again)
         self._finished = True
-        self._flows = self._reader = None
+        self._kind = self._flowing = self._reader = None
         self._content.finish()
         self._stranded.finish()
         self.counters.stranded_calls = self._stranded.count
@@ -213,12 +243,19 @@ class OutputParser:
                     work.append((text[pos:], self._may_end))
                 work.extend(_blocks(self._again))
                 self._again = []
-        self._flows = None
-        if not self._rest and self._tracker.quiet:
-            if self._state == self._in_reasoning and self._stranded.idle:
-                self._flows = "reasoning"
-            elif self._state == self._in_content and self._content.flows:
-                self._flows = "content"
+        self._settle()
+
+    def _settle(self) -> None:
+        """Find out whether the next delta can go the short way through ``feed``."""
+        self._kind = self._flowing = None
+        if self._rest:
+            return
+        if self._state == self._in_reasoning:
+            self._kind = "reasoning"
+            self._flowing = "reasoning" if self._tracker.quiet and self._stranded.idle else None
+        elif self._state == self._in_content:
+            self._kind = "content"
+            self._flowing = "content" if self._tracker.quiet and self._content.flows else None
 
     def _wait(self, text: str, pos: int) -> int:
         """Keep an open tag for the next delta."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata_pack.parsing.events import Event, ToolCall, json_string_body, json_text
+from strata_pack.parsing.events import Event, ToolCall, json_string_body, json_text, new_event
 
 
 def value_text(raw: str) -> str:
@@ -67,6 +67,10 @@ class ArgumentStream:
 
     def text(self, piece: str) -> None:
         """Write the next piece of the string, all but a line end that may belong to the closing tag."""
+        if not self._held and not self._fresh and not piece.endswith(("\n", "\r")):
+            if piece:
+                self._events.append(new_event(Event, ("tool_args", json_string_body(piece), self._call)))
+            return
         if self._held:
             piece = self._held + piece
             self._held = ""

@@ -150,12 +150,17 @@ class XmlCall:
 
     # Reading.
 
-    def take_value(self, text: str) -> bool:
-        """Read ``text``, which holds no ``<``, if a value runs; the short way through ``feed``."""
-        if self._place is not Place.VALUE:
-            return False
-        self._take(text)
-        return True
+    def take_value(self, text: str) -> list[Event] | None:
+        """Read ``text``, which holds no ``<``, and return its events, if a value runs: the short way of ``feed``."""
+        if self._place is not Place.VALUE or self._pending is not None:
+            return None
+        self._raw.write(text)
+        if self._sending is None:
+            return []
+        self._sending.text(text)
+        events = self.events[:]
+        self.events.clear()
+        return events
 
     def feed(self, text: str, pos: int) -> int:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""

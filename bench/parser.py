@@ -1,0 +1,164 @@
+"""What the output parser costs per delta, beside the least that any parser could do: ``python bench/parser.py``.
+
+Deltas of 4 characters. The floor is a loop of one method call, one ``str.find`` and one ``list.append`` per delta.
+Prints a table and writes ``bench/results/parser.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from strata_pack.parsing import OutputParser
+
+DELTA = 4
+TOOLS = [
+    {
+        "name": "save",
+        "parameters": {"properties": {"path": {"type": "string"}, "content": {"type": "string"}}},
+    }
+]
+PROSE = (
+    "The list of jobs is short, so I can look at each of them before I answer the question.\n"
+    "First the ones that failed: they share a host, and the host ran out of space in the night.\n\n"
+)
+SCRIPT = "def total(items):\n    return sum(item.price * item.count for item in items if item.open)\n\n"
+
+
+def deltas_of(text: str) -> list[str]:
+    """Return ``text`` in deltas."""
+    return [text[start : start + DELTA] for start in range(0, len(text), DELTA)]
+
+
+def filled(sample: str, size: int) -> str:
+    """Return ``size`` characters of ``sample`` over and over."""
+    return (sample * (size // len(sample) + 1))[:size]
+
+
+def call(content: str) -> str:
+    """Return one call with ``content`` as its long argument."""
+    return (
+        "<tool_call>\n<function=save>\n<parameter=path>\na.py\n</parameter>\n"
+        f"<parameter=content>\n{content}\n</parameter>\n</function>\n</tool_call>"
+    )
+
+
+class Floor:
+    """The least: look at the delta and keep it."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+
+    def feed(self, delta: str) -> None:
+        """Take one delta."""
+        delta.find("<")
+        self.kept.append(delta)
+
+
+def run_floor(deltas: list[str]) -> None:
+    """Read ``deltas`` with the floor."""
+    feed = Floor().feed
+    for delta in deltas:
+        feed(delta)
+
+
+def run_parser(deltas: list[str], **options: Any) -> None:
+    """Read ``deltas`` with the parser."""
+    parser = OutputParser(tools=TOOLS, **options)
+    feed = parser.feed
+    for delta in deltas:
+        feed(delta)
+    parser.finish()
+
+
+def per_delta(jobs: list[Callable[[], None]], count: int, repeats: int) -> list[float]:
+    """Return the CPU nanoseconds per delta of each job: the median of ``repeats`` measurements, taken in turns.
+
+    CPU time, because other work on the machine would show in the clock on the wall; in turns, because it still changes
+    the speed of the processor.
+    """
+    runs = max(1, 40_000 // count)
+    times: list[list[float]] = [[] for _ in jobs]
+    for _ in range(repeats):
+        for job, measured in zip(jobs, times, strict=True):
+            start = time.thread_time_ns()
+            for _ in range(runs):
+                job()
+            measured.append((time.thread_time_ns() - start) / runs / count)
+    return [median(measured) for measured in times]
+
+
+def peak_memory(deltas: list[str], **options: Any) -> int:
+    """Return the most bytes the parser holds while it reads ``deltas`` (which are not counted)."""
+    tracemalloc.start()
+    run_parser(deltas, **options)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def cases() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the texts and options by name."""
+    twenty = "".join(f"Step {number}.\n{call('x = 1')}\n" for number in range(20))
+    texts: dict[str, tuple[str, dict[str, Any]]] = {
+        "plain reasoning, 100 KiB": (filled(PROSE, 100 << 10), {"thinking": True}),
+        "plain content, 100 KiB": (filled(PROSE, 100 << 10), {"thinking": False}),
+    }
+    for stream in (False, True):
+        label = "streamed" if stream else "whole"
+        options = {"thinking": False, "stream_tools": stream}
+        texts[f"content with 20 calls, {label}"] = (twenty, options)
+        for name, size in (("2 KiB", 2 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20)):
+            texts[f"argument of {name}, {label}"] = (call(filled(SCRIPT, size)), options)
+    return texts
+
+
+def cpu() -> str:
+    """Return the processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def main() -> None:
+    """Measure, print, write."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--repeats", type=int, default=7)
+    arguments.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "parser.json")
+    options = arguments.parse_args()
+    rows: list[dict[str, Any]] = []
+    print(f"{'case':<36}{'deltas':>9}{'floor ns':>10}{'ns/delta':>10}{'x floor':>9}{'peak x text':>13}")
+    for name, (text, parser_options) in cases().items():
+        deltas = deltas_of(text)
+        jobs = [partial(run_floor, deltas), partial(run_parser, deltas, **parser_options)]
+        floor, cost = per_delta(jobs, len(deltas), options.repeats)
+        memory = peak_memory(deltas, **parser_options) / len(text)
+        rows.append(
+            {
+                "case": name,
+                "deltas": len(deltas),
+                "floor_ns": round(floor, 1),
+                "ns_per_delta": round(cost, 1),
+                "times_floor": round(cost / floor, 2),
+                "peak_memory_times_text": round(memory, 2),
+            }
+        )
+        print(f"{name:<36}{len(deltas):>9}{floor:>10.0f}{cost:>10.0f}{cost / floor:>9.2f}{memory:>13.2f}")
+    machine = {"cpu": cpu(), "system": platform.platform(), "python": sys.version.split()[0]}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"machine": machine, "delta_chars": DELTA, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
