@@ -75,14 +75,16 @@ def load_shipped(template_id: str) -> ShippedTemplate:
 def status_of(text: str | None) -> Status:
     """Say what ``text``, the template of some model, is.
 
-    "repaired": one of ours; "stock": a publisher's, which one of ours replaces; "modified": of a family that we know,
-    but changed; "unknown": anything else; "missing": there is no template.
+    "repaired": one of ours, or any with our history repair in front; "stock": a publisher's, which one of ours
+    replaces; "modified": of a family that we know, but changed; "unknown": anything else; "missing": there is none.
     """
+    from strata_pack.chat.repair import prelude
+
     if text is None or not text.strip():
         return "missing"
     digest = sha256_text(text)
     shipped = list_templates()
-    if any(digest == one.sha256 for one in shipped):
+    if any(digest == one.sha256 for one in shipped) or text.startswith((prelude("xml"), prelude("json"))):
         return "repaired"
     if any(digest == stock.sha256 for one in shipped for stock in one.stock):
         return "stock"

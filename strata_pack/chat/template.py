@@ -99,12 +99,11 @@ class ChatTemplate:
 def in_thinking(prompt: str) -> bool:
     """Say whether a generation after ``prompt`` starts inside the thinking.
 
-    Only the turn that is being generated counts: what follows the last turn header (the whole end of the prompt in
-    families without ``<|im_start|>``). It is in thinking if its last ``<think>`` stands at the start of a line and no
-    ``</think>`` follows; tags that a user or a tool wrote earlier in the prompt do not matter.
+    Only the turn that is being generated counts: it is in thinking if it begins with ``<think>`` and holds no
+    ``</think>``; tags that a user or a tool wrote earlier in the prompt do not matter. In families without
+    ``<|im_start|>`` the last ``<think>`` of the prompt counts.
     """
-    turn = prompt[prompt.rfind(TURN_START) + len(TURN_START) :] if TURN_START in prompt else prompt
-    start = turn.rfind(THINK_START)
-    if start < 0 or THINK_END in turn[start:]:
-        return False
-    return TURN_START not in prompt or turn.startswith(f"assistant\n{THINK_START}")
+    if TURN_START in prompt:
+        turn = prompt[prompt.rfind(TURN_START) + len(TURN_START) :]
+        return turn.startswith(f"assistant\n{THINK_START}") and THINK_END not in turn
+    return prompt.rfind(THINK_START) > prompt.rfind(THINK_END)
