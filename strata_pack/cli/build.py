@@ -30,7 +30,7 @@ def build(
     threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
     quant: Annotated[
-        str | None, typer.Option(help="Preset, as llama-quantize names it [default: Q4_K_M].", rich_help_panel=TYPES)
+        str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
     ] = None,
     recipe: Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)] = None,
     imatrix: Annotated[

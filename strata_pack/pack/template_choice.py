@@ -7,7 +7,9 @@ from pathlib import Path
 
 from strata_pack.chat.golden import GoldenSuite, load_suite
 from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
+from strata_pack.chat.recorded import record_suite
 from strata_pack.chat.repair import repair_template
+from strata_pack.chat.repair_rules import CallForm
 from strata_pack.chat.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
@@ -30,12 +32,14 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
     """Return the template that ``--template option`` means for a source whose own template is ``source_text``.
 
     ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
-    shipped template, or a file. ``golden`` names cases that replace the template's own.
+    shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
+    has none of its own, gets those it was proved on.
     Raises ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does not compile or
     the template cannot be repaired.
     """
     suite: GoldenSuite | None = None
     identity: str | None = None
+    form: CallForm | None = None
     if option in (AUTO, KEEP):
         if source_text is None:
             remedy = f"give --template with an id ({_ids()}) or a file"
@@ -45,6 +49,7 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             repaired = repair_template(source_text)
             text = repaired.text
             origin = "repaired" if repaired.changed else "source"
+            form = repaired.proof.form
     elif (shipped := _find(option)) is not None:
         text, origin, identity = shipped.source, "shipped", shipped.id
     else:
@@ -59,6 +64,8 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
         suite = load_suite(golden)
     elif identity is not None:
         suite = load_suite(load_shipped(identity).golden_dir)
+    elif form is not None:
+        suite = record_suite(text, form)
     replaced = None if source_text is None or source_text == text else sha256_text(source_text)
     entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
     return ChosenTemplate(text, entry, suite)
