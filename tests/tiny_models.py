@@ -68,6 +68,7 @@ class Tiny:
     post_processor: Mapping[str, Any] | None = None
     mtp: bool = False
     fused_experts: bool = False
+    sentence_piece: bool = False
     prefix: str = "model."
 
 
@@ -265,6 +266,27 @@ MODELS: dict[str, Tiny] = {
     "llama3": _llama3(_LLAMA3, shards=2),
     "llama3-rope": _llama3({**_LLAMA3, "num_hidden_layers": 1, "head_dim": 64, "rope_scaling": _LLAMA3_ROPE}),
     "llama-tied": _llama3({**_LLAMA3, "num_hidden_layers": 1, "tie_word_embeddings": True}, dtype="F16"),
+    "llama2": Tiny(
+        {**_LLAMA3, "num_hidden_layers": 1, "vocab_size": 320, "bos_token_id": 1, "eos_token_id": 2},
+        dtype="F16",
+        tokenizer_config={
+            "tokenizer_class": "LlamaTokenizer",
+            "bos_token": {"content": "<s>", "special": True},
+            "eos_token": {"content": "</s>", "special": True},
+            "unk_token": "<unk>",
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "added_tokens_decoder": {
+                "0": {"content": "<unk>", "special": True},
+                "1": {"content": "<s>", "special": True},
+                "2": {"content": "</s>", "special": True},
+                "310": {"content": "\u2581tool\u2581", "special": False},
+                "900": {"content": "<out of range>", "special": True},
+            },
+        },
+        files={"added_tokens.json": '{"<extra>": 311, "<|looks special|>": 312}'},
+        sentence_piece=True,
+    ),
     "qwen3next": _qwen(_QWEN3_NEXT, mtp=True),
     "qwen35": _qwen(_QWEN3_5, split=QWEN35_SPLIT, mtp=True),
     "qwen35-vision": _qwen(
@@ -291,7 +313,10 @@ def write_model(name: str, folder: Path) -> Path:
     tiny = MODELS[name]
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", tiny.config)
-    (folder / "tokenizer.json").write_text(tokenizer_json(tiny), encoding="utf-8")
+    if tiny.sentence_piece:
+        (folder / "tokenizer.model").write_bytes(sentence_piece_model())
+    else:
+        (folder / "tokenizer.json").write_text(tokenizer_json(tiny), encoding="utf-8")
     write_json(folder / "tokenizer_config.json", tiny.tokenizer_config)
     for file, text in tiny.files.items():
         (folder / file).write_text(text, encoding="utf-8")
@@ -338,6 +363,30 @@ def tokenizer_json(tiny: Tiny) -> str:
     found = json.loads(tokenizer.to_str())
     found["post_processor"] = tiny.post_processor
     return json.dumps(found, ensure_ascii=False)
+
+
+def sentence_piece_model() -> bytes:
+    """Return a tokenizer.model of 300 pieces: unknown, two control, bytes, words, one user-defined, one unused."""
+    normal, unknown, control, user_defined, unused, byte = range(1, 7)
+    pieces = [("<unk>", 0.0, unknown), ("<s>", 0.0, control), ("</s>", 0.0, control)]
+    pieces += [(f"<0x{n:02X}>", 0.0, byte) for n in range(256)]
+    words = [f"\u2581{a}{b}" for a in "abcdeé" for b in "mnopqr"]
+    pieces += [(word, -float(n), normal) for n, word in enumerate([*words, "a", "b", "c"])]
+    pieces += [("<user>", 0.0, user_defined), ("<unused>", 0.0, unused)]
+
+    def field(number: int, wire: int, data: bytes) -> bytes:
+        return bytes([number << 3 | wire]) + data
+
+    def message(number: int, data: bytes) -> bytes:
+        size = bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])
+        return field(number, 2, size + data)
+
+    model = b"".join(
+        message(1, message(1, text.encode()) + field(2, 5, struct.pack("<f", score)) + field(3, 0, bytes([kind])))
+        for text, score, kind in pieces
+    )
+    bpe, byte_fallback = field(3, 0, bytes([2])), b"\x98\x02\x01"  # model_type = 3, byte_fallback = 35
+    return model + message(2, bpe + byte_fallback) + message(3, message(1, b"identity"))
 
 
 def weights(tiny: Tiny) -> Iterator[tuple[str, Array]]:

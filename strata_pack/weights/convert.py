@@ -13,14 +13,14 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, LlamaFileType
 
-from strata_pack.errors import BadInput
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.progress import Progress
 from strata_pack.weights.convert_arch import Architecture, recognise
 from strata_pack.weights.convert_cast import F32
@@ -34,9 +34,7 @@ from strata_pack.weights.gguf_file import MAX_TENSOR_NAME, MetaValue
 from strata_pack.weights.safetensors import Checkpoint
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
-__all__ = ["OUTTYPES", "ConvertResult", "Outtype", "SafetensorsSource", "convert"]
-
-Outtype = Literal["auto", "bf16", "f16", "f32"]
+__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "convert", "result_dict"]
 
 OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -70,7 +68,7 @@ class SafetensorsSource:
     def __init__(
         self,
         folder: Path,
-        outtype: Outtype = "auto",
+        outtype: str = "auto",
         *,
         pre: str | None = None,
         mtp: bool = True,
@@ -111,7 +109,7 @@ class SafetensorsSource:
             raise
 
     @classmethod
-    def open(cls, folder: Path | str, outtype: Outtype = "auto", **options: Any) -> SafetensorsSource:
+    def open(cls, folder: Path | str, outtype: str = "auto", **options: Any) -> SafetensorsSource:
         """Return the source; the options are those of the constructor."""
         return cls(Path(folder), outtype, **options)
 
@@ -231,11 +229,27 @@ def convert(
     return write_gguf(source, out_path, progress=progress, threads=threads)
 
 
+def result_dict(source: SafetensorsSource, result: ConvertResult) -> dict[str, object]:
+    """Return a result as the JSON object of ``convert --json``."""
+    return {
+        "ok": True,
+        "file": str(result.path),
+        "size": result.size,
+        "sha256": result.sha256,
+        "architecture": source.architecture.name,
+        "outtype": source.outtype,
+        "parameters": source.parameters,
+        "tensors": len(result.tensor_types),
+    }
+
+
 def _chosen(outtype: str, views: Sequence[View]) -> str:
     """Return the type to write; "auto" is that of the first stored matrix, F16 if it has neither half type."""
     if outtype != "auto":
         if outtype not in OUTTYPES:
-            raise BadInput("is no type of a converted model", where=f"--outtype {outtype}", remedy="see --help")
+            raise WrongUse(
+                "is no type to convert to", where=f"--outtype {outtype}", remedy="give bf16, f16, f32 or auto"
+            )
         return outtype
     for view in views:
         tensor = view.pieces[0].tensor

@@ -1,0 +1,45 @@
+"""``strata-pack convert``: a safetensors checkpoint as one GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack convert weights/qwen3-0.6b --outtype bf16 --out qwen3-0.6b-bf16.gguf")
+@face
+def convert(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkpoint in Hugging Face layout.")],
+    dest: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .gguf file to write.")],
+    out: Out,
+    outtype: Annotated[str, typer.Option(help="bf16, f16, f32, or auto: as the weights are stored.")] = "auto",
+    pre: Annotated[str | None, typer.Option(metavar="NAME", help="Pre-tokenizer, if it is not recognised.")] = None,
+    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
+    name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
+) -> None:
+    """Convert safetensors to GGUF, without torch; the file is byte-identical to llama.cpp's converter's.
+
+    One tensor at a time: memory stays small whatever the size of the model.
+    """
+    from strata_pack.weights.convert import SafetensorsSource, result_dict
+    from strata_pack.weights.convert import convert as convert_source
+    from strata_pack.weights.preflight import size_text
+
+    with (
+        out.progress() as progress,
+        SafetensorsSource.open(folder, outtype, pre=pre, mtp=not no_mtp, name=name) as source,
+    ):
+        progress.note(
+            f"{folder}: {source.architecture.name}, {source.parameters / 1e6:.1f} M parameters, "
+            f"{len(source.tensors)} tensors, to {source.outtype}"
+        )
+        result = convert_source(source, dest, progress=progress, threads=threads)
+    out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
+    out.result(result_dict(source, result))
