@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.chat_reply import ChatWriter
 from strata_pack.gateway.chat_request import ChatRequest, chat_turn
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, shutting_down
 from strata_pack.gateway.fields import Body, Count, read_body
 from strata_pack.gateway.guard import Guard
 from strata_pack.gateway.live import live_page
@@ -97,7 +97,7 @@ def _routes(gateway: Gateway) -> list[Route]:
 
     async def health(_request: Request) -> Response:
         if gateway.draining:
-            raise ApiError(503, "the gateway is shutting down", kind="draining")
+            raise shutting_down()
         if not await gateway.ready():
             raise ApiError(503, "the llama.cpp server is not ready", kind="upstream_unavailable", retry_after=2)
         return Reply(encode({"status": "ok"}))

@@ -182,6 +182,7 @@ def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
     return Turn(
         messages=messages,
         tools=tools,
+        tools_unknown=request.tools == [],
         tool_choice=choice,
         tool_name=name,
         parallel_tool_calls=request.parallel_tool_calls is not False,

@@ -61,6 +61,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.counted = False
+        """Whether the metrics know of it already."""
 
     def openai(self) -> dict[str, Any]:
         """Return the OpenAI error object."""
@@ -87,3 +89,8 @@ def bad_request(message: str, param: str | None = None, *, code: str | None = No
 def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after: int | None = 2) -> ApiError:
     """Return the 503 for a llama.cpp server that is away, loading or broken."""
     return ApiError(503, message, kind=kind, code="upstream_unavailable", retry_after=retry_after)
+
+
+def shutting_down() -> ApiError:
+    """Return the 503 for what the end of a drain cuts off."""
+    return unavailable("the gateway is shutting down", kind="draining")

@@ -18,7 +18,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, shutting_down
 from strata_pack.gateway.metrics import Metrics
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.service import Caller
@@ -72,7 +72,8 @@ class Guard:
         except HTTPException as error:
             await self._fail(exchange, ApiError(error.status_code, error.detail, kind="no_route"))
         except ApiError as error:
-            self._metrics.refused(error.kind)
+            if not error.counted:
+                self._metrics.refused(error.kind)
             await self._fail(exchange, error)
         except Exception:
             log.exception("request %s failed", request_id)
@@ -163,10 +164,10 @@ class _Exchange:
         try:
             await app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
-            if not self.gone:
-                raise
             if hasattr(task, "uncancel"):
                 task.uncancel()
+            if not self.gone and not self._complete:
+                raise shutting_down() from None
         finally:
             self._stall.cancel()
             watch.cancel()

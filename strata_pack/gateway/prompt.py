@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking

@@ -71,6 +71,7 @@ class Gateway:
             outcome = "ok"
         except ApiError as error:
             outcome = error.kind
+            error.counted = True
             raise
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
@@ -86,7 +87,7 @@ class Gateway:
             prompt = prompt.then(THINK_CLOSE)
         parser = OutputParser(
             thinking=prompt.thinking,
-            tools=turn.callable_tools,
+            tools=turn.parsed_tools,
             stream_tools=turn.stream,
             implicit_end=self.settings.implicit_end,  # type: ignore[arg-type]
             call_format=self._call_format,  # type: ignore[arg-type]
@@ -177,6 +178,7 @@ class Gateway:
                 for entries in generation.take_logprobs() or ():
                     logprobs += entries
         choice = self._close(generation, record)
+        record.finish_reason = choice.outcome.finish_reason
         choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
         choice.logprobs = None if turn.top_logprobs is None else logprobs
         return choice
@@ -206,6 +208,7 @@ class Gateway:
             async for events in batches:
                 yield writer.delta(index, events, generation.take_logprobs())
         choice = self._close(generation, record)
+        record.finish_reason = choice.outcome.finish_reason
         choices.append(choice)
         yield writer.finish(index, choice)
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, shutting_down
 
+FAREWELL_SECONDS = 1.0
 PING = b": still working\n\n"
 EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -70,6 +71,13 @@ class EventStream:
             if not started:
                 raise
             await send({"type": "http.response.body", "body": self._failure(error), "more_body": True})
+        except asyncio.CancelledError:
+            # The client has gone, and this is lost; or the gateway is shutting down, and the client learns it.
+            if started:
+                data = self._failure(shutting_down())
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait_for(send({"type": "http.response.body", "body": data}), FAREWELL_SECONDS)
+            raise
         finally:
             first.cancel()
             with suppress(asyncio.CancelledError, ApiError, StopAsyncIteration):

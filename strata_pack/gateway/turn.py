@@ -20,6 +20,7 @@ class Turn:
     """One request.
 
     ``messages`` as the client wrote them (OpenAI's shapes); ``tools`` OpenAI tool objects, empty for none;
+    ``tools_unknown``: the client sent an empty list, so it reads calls, but declares its functions elsewhere;
     ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's; ``sampling`` fields
     of llama-server's ``/completion``; ``stop`` applies to all generated text, thinking and calls included;
     ``top_logprobs`` ``None`` for no log probabilities; ``reasoning_budget`` in tokens.
@@ -27,6 +28,7 @@ class Turn:
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] = field(default_factory=list)
+    tools_unknown: bool = False
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool = True
@@ -41,6 +43,11 @@ class Turn:
     reasoning_budget: int | None = None
     continues: bool = False
     stream: bool = False
+
+    @property
+    def parsed_tools(self) -> list[dict[str, Any]] | None:
+        """The tools for the output parser: ``None`` where calls are read although none are declared."""
+        return None if self.tools_unknown and self.tool_choice != "none" else self.callable_tools
 
     @property
     def callable_tools(self) -> list[dict[str, Any]]:

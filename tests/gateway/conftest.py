@@ -64,20 +64,23 @@ class House:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.upstream_url = self._upstream_url or await self.replay.start()
-        upstream = Upstream(self.upstream_url, idle_timeout=self._idle)
-        template = ChatTemplate(load_shipped(TEMPLATE_ID).source)
-        prompts = Prompts(template, ControlTokens(CONTROL, guess=False), upstream)
-        self.gateway = Gateway(self.settings, upstream, prompts)
+        self.gateway = await self.make()
         sock = bind("127.0.0.1", 0)
         self.url = url_of(sock)
         self.server = uvicorn.Server(uvicorn_config(self.gateway))
         self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._ready.set()
         await self.server._serve(sockets=[sock])
-        await upstream.close()
+        await self.gateway.upstream.close()
         await self.replay.stop()
         sock.close()
+
+    async def make(self) -> Gateway:
+        self.upstream_url = self._upstream_url or await self.replay.start()
+        upstream = Upstream(self.upstream_url, idle_timeout=self._idle)
+        template = ChatTemplate(load_shipped(TEMPLATE_ID).source)
+        prompts = Prompts(template, ControlTokens(CONTROL, guess=False), upstream)
+        return Gateway(self.settings, upstream, prompts)
 
     def __enter__(self) -> House:
         self._thread.start()

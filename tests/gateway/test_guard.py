@@ -211,6 +211,16 @@ def test_an_unknown_path_or_method_is_told_in_json(method: str, path: str, statu
     assert answer.json()["error"]["message"]
 
 
+def test_what_a_drain_cuts_off_is_told() -> None:
+    with House() as house:
+        house.says(["word "] * 1000, delay=0.02)
+        with httpx.stream("POST", house.url + "/v1/chat/completions", json={**BODY, "stream": True}) as running:
+            lines = running.iter_lines()
+            next(lines)
+            house.server.should_exit = True
+            assert any("shutting down" in line for line in lines)
+
+
 def test_a_drain_finishes_what_runs_and_takes_nothing_new() -> None:
     with House() as house:
         house.says(["</think>", *["word "] * 30], delay=0.03)

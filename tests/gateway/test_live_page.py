@@ -80,6 +80,7 @@ def page(browser: Any, open_house: House) -> Any:
 def test_it_shows_model_template_counters_and_requests(page: Any) -> None:
     assert text_of(page, "#model") == "test-model"
     assert text_of(page, "#state") == "ready"
+    assert not page.find_element("id", "login").is_displayed()
     assert "qwen3.8-flash-next" in text_of(page, "#facts")
     cards = text_of(page, "#totals")
     assert "implicit ends\n1" in cards

@@ -41,6 +41,7 @@ def test_totals_and_requests_tell_the_same(fresh_house: House) -> None:
     newest = seen["requests"][0]
     assert newest["ended_inside_thinking"] == 1
     assert newest["outcome"] == "ok"
+    assert newest["finish_reason"] == "stop"
     assert 0 < newest["time_to_first_token"] <= newest["duration"]
     assert newest["tokens_read_again"] == newest["prompt_tokens"] > 0
     for name in ("implicit_calls", "completion_tokens", "prompt_tokens"):
@@ -82,6 +83,12 @@ def test_prometheus_text_parses_and_has_the_labels(path: str, accept: str, house
     assert buckets == sorted(buckets)
     assert {f"strata_{name}" for name in HELP} <= set(families)
     assert openmetrics is not None
+
+
+def test_a_failure_is_counted_once(fresh_house: House) -> None:
+    fresh_house.says("x", error={"code": 503, "message": "Loading model"}, status=503)
+    assert fresh_house.post(BODY).status_code == 503
+    assert fresh_house.totals()["errors"] == {"upstream_loading": 1}
 
 
 def test_json_is_the_default(house: House) -> None:

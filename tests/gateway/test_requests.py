@@ -160,6 +160,12 @@ def test_a_final_assistant_message_can_be_continued(house: House) -> None:
     assert reply["choices"][0]["message"]["reasoning_content"] == " see.\n"
 
 
+def test_calls_are_read_without_declared_tools_only_if_the_list_is_there_and_empty(house: House) -> None:
+    text = "</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
+    assert house.chat(text)["choices"][0]["message"]["content"].startswith("<tool_call>")
+    assert house.chat(text, tools=[])["choices"][0]["message"]["tool_calls"]
+
+
 def test_tool_choice_none_keeps_the_tools_from_the_model_and_reads_no_call(house: House) -> None:
     text = "</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
     message = house.chat(text, tools=[LIST_JOBS], tool_choice="none")["choices"][0]["message"]
