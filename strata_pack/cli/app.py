@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from strata_pack import __version__
-from strata_pack.cli import build, fetch, golden, inspect, prove, serve, template, verify
+from strata_pack.cli import build, convert, fetch, golden, inspect, prove, serve, template, verify
 
 app = typer.Typer(
     name="strata-pack",
@@ -41,6 +41,7 @@ app.add_typer(prove.app)
 app.add_typer(template.app, name="template")
 app.add_typer(golden.app, name="golden")
 app.add_typer(fetch.app)
+app.add_typer(convert.app)
 app.add_typer(serve.app)
 
 
