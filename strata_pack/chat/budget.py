@@ -20,8 +20,14 @@ CLOCK_EVERY = 64
 TEXT_PER_UNIT = 16
 """Characters that weigh as much as one element of a list."""
 
-MAX_WEIGHT = 4 << 20
+MAX_WEIGHT = 2 << 20
 """The heaviest value that a template may build (elements, and units of text); the given inputs do not count."""
+
+ELEMENT = 32
+"""Characters that an element of a list or dict counts as: it may keep alive an object that nobody else counts."""
+
+CONTAINER = 4
+"""Elements that a list or dict itself counts as."""
 
 MAX_DEPTH = 2000
 """Levels of lists in lists; a list that holds itself has no end."""
@@ -33,14 +39,16 @@ SCALARS = (str, int, float, bool, bytes, type(None))
 class Limits:
     """What one template may cost.
 
-    ``source_bytes``: its own size. ``text_chars``: the longest text it may make, and so the longest prompt.
+    ``source_bytes``: its own size; ``nodes``: its statements and expressions (the largest published templates have
+    18 KB and 2,000). ``text_chars``: the longest text it may make, and so the longest prompt.
     ``made_chars``: all text it makes on the way. ``steps``: statements, loop turns, calls. ``seconds``: wall time.
     """
 
-    source_bytes: int = 256 << 10
+    source_bytes: int = 128 << 10
+    nodes: int = 12_000
     text_chars: int = 16 << 20
     made_chars: int = 512 << 20
-    steps: int = 20_000_000
+    steps: int = 10_000_000
     seconds: float = 10.0
 
 
@@ -83,10 +91,10 @@ class Budget:
         """Ask for a list of ``count`` elements, before it is made."""
         if count > MAX_WEIGHT:
             raise LimitExceeded(f"makes a list of more than {MAX_WEIGHT} elements")
-        self._make(count * TEXT_PER_UNIT)
+        self._make((count + CONTAINER) * ELEMENT)
 
     def copies(self, value: Any) -> None:
-        """Count ``value``, a copy or a part of which is made."""
+        """Count ``value``, which is made, or of which a copy or a part is made."""
         if isinstance(value, (str, bytes)):
             self._make(len(value))
         elif isinstance(value, (list, tuple, dict)):

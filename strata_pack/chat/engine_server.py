@@ -11,6 +11,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class LlamaServerEngine:
         props = server.props()
         self._server = server
         self._template = props.chat_template.rstrip("\n")
-        self.version = props.build
+        self.version = _version(server, props.build)
 
     def render(self, source: str, inputs: Mapping[str, Any]) -> str:
         """Return the prompt; raises as every engine does, and ``WrongUse`` for another template than the server's."""
@@ -59,6 +60,11 @@ class LlamaServerEngine:
             answer = f"llama-server answers HTTP {error.status}: {error.message.strip()}"
             failed_inside = TRACE in error.message
             raise (TemplateError(answer) if failed_inside else RequestUnseen(answer)) from error
+
+
+def _version(server: LlamaServer, build: str) -> str:
+    """Return what renders: the package of an embedded server, the build of a binary."""
+    return f"xllamacpp {package_version('xllamacpp')}" if server.runtime.kind == "embedded" else build
 
 
 @contextmanager

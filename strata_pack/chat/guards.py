@@ -28,7 +28,9 @@ MAX_CUTSET = 256
 MAX_LEGACY_CHARS = 64 << 10
 """The longest text for HTML filters, some of which take quadratic time."""
 
+MAX_DIGITS = 5
 WIDE_NUMBER = re.compile(r"\d{5}")
+NUMBER = re.compile(r"[0-9]+")
 PRINTF_WIDTH = re.compile(r"%[^a-zA-Z%]*?(\*|\d{5})")
 STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
 
@@ -168,7 +170,8 @@ def _percent(left: Any, right: Any) -> None:
         values = right if isinstance(right, tuple) else right.values() if isinstance(right, dict) else (right,)
         longest = max((printed_chars(value) for value in values), default=0)
         whole = printed_chars(right) if isinstance(right, dict) else 0
-        current().text(len(left) + left.count("%") * (max(longest, whole) + MAX_WIDTH // 100))
+        widths = sum(int(number) for number in NUMBER.findall(left) if len(number) < MAX_DIGITS)
+        current().text(len(left) + widths + left.count("%") * (max(longest, whole) + 1))
     else:
         _small_ints(left, right)
 
@@ -314,6 +317,10 @@ def guarded_tests() -> dict[str, Callable[..., Any]]:
 
 class Namespace(JinjaNamespace):
     """jinja2's namespace, printed without its content: printing is not what it is for, and it may hold itself."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        current().elements(len(args) + len(kwargs))
+        JinjaNamespace.__init__(*args, **kwargs)
 
     def __repr__(self) -> str:
         return "<Namespace>"

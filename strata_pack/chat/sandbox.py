@@ -172,8 +172,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         return "".join(map(str, values))
 
     @staticmethod
-    def sliced(value: Any) -> Any:
-        """``value``, of which a slice will be taken."""
+    def made(value: Any) -> Any:
+        """``value``, a container that was just made or of which a slice will be taken."""
         current().copies(value)
         return value
 
@@ -215,8 +215,10 @@ class _Environment(ImmutableSandboxedEnvironment):
 class _Formatter(SandboxedFormatter):
     def format_field(self, value: Any, format_spec: str) -> Any:
         check_format_spec(format_spec)
-        current().text(printed_chars(value) + len(format_spec))
-        return super().format_field(value, format_spec)
+        current().text(printed_chars(value))
+        text = super().format_field(value, format_spec)
+        current().text(len(text))
+        return text
 
 
 class _Code(CodeGenerator):
@@ -225,6 +227,12 @@ class _Code(CodeGenerator):
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
         self.writeline("environment.step()")
         super().blockvisit(nodes, frame)
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        """Work out nothing at compile time but literals: the results would be part of the compiled source."""
+        if not isinstance(node, (nodes.Const, nodes.TemplateData)):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
 
     def visit_For(self, node: nodes.For, frame: Frame) -> None:
         if node.test is not None:
@@ -245,20 +253,33 @@ class _Code(CodeGenerator):
             visit(part.expr, frame)
         self.write(")")
 
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self.write("environment.made(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx != "load":
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.made(")
+        super().visit_Tuple(node, frame)
+        self.write(")")
+
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self.write("{")
+        self.write("environment.made({")
         for pair in node.items:
             self._visit_walked(pair.key, frame)
             self.write(": ")
             self.visit(pair.value, frame)
             self.write(", ")
-        self.write("}")
+        self.write("})")
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
-        self._ask("sliced", [node.node], frame)
+        self._ask("made", [node.node], frame)
         self.write("[")
         self.visit(node.arg, frame)
         self.write("]")
@@ -285,7 +306,11 @@ def _is_plain(node: nodes.Expr) -> bool:
 @cache
 def _environment() -> _Environment:
     env = _Environment(
-        trim_blocks=True, lstrip_blocks=True, finalize=_walked, extensions=[GenerationBlock, loopcontrols]
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_walked,
+        extensions=[GenerationBlock, loopcontrols],
+        optimized=False,
     )
     env.code_generator_class = _Code
     env.filters.update({**guarded_filters(), "tojson": guarded("tojson", _tojson)})
@@ -308,13 +333,26 @@ def compile_template(source: str, limits: Limits) -> jinja2.Template:
         raise TemplateLimit(f"is larger than {limits.source_bytes} bytes")
     try:
         with spending(Budget(limits)):
-            return _environment().from_string(source)
+            tree = _environment().parse(source)
+            if _has_more_nodes(tree, limits.nodes):
+                raise TemplateLimit(f"has more than {limits.nodes} statements and expressions")
+            return _environment().from_string(tree)
+    except TemplateLimit:
+        raise
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(error.message or "syntax error", line=error.lineno) from error
     except (RecursionError, MemoryError, LimitExceeded) as error:
         raise TemplateLimit("is nested too deeply, or too large, to be compiled") from error
     except Exception as error:
         raise TemplateError(f"does not compile ({type(error).__name__}: {error})") from error
+
+
+def _has_more_nodes(tree: nodes.Node, limit: int) -> bool:
+    stack, count = [tree], 0
+    while stack and count <= limit:
+        stack.extend(stack.pop().iter_child_nodes())
+        count += 1
+    return count > limit
 
 
 def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: Limits) -> str:
