@@ -1,5 +1,7 @@
 """The embedded llama.cpp server as a process of its own: ``python -m strata_pack.llama.child SETTINGS``.
 
+With the word ``devices`` instead, it prints what the library computes with, and ends.
+
 SETTINGS is a JSON object: ``params`` (attribute of ``xllamacpp.CommonParams`` -> value, dots for nested ones) and
 ``ready`` (a file that receives the server's URL once the model is loaded). A crash of native code, an out-of-memory
 kill or a hang stays in this process; the log goes to standard error. Signals keep their default action: they end it at
@@ -39,11 +41,22 @@ def serve(settings: dict[str, Any]) -> None:
         signal.pause()
 
 
+def devices() -> None:
+    """Print the devices that the library computes with, as a JSON array."""
+    import xllamacpp
+
+    keys = ("name", "description", "memory_total", "memory_free")
+    print(json.dumps([{key: entry[key] for key in keys} for entry in xllamacpp.get_device_info()]))
+
+
 def main() -> None:
-    """Serve what the settings say; status 1 and the library's own words on standard error if that fails."""
+    """Do what the argument says; status 1 and the library's own words on standard error if that fails."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        serve(json.loads(sys.argv[1]))
+        if sys.argv[1] == "devices":
+            devices()
+        else:
+            serve(json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log
         print(f"child: {error}", file=sys.stderr, flush=True)
         os._exit(1)

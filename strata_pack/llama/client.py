@@ -49,8 +49,10 @@ class LlamaClient:
         self.timeout_s = timeout_s
         self._deadline: float | None = None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # A generation cannot be sent twice, so it must never go into a kept connection that the server is just closing.
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
         # trust_env=False: a proxy of the environment must never see, or break, a request to a server on loopback.
-        self._http = httpx.Client(headers=headers, trust_env=False, limits=httpx.Limits(max_connections=64))
+        self._http = httpx.Client(headers=headers, trust_env=False, limits=limits)
 
     def close(self) -> None:
         """Close the connections. The server goes on."""

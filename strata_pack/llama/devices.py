@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 _DEVICE = re.compile(r"using device (\w+) \((.+?)\)(?: \([\w:.]+\))? - (\d+) MiB free")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
@@ -14,12 +19,12 @@ QUERY_TIMEOUT = 10.0
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU; ``memory_total`` and ``memory_free`` in bytes."""
+    """One device that llama.cpp can compute on; ``memory_total`` and ``memory_free`` in bytes."""
 
     name: str
+    description: str
     memory_total: int
     memory_free: int
-    compute_capability: str = ""
 
 
 def compute_in_log(log: str) -> str:
@@ -32,25 +37,42 @@ def compute_in_log(log: str) -> str:
     return f"{', '.join(dict.fromkeys(devices))}{on_gpu}"
 
 
-def nvidia_devices() -> list[Device]:
+def _answer(command: Sequence[str]) -> str:
+    """Return what ``command`` prints, ``""`` if it cannot be run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+@cache
+def nvidia_devices() -> tuple[Device, ...]:
     """Return the NVIDIA GPUs that ``nvidia-smi`` shows; none if it is missing or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return []
-    fields = "name,memory.total,memory.free,compute_cap"
-    try:
-        done = subprocess.run(
-            [tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_TIMEOUT,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    found = []
-    for line in done.stdout.splitlines():
-        cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 4 and cells[1].isdigit() and cells[2].isdigit():
-            found.append(Device(cells[0], int(cells[1]) << 20, int(cells[2]) << 20, cells[3]))
-    return found
+        return ()
+    fields = "index,name,memory.total,memory.free"
+    rows = _answer([tool, f"--query-gpu={fields}", "--format=csv,noheader,nounits"]).splitlines()
+    cells = [[cell.strip() for cell in row.split(",")] for row in rows]
+    return tuple(
+        Device(f"GPU {row[0]}", row[1], int(row[2]) << 20, int(row[3]) << 20)
+        for row in cells
+        if len(row) == 4 and row[2].isdigit() and row[3].isdigit()
+    )
+
+
+@cache
+def embedded_devices() -> tuple[Device, ...]:
+    """Return the devices of the embedded library, asked in a process of its own."""
+    text = _answer([sys.executable, "-m", "strata_pack.llama.child", "devices"])
+    return tuple(Device(**entry) for entry in json.loads(text)) if text else ()
+
+
+_LISTED = re.compile(r"^\s+(\w+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
+
+
+def binary_devices(path: Path) -> tuple[Device, ...]:
+    """Return the GPUs that a ``llama-server`` binary sees (``--list-devices``); none for a CPU build."""
+    found = _LISTED.findall(_answer([str(path), "--list-devices"]))
+    return tuple(Device(name, what, int(total) << 20, int(free) << 20) for name, what, total, free in found)

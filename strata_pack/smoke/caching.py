@@ -50,6 +50,8 @@ def play_session(stage: Stage, *, echo: bool, first: Timings | None = None) -> l
             # The first turn must not find what another scenario left.
             timings = client.completion(prompt, n_predict=0, id_slot=SLOT, cache_prompt=number > 0).timings
         figures.append(timings)
+        if number + 1 == len(session["turns"]):
+            break  # nobody comes after the last reply
         reply = f"{turn['thinking']}\n</think>\n\n{call_text(turn['call'], stage.form)}"
         client.completion(prompt + reply, n_predict=0, id_slot=SLOT, cache_prompt=True)
         messages.append(_assistant(turn, number, echo=echo))

@@ -7,6 +7,7 @@ models are played again on a real server, delta by delta as its detokenizer cuts
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from strata_pack.smoke.stage import Stage
 
 STREAMS = 8
 LONG_BYTES = 64 << 10
-BLOCK = 4 << 10
+BLOCK = 8 << 10
 RUN_CHARS = "#-= "
 RUN_SIZES = (128, 80, 64, 32, 16, 8, 4, 2, 1)
 BIAS = 100.0
@@ -59,8 +60,9 @@ class Outcome:
 
 
 def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> str:
-    """Return the prompt that asks ``user``, rendered by the server."""
-    return client.apply_template([{"role": "user", "content": user}], tools)
+    """Return the prompt that asks ``user``, rendered by the server. Without ``tools`` it is as short as can be."""
+    variables = {} if tools else {"reasoning_effort": "medium"}
+    return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
 def generate(stage: Stage, prompt: str, grammar: str, limit: int, **options: Any) -> Outcome:
@@ -230,19 +232,15 @@ def long_text(form: Form, run: str) -> tuple[str, str, str]:
 
     The argument is made of numbered blocks, so that a lost or repeated piece shows; each block is filled with ``run``.
     """
-    count = LONG_BYTES // BLOCK
-    fillers = (BLOCK - 6) // len(run)
-    block = f"{run * fillers}{run[0] * (BLOCK - 6 - fillers * len(run))}"
-    argument = "".join(f"{number:05d}:{block}" for number in range(count))
+    marks = [f"{number:05d}:" for number in range(LONG_BYTES // BLOCK)]
+    fillers = math.ceil((BLOCK - len(marks[0])) / len(run))
+    argument = "".join(mark + run * fillers for mark in marks)
     call = {"name": "write_file", "arguments": {"path": "big.txt", "text": argument}}
     whole = f"All of it goes into one file.\n{call_text(call, form)}"
     head, tail = whole.split(argument)
-    blocks = " ".join(f'"{number:05d}:" block' for number in range(count))
-    rest = run[0] * (BLOCK - 6 - fillers * len(run))
-    fill = " ".join(["run"] * fillers + ([literal(rest)] if rest else []))
     rules = (
-        f"root ::= {literal(head)} {blocks} {literal(tail)}",
-        f"block ::= {fill}",
+        f"root ::= {literal(head)} {' '.join(f'{literal(mark)} block' for mark in marks)} {literal(tail)}",
+        f"block ::= {' '.join(['run'] * fillers)}",
         f"run ::= {literal(run)}",
     )
     return "\n".join(rules), whole, argument
@@ -252,7 +250,7 @@ def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Stream a call with a 64 KiB argument; the vocabulary's longest run keeps it short in tokens."""
     run, token = longest_run(stage.client)
     context = stage.client.props().context
-    needed = LONG_BYTES // BLOCK * (BLOCK // len(run) + 8) + 600
+    needed = LONG_BYTES // len(run) + 600
     if context and needed > context:
         raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {context:,}")
     grammar, text, argument = long_text(stage.form, run)

@@ -7,11 +7,17 @@ from pathlib import Path
 from strata_pack.chat.cases import GoldenSuite, load_suite
 from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped
 from strata_pack.chat.template import read_template
-from strata_pack.errors import BadInput
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.smoke.stage import Target
 from strata_pack.weights.gguf_file import shard_paths
+
+
+def one_of(target: Path | None, url: str | None) -> None:
+    """Raise ``WrongUse`` unless exactly one of the two is named."""
+    if (target is None) == (url is None):
+        raise WrongUse("needs a TARGET or a --url, one of them", remedy="see `strata-pack smoke --help`")
 
 
 def open_target(path: Path, template: str | None = None, suite: Path | None = None) -> Target:

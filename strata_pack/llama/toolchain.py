@@ -1,0 +1,191 @@
+"""What a build of llama.cpp needs on this machine, and which piece is missing, each in one sentence.
+
+A table for each backend; every entry finds its piece or says what to install.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import site
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from strata_pack.llama.runtimes import Backend
+
+CUDA_ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
+LIBRARY_DIRS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu")
+SYSTEM_ROOTS = ("/usr", "/usr/local", "/usr/local/nvidia")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One thing that a build needs. ``find`` returns where it is; ``missing`` is the sentence if it is not there."""
+
+    name: str
+    find: Callable[[], Path | None]
+    missing: str
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What was found (by name) and what is missing (sentences); with nothing missing a build can start."""
+
+    backend: Backend
+    found: Mapping[str, Path]
+    missing: tuple[str, ...]
+
+
+def _program(*names: str) -> Path | None:
+    return next((Path(path) for path in map(shutil.which, names) if path), None)
+
+
+def _first(paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if path.exists()), None)
+
+
+def cuda_roots() -> list[Path]:
+    """Return the folders that may hold a CUDA toolkit: named by the environment, beside nvcc, in the usual places."""
+    named = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
+    nvcc = _program("nvcc")
+    beside = [nvcc.resolve().parent.parent] if nvcc else []
+    every = [*named, *beside, *map(Path, CUDA_ROOTS)]
+    return [root for root in dict.fromkeys(every) if (root / "include/cuda_runtime.h").is_file()]
+
+
+def _wheel_roots() -> list[Path]:
+    """The folders of NVIDIA's wheels (``nvidia-cublas``): ``nvidia/cu13``, ``nvidia/cublas``."""
+    places = {*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))}
+    return sorted(root for place in places for root in Path(place, "nvidia").glob("*") if root.is_dir())
+
+
+def _nvcc() -> Path | None:
+    return _program("nvcc") or _first(root / "bin/nvcc" for root in cuda_roots())
+
+
+def _toolkit() -> Path | None:
+    return next(iter(cuda_roots()), None)
+
+
+def _cuda_header(name: str) -> Path | None:
+    return _first(root / "include" / name for root in (*cuda_roots(), *_wheel_roots(), Path("/usr")))
+
+
+def _library(pattern: str, roots: Iterable[Path]) -> Path | None:
+    found = (path for root in roots for folder in LIBRARY_DIRS for path in sorted((root / folder).glob(pattern)))
+    return next(found, None)
+
+
+def _cublas(name: str) -> Path | None:
+    return _library(f"lib{name}.so*", (*cuda_roots(), *_wheel_roots(), *map(Path, SYSTEM_ROOTS)))
+
+
+def _driver_stub() -> Path | None:
+    return _library("stubs/libcuda.so", cuda_roots()) or _library("libcuda.so", map(Path, SYSTEM_ROOTS))
+
+
+_BASE = (
+    Piece("cmake", partial(_program, "cmake"), "cmake is missing: install the package cmake (3.14 or later)"),
+    Piece(
+        "C++ compiler",
+        partial(_program, os.environ.get("CXX", "c++"), "g++", "clang++"),
+        "a C++ compiler is missing: install the package g++",
+    ),
+    Piece(
+        "build tool", partial(_program, "ninja", "make"), "ninja and make are missing: install the package ninja-build"
+    ),
+)
+
+_CUDA = (
+    Piece("nvcc", _nvcc, "nvcc is missing: install the CUDA toolkit, or name it with CUDA_PATH"),
+    Piece("CUDA toolkit", _toolkit, "the CUDA headers (cuda_runtime.h) are missing: install the CUDA toolkit"),
+    Piece(
+        "cuBLAS header",
+        partial(_cuda_header, "cublas_v2.h"),
+        "the cuBLAS header (cublas_v2.h) is missing: pip install nvidia-cublas, or the toolkit's libcublas-dev",
+    ),
+    Piece(
+        "cuBLAS",
+        partial(_cublas, "cublas"),
+        "the cuBLAS library (libcublas) is missing: pip install nvidia-cublas, or the toolkit's libcublas-dev",
+    ),
+    Piece("cuBLASLt", partial(_cublas, "cublasLt"), "the library libcublasLt is missing: it comes with cuBLAS"),
+    Piece(
+        "CUDA driver stub",
+        _driver_stub,
+        "the CUDA driver stub (libcuda.so) is missing: install the toolkit's cuda-driver-dev, or the driver",
+    ),
+)
+
+_VULKAN = (
+    Piece(
+        "Vulkan header",
+        lambda: _first(Path(root, "include/vulkan/vulkan.h") for root in SYSTEM_ROOTS[:2]),
+        "the Vulkan headers are missing: install the package libvulkan-dev",
+    ),
+    Piece("glslc", partial(_program, "glslc"), "glslc is missing: install the package glslc (shaderc)"),
+    Piece(
+        "Vulkan loader",
+        lambda: _library("libvulkan.so", map(Path, SYSTEM_ROOTS)),
+        "the Vulkan loader (libvulkan.so) is missing: install the package libvulkan-dev",
+    ),
+)
+
+_HIP = (
+    Piece("hipcc", partial(_program, "hipcc", "/opt/rocm/bin/hipcc"), "hipcc is missing: install ROCm's HIP SDK"),
+    Piece(
+        "hipBLAS header",
+        lambda: _first(Path(root, "include/hipblas/hipblas.h") for root in ("/opt/rocm", "/usr")),
+        "the hipBLAS header is missing: install ROCm's hipblas-dev",
+    ),
+)
+
+_METAL = (
+    Piece(
+        "macOS",
+        lambda: Path("/System") if platform.system() == "Darwin" else None,
+        "Metal exists on macOS only: choose another backend here",
+    ),
+    Piece("xcrun", partial(_program, "xcrun"), "xcrun is missing: install the Xcode command line tools"),
+)
+
+PIECES: Mapping[Backend, tuple[Piece, ...]] = {
+    "cpu": _BASE,
+    "cuda": (*_BASE, *_CUDA),
+    "vulkan": (*_BASE, *_VULKAN),
+    "hip": (*_BASE, *_HIP),
+    "metal": (*_BASE, *_METAL),
+}
+
+
+def find_toolchain(backend: Backend) -> Toolchain:
+    """Return what of the backend's table is here and what is missing."""
+    found: dict[str, Path] = {}
+    missing: list[str] = []
+    for piece in PIECES[backend]:
+        place = piece.find()
+        if place is None:
+            missing.append(piece.missing)
+        else:
+            found[piece.name] = place
+    return Toolchain(backend, found, tuple(missing))
+
+
+def cuda_flags(toolchain: Toolchain) -> list[str]:
+    """Return the cmake flags for pieces that lie where cmake does not look: cuBLAS out of a wheel, the stub."""
+    found = toolchain.found
+    include = found["cuBLAS header"].parent
+    flags = [
+        f"-DCMAKE_CUDA_COMPILER={found['nvcc']}",
+        f"-DCUDAToolkit_ROOT={found['CUDA toolkit']}",
+        f"-DCUDA_cublas_LIBRARY={found['cuBLAS']}",
+        f"-DCUDA_cublasLt_LIBRARY={found['cuBLASLt']}",
+        f"-DCUDA_cuda_driver_LIBRARY={found['CUDA driver stub']}",
+    ]
+    if include != found["CUDA toolkit"] / "include":
+        flags += [f"-DCMAKE_CUDA_FLAGS=-I{include}", f"-DCMAKE_CXX_FLAGS=-I{include}"]
+    return flags
