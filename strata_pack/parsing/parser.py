@@ -616,8 +616,7 @@ class OutputParser:
         elif self._thinking:
             if not reader.unfinished:
                 self.counters.rejected_candidates["no_function"] += 1
-            self._state = self._in_reasoning
-            self._read_again(text, may_end=False)
+            self._stay_reasoning(text)
         else:
             self._state = self._in_content
             self._out.extend(reader.events)
@@ -720,13 +719,26 @@ class OutputParser:
         return len(text)
 
     def _refuse(self) -> None:
-        self._leave_strict(may_end=False)
+        self._stay_reasoning(self._take_strict())
 
-    def _leave_strict(self, *, may_end: bool) -> None:
+    def _grant(self) -> None:
+        """Read it all again, now as a call that ends the thinking."""
+        text = self._take_strict()
+        self._granted = True
+        self._held.write(CALL_OPEN)
+        self._state = self._in_opener
+        self._read_again(text[len(CALL_OPEN) :])
+
+    def _take_strict(self) -> str:
         text = self._strict.text() + self._take_held()
         self._strict.clear()
+        return text
+
+    def _stay_reasoning(self, text: str) -> None:
+        """Read ``text``, which begins with a ``<tool_call>`` that is none, as if no call could end the thinking."""
         self._state = self._in_reasoning
-        self._again.insert(0, (text, may_end))
+        self._reason(CALL_OPEN)
+        self._read_again(text[len(CALL_OPEN) :], may_end=False)
 
     # The end.
 
@@ -755,8 +767,10 @@ class OutputParser:
             self._leave_call_in_span(quoted=self._lookout.finish())
         elif state in (self._in_strict, self._to_the_end):
             self._strict.write(self._take_held() + rest)
-            self._granted = not cut and not rest
-            self._leave_strict(may_end=self._granted)
+            if cut or rest:
+                self._refuse()
+            else:
+                self._grant()
         elif rest == THINK_CLOSE and state == self._in_content and self._think_close_due:
             self._behind_think_close(second=False)
         else:

@@ -176,12 +176,11 @@ class XmlCall:
             if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE):
                 self._act(Tag(Token.TEXT, 0), rest, 0)
             self._raw.write(rest)
+        at_end = _TABLE[self._place].get(Token.END)
         if cut:
             self._give_up()
-        elif self._place in (Place.FUNCTION_END, Place.PROSE, Place.PROSE_CALL):
-            self._accept(self._doubtful(Doubt.PROSE), self._raw.size)
-        elif self._place is Place.LOOSE_END:
-            self._accept(self._doubtful(Doubt.LOOSE), self._raw.size)
+        elif at_end is not None:
+            at_end(self, Tag(Token.END, 0), "", 0)
         elif self._pending is not None:
             self._accept(self._pending, self._raw.size)
         else:
@@ -490,6 +489,20 @@ class Row(NamedTuple):
     drift: str = ""
 
 
+DRIFT: dict[str, str] = {
+    "function-name-unclosed": "`>` missing after the function's name before a line end",
+    "parameter-name-attribute": '`<parameter name="q">`',
+    "parameter-value-inline": "`<parameter=path=a.py</parameter>` for a declared `path`",
+    "parameter-closer-missing": "`</parameter>` missing before the next `<parameter=` or `</function>`",
+    "doubled-closer": "a closing tag written twice",
+    "wrong-closing-tag": "`</function_invocation>` and the like for `</function>`",
+    "call-closer-missing": "`</tool_call>` missing at a natural stop, before the next call or before `</think>`",
+    "two-functions": "two functions in one wrapper: two calls",
+    "prose-before-call-closer": "text between `</function>` and `</tool_call>`: dropped",
+}
+"""The departures from the format that still make a call. One more, quotes or spaces around a name, is no matter of
+order and lives in ``tags.clean_name``."""
+
 _P, _T, _C = Place, Token, XmlCall
 # fmt: off
 ROWS: tuple[Row, ...] = (
@@ -527,6 +540,7 @@ ROWS: tuple[Row, ...] = (
     Row(_P.LOOSE_END, _T.CALL_END, _C._loose_call_closer, "parameter-closer-missing"),
     Row(_P.LOOSE_END, _T.FUNCTION_END, _C._loose_closer, "doubled-closer"),
     Row(_P.LOOSE_END, _T.CALL, _C._loose_opener, "call-closer-missing"),
+    Row(_P.LOOSE_END, _T.END, _C._ended, "call-closer-missing"),
     Row(_P.LOOSE_END, _T.TEXT, _C._back),
     Row(_P.LOOSE_CALL, _T.FUNCTION, _C._next_call),
     Row(_P.LOOSE_CALL, _T.FUNCTION_UNCLOSED, _C._next_call),
@@ -538,15 +552,18 @@ ROWS: tuple[Row, ...] = (
     Row(_P.FUNCTION_END, _T.FUNCTION, _C._second_function, "two-functions"),
     Row(_P.FUNCTION_END, _T.FUNCTION_UNCLOSED, _C._second_function, "two-functions"),
     Row(_P.FUNCTION_END, _T.THINK_END, _C._thinking_closer, "call-closer-missing"),
+    Row(_P.FUNCTION_END, _T.END, _C._ended, "call-closer-missing"),
     Row(_P.FUNCTION_END, _T.TEXT, _C._prose, "prose-before-call-closer"),
     Row(_P.PROSE, _T.CALL_END, _C._call_closer, "prose-before-call-closer"),
     Row(_P.PROSE, _T.CALL, _C._prose_opener, "call-closer-missing"),
     Row(_P.PROSE, _T.FUNCTION, _C._ended, "call-closer-missing"),
     Row(_P.PROSE, _T.FUNCTION_UNCLOSED, _C._ended, "call-closer-missing"),
     Row(_P.PROSE, _T.THINK_END, _C._thinking_closer_in_prose, "call-closer-missing"),
+    Row(_P.PROSE, _T.END, _C._ended, "call-closer-missing"),
     Row(_P.PROSE, _T.TEXT, _C._as_text),
     Row(_P.PROSE_CALL, _T.FUNCTION, _C._next_call),
     Row(_P.PROSE_CALL, _T.FUNCTION_UNCLOSED, _C._next_call),
+    Row(_P.PROSE_CALL, _T.END, _C._ended, "call-closer-missing"),
     Row(_P.PROSE_CALL, _T.TEXT, _C._prose_goes_on),
 
     Row(_P.NEST, _T.FUNCTION, _C._nested_function),

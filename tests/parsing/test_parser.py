@@ -1,0 +1,241 @@
+"""The interface, the texts between calls, and when text is let go."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strata_pack.parsing import Event, OutputParser, aparse, parse, thinking_open
+from tests.parsing.invariants import check, strict_json
+
+TOOLS: list[dict[str, Any]] = [
+    {"name": "save", "parameters": {"properties": {"path": {"type": "string"}, "n": {"type": "integer"}}}},
+    {"name": "jobs", "parameters": {"properties": {}}},
+]
+JOBS = "<tool_call>\n<function=jobs>\n</function>\n</tool_call>"
+SAVE = (
+    "<tool_call>\n<function=save>\n<parameter=path>\na\n</parameter>\n"
+    "<parameter=n>\n3\n</parameter>\n</function>\n</tool_call>"
+)
+INDENTED = "  " + JOBS.replace("\n", "\n  ")
+BARE = "<function=jobs>\n</function>"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n", True),
+        ("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
+        ("<|im_start|>user\n<think> is a tag<|im_end|>\n<|im_start|>assistant\n", False),
+        ("<|im_start|>user\n</think> closes<|im_end|>\n<|im_start|>assistant\n<think>\n", True),
+        ("<|im_start|>assistant\n<think>\nLet me begin with", True),
+        ("[INST] hi [/INST]<think>\n", True),
+        ("[INST] <think> hi [/INST]", False),
+        ("", False),
+    ],
+)
+def test_thinking_is_read_off_the_generation_prompt(prompt: str, expected: bool) -> None:
+    assert thinking_open(prompt) is expected
+    assert OutputParser.for_prompt(prompt, tools=[]).in_thinking is expected
+
+
+@pytest.mark.parametrize("option", [{"implicit_end": "maybe"}, {"call_format": "yaml"}])
+def test_an_unknown_policy_or_format_is_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be one of"):
+        OutputParser(**option)
+
+
+def test_a_finished_parser_takes_no_more_text() -> None:
+    parser = OutputParser()
+    parser.finish()
+    assert parser.finish() == []
+    with pytest.raises(RuntimeError, match="finished"):
+        parser.feed("x")
+
+
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (f"a\n\n{JOBS}\n\nb", "a\nb", 1),
+        (f"a{JOBS}b", "ab", 1),
+        (f"a\n{JOBS}b", "a\nb", 1),
+        (f"a {JOBS} b", "a  b", 1),
+        (f"\n{JOBS}\n{JOBS}\n", "", 2),
+        (f"a\n{JOBS}\n{JOBS}\nb\n", "a\nb\n", 2),
+        ("no call\n\n", "no call\n\n", 0),
+        (f"{JOBS}\n</tool_call>\nb", "b", 1),
+        (f"x\n{BARE}\n</tool_call>\ny", "x\ny", 1),
+        (f"x\n{BARE}", "x", 1),
+        (f"x {BARE}", f"x {BARE}", 0),
+        ("x\n<function=other>\n</function>", "x\n<function=other>\n</function>", 0),
+        (f"- item\n  ```\n{INDENTED}\n  ```\n", f"- item\n  ```\n{INDENTED}\n  ```\n", 0),
+        (f"~~~\n{JOBS}\n~~~\n{JOBS}", f"~~~\n{JOBS}\n~~~", 1),
+        (f"Put ``{JOBS}`` there.", f"Put ``{JOBS}`` there.", 0),
+        (f"Put `{JOBS}` there.\n{JOBS}", f"Put `{JOBS}` there.", 1),
+        (f"A stray ` here: {JOBS}", "A stray ` here: ", 1),
+        (f"A stray ` up here.\n{JOBS}\nAnd ` here.", "A stray ` up here.\nAnd ` here.", 1),
+        (f"`x` and {JOBS}", "`x` and ", 1),
+        ("<tool_call>" * 3, "<tool_call>" * 3, 0),
+        (f"<tool_call>\n{JOBS}", "<tool_call>", 1),
+        ('<tool_call>\n{"name": "jobs"}\n</tool_call>', "", 1),
+        ('<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>', None, 0),
+        ('<tool_call>\n{"name": "jobs", "arguments": [1]}\n</tool_call>', None, 0),
+        ('<tool_call>\n{"name": "jobs", "arguments": "no json"}\n</tool_call>', None, 0),
+        ('<tool_call>\n{"name": "jobs", "arguments": {"x": NaN}}\n</tool_call>', "", 1),
+        ('<tool_call>\n{"name": "jobs", "arguments": {}}', "", 1),
+        (f'<tool_call>\n{{"name": "jobs", "arguments": {{}}}}\n{JOBS}', "", 2),
+        ('<tool_call>\n{"name": "jobs", "arguments": {"x": "' + "[" * 300 + '"}}\n</tool_call>', "", 1),
+        ('<tool_call>\n{"name": "jobs", "arguments": {"x": ' + "[" * 300 + "]" * 300 + "}}\n</tool_call>", None, 0),
+    ],
+)
+def test_the_answer_around_calls(text: str, content: str | None, calls: int) -> None:
+    outcome = check(text, [4, 11, 30], "stop", thinking=False, tools=TOOLS)
+    assert outcome.content == (text if content is None else content)
+    assert len(outcome.calls) == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "reasoning", "content"),
+    [
+        ("\n<think>\nr\n</think>\n\nc", True, "r\n", "c"),
+        ("<think>\r\nr</think>c", False, "r", "c"),
+        ("<think>r", False, "r", ""),
+        (" <thinking> c", False, "", " <thinking> c"),
+        ("r</think>\n \n</think>\n\nc", True, "r", "c"),
+        ("r</think></think></think>c", True, "r", "</think>c"),
+        ("r `</think>` r</think>c", True, "r `</think>` r", "c"),
+        ("r `</think>", True, "r `", ""),
+        (f"r\n{JOBS}</think> c", True, "r\n", " c"),
+        (f"r\n{JOBS}\nmore\n</think>\n\nc</think>", True, "r\n", "more\nc</think>"),
+        (f"r\n{JOBS}\n`</think>` more", True, "r\n", "`</think>` more"),
+        ("r<th", True, "r<th", ""),
+        ("", True, "", ""),
+    ],
+)
+def test_where_the_thinking_ends(text: str, thinking: bool, reasoning: str, content: str) -> None:
+    outcome = check(text, [2, 5, 9], "stop", thinking=thinking, tools=TOOLS)
+    assert (outcome.reasoning, outcome.content) == (reasoning, content)
+
+
+@pytest.mark.parametrize(
+    "delta", ["a < b", "<b>", "</th", "x <tool_calls", "\n<functional> ", "#include <func", "&lt;"]
+)
+def test_text_that_can_become_no_tag_is_let_go_at_once(delta: str) -> None:
+    parser = OutputParser(thinking=False, tools=TOOLS)
+    assert "".join(event.text for event in parser.feed(delta)) == delta
+    assert not parser.pending
+
+
+@pytest.mark.parametrize("delta", ["x <", "x <tool_c", "\n", "x\n<func", "<tool_call>\n \n"])
+def test_text_that_may_become_a_tag_is_pending(delta: str) -> None:
+    parser = OutputParser(thinking=False, tools=TOOLS)
+    parser.feed(delta)
+    assert parser.pending
+
+
+def test_a_reasoning_budget_can_ask_whether_a_call_is_being_written_in_the_thinking() -> None:
+    parser = OutputParser(tools=TOOLS)
+    parser.feed("Go.\n")
+    assert (parser.pending, parser.in_thinking, parser.in_implicit_call) == (False, True, False)
+    parser.feed("<tool_call>\n<function=save>\n<parameter=path>\nhalf")
+    assert (parser.pending, parser.in_thinking, parser.in_implicit_call) == (True, True, True)
+    parser.feed("\n</parameter>\n</function>\n</tool_call>")
+    assert (parser.in_thinking, parser.in_implicit_call) == (False, False)
+
+
+def test_a_streamed_string_is_sent_while_it_is_written() -> None:
+    parser = OutputParser(thinking=False, tools=TOOLS, stream_tools=True)
+    parser.feed("<tool_call>\n<function=save>\n<parameter=path>\n")
+    events = parser.feed("some text")
+    assert [(event.kind, event.text) for event in events] == [("tool_args", "some text")]
+    assert not parser.pending
+    assert parser.feed("\n") == []
+    assert parser.pending
+    assert [event.text for event in parser.feed("more")] == ["\\nmore"]
+
+
+def test_a_value_that_is_no_string_is_sent_when_it_is_complete() -> None:
+    parser = OutputParser(thinking=False, tools=TOOLS, stream_tools=True)
+    parser.feed("<tool_call>\n<function=save>\n<parameter=n>\n1")
+    assert parser.feed("0") == []
+    assert parser.feed("0\n</parameter>\n</function>\n</tool_call>")[0].text == '{"n": 100}'
+
+
+def test_an_implicit_call_is_delivered_all_at_once_also_when_streaming() -> None:
+    parser = OutputParser(tools=TOOLS, stream_tools=True)
+    assert [event.kind for event in parser.feed("Go.\n" + SAVE[:-1])] == ["reasoning"]
+    assert [event.kind for event in parser.feed(">")] == ["tool_start", "tool_args", "tool_call"]
+
+
+def test_an_announced_call_that_is_cut_is_left_open_and_not_repeated() -> None:
+    parser = OutputParser(thinking=False, tools=TOOLS, stream_tools=True)
+    events = parser.feed("On it.\n" + SAVE[:60]) + parser.finish("length")
+    assert [event.kind for event in events] == ["content", "tool_start", "tool_args"]
+    with pytest.raises(ValueError, match="Unterminated"):
+        strict_json("".join(event.text for event in events if event.kind == "tool_args"))
+    assert parser.counters.unfinished_calls == 1
+
+
+def test_no_tools_means_that_nothing_is_a_call() -> None:
+    reply = parse(f"r\n{JOBS}\n</think>\n{JOBS}", tools=[])
+    assert (reply.reasoning, reply.content, reply.calls) == (f"r\n{JOBS}\n", JOBS, ())
+
+
+def test_an_undeclared_function_is_delivered_and_counted() -> None:
+    reply = parse("<tool_call>\n<function=other>\n</function>\n</tool_call>", thinking=False, tools=TOOLS)
+    assert (reply.calls[0].name, reply.counters.undeclared_calls) == ("other", 1)
+
+
+def test_the_same_parameter_twice_the_last_one_wins() -> None:
+    text = SAVE.replace("<parameter=n>\n3", "<parameter=path>\nb")
+    assert parse(text, thinking=False, tools=TOOLS).calls[0].arguments == {"path": "b"}
+
+
+def test_aparse_yields_the_events_of_an_asynchronous_reply() -> None:
+    async def deltas() -> AsyncIterator[str]:
+        for character in f"r</think>\n\nc\n{JOBS}":
+            yield character
+
+    async def read() -> list[Event]:
+        parser = OutputParser(tools=TOOLS)
+        events = [event async for event in aparse(deltas(), finish_reason=lambda: "stop", parser=parser)]
+        assert not parser.counters.ended_inside_thinking
+        return events
+
+    assert [event.kind for event in asyncio.run(read())] == ["reasoning", "content", "tool_call"]
+
+
+def test_the_parser_imports_nothing_but_the_standard_library() -> None:
+    program = (
+        "import sys; import strata_pack.parsing;"
+        "print(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
+    outside = {name for name in eval(done.stdout) if not name.startswith(("_", "sitecustomize"))}
+    assert outside <= {"strata_pack"}
+
+
+def test_a_whole_megabyte_of_open_tags_costs_no_more_per_character_than_a_tenth_of_it() -> None:
+    """Work is counted in states entered, not in seconds: it must grow with the text, not with its square."""
+
+    def steps(size: int) -> int:
+        parser = OutputParser(thinking=False, tools=TOOLS)
+        count = 0
+        state = parser._in_call
+
+        def counted(text: str, pos: int) -> int:
+            nonlocal count
+            count += 1
+            return state(text, pos)
+
+        parser._in_call = counted  # type: ignore[method-assign]
+        parser.feed("<tool_call>\n<function=save>\n<parameter=path>\nx\n</function>\n</tool_call>\n" * size)
+        parser.finish()
+        return count
+
+    assert steps(1000) <= steps(100) * 11
