@@ -392,14 +392,15 @@ def sentence_piece_model() -> bytes:
 def weights(tiny: Tiny) -> Iterator[tuple[str, Array]]:
     """Yield name and float32 values of every tensor."""
     dice = np.random.default_rng(SEED)
-    for name, shape in _shapes(tiny):
+    for name, shape in tensor_shapes(tiny):
         # Norms lie around 1, the rest around 0; A_log is positive as in a trained model.
         base = 1.0 if name.endswith("norm.weight") else 0.0
         values = dice.standard_normal(shape, dtype=np.float32) * np.float32(0.05) + np.float32(base)
         yield name, np.abs(values) * 40 if name.endswith("A_log") else values
 
 
-def _shapes(tiny: Tiny) -> Iterator[tuple[str, tuple[int, ...]]]:
+def tensor_shapes(tiny: Tiny) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of every tensor."""
     config = {**tiny.config, **tiny.config.get("text_config", {})}
     width, vocabulary = config["hidden_size"], config["vocab_size"]
     root = tiny.prefix
