@@ -149,7 +149,17 @@ def test_pre_commit_hook_stops_a_template_that_broke_a_case(project: Path, tmp_p
 def test_pre_commit_installs_the_hook_from_this_repository(project: Path, tmp_path: Path) -> None:
     _git(project, "init", "-q")
     _git(project, "add", ".")
-    command = [sys.executable, "-m", "pre_commit", "try-repo", str(ROOT), "strata-pack-golden", "--all-files"]
+    command = [
+        sys.executable,
+        "-m",
+        "pre_commit",
+        "try-repo",
+        str(ROOT),
+        "strata-pack-golden",
+        "--ref",
+        "HEAD",
+        "--all-files",
+    ]
     environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
