@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli import template_lint, template_prefix, template_repair
+from strata_pack.cli import template_install, template_lint, template_prefix, template_repair
 from strata_pack.cli.face import Out, face
 
 app = typer.Typer(help="The chat templates: shipped, repaired, checked, installed.", no_args_is_help=True)
 app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
 app.command(epilog="Example: strata-pack template lint chat_template.jinja --ignore ST103")(template_lint.lint)
 app.command(epilog="Example: strata-pack template prefix qwen3.8-flash-next")(template_prefix.prefix)
+app.command(epilog="Example: strata-pack template install packs/my-model --template qwen3.8-flash-next")(
+    template_install.install
+)
+app.command(epilog="Example: strata-pack template rollback packs/my-model")(template_install.rollback)
 
 
 @app.command("list", epilog="Example: strata-pack template list")
@@ -65,8 +69,11 @@ def status(
     """Say what the template of a model is: repaired, stock (a repair is there), modified, unknown or missing."""
     from strata_pack.chat.library import status_of
     from strata_pack.files import sha256_text
-    from strata_pack.pack.layout import read_pack_template
+    from strata_pack.pack.layout import is_pack, read_pack_template
 
+    if is_pack(target) or target.suffix == ".gguf":
+        template_install.show_status(target, out)
+        return
     text = read_pack_template(target)
     found = status_of(text)
     sha256 = None if text is None else sha256_text(text)

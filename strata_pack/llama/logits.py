@@ -20,7 +20,8 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.llama.logits_child import ERRORS
 
 Floats = npt.NDArray[np.float32]
 
@@ -30,7 +31,7 @@ ROWS = 16
 
 @dataclass(frozen=True)
 class LogitsHeader:
-    """``windows`` are the tokens evaluated; the positions from ``first`` on predict the tokens from ``first + 1`` on."""
+    """``windows`` are the tokens evaluated; a position from ``first`` on predicts the token at the next one."""
 
     n_vocab: int
     n_ctx_train: int
@@ -58,7 +59,7 @@ class LogitStream:
         except ValueError:
             raise self._dead() from None
         if "error" in value:
-            raise (BadInput if value["kind"] == "input" else EnvironmentFailure)(value["error"])
+            raise ERRORS[value["kind"]](value["error"])
         windows = tuple(tuple(window) for window in value["windows"])
         return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"])
 
@@ -72,7 +73,7 @@ class LogitStream:
         block = np.empty((min(ROWS, left), self.header.n_vocab), np.float32)
         while left:
             rows = block[: min(ROWS, left)]
-            view, at = memoryview(rows).cast("B"), 0
+            view, at = rows.data.cast("B"), 0
             while at < len(view):
                 got = self._process.stdout.readinto(view[at:])  # type: ignore[attr-defined]
                 if not got:
@@ -98,7 +99,8 @@ def open_logits(
     """Evaluate ``text`` in windows of ``context`` tokens (``limit`` of them at most) and yield the stream.
 
     The second half of each window is scored. Raises ``BadInput`` if llama.cpp does not load the model or the text is
-    too short, ``EnvironmentFailure`` if the installed xllamacpp is not the known build or the process dies.
+    too short, ``LogitsUnavailable`` if the installed xllamacpp is not the known build, ``EnvironmentFailure`` if the
+    process dies.
     """
     settings = {
         "model": str(model),

@@ -13,10 +13,16 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from strata_pack.errors import BadInput, StrataError
+from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.llama.keeper import die_with_parent
-from strata_pack.llama.logits_native import Model
+from strata_pack.llama.logits_native import LogitsUnavailable, Model
 
+ERRORS: dict[str, type[StrataError]] = {
+    "input": BadInput,
+    "unavailable": LogitsUnavailable,
+    "environment": EnvironmentFailure,
+}
+"""How an error is named on the pipe."""
 MIN_TOKENS = 32
 """A shorter text says nothing."""
 
@@ -56,7 +62,7 @@ def main() -> None:
         try:
             evaluate(json.load(sys.stdin), out)
         except StrataError as error:
-            kind = "input" if isinstance(error, BadInput) else "environment"
+            kind = next((name for name, type in ERRORS.items() if isinstance(error, type)), "environment")
             out.write(json.dumps({"error": str(error), "kind": kind}).encode() + b"\n")
 
 

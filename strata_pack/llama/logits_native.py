@@ -106,15 +106,19 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
+class LogitsUnavailable(EnvironmentFailure):
+    """The installed llama.cpp cannot be asked for full logits; a server can still give the likeliest tokens."""
+
+
 def load_library(path: Path | None = None) -> ctypes.CDLL:
     """Return the library with its functions declared and its structures' layout proved.
 
-    Raises ``EnvironmentFailure`` if it is another version, or its defaults are not where they should be.
+    Raises ``LogitsUnavailable`` if it is another version, or its defaults are not where they should be.
     """
     path = path or library_path()
     found = version("xllamacpp")
     if found != LAYOUT_OF:
-        raise EnvironmentFailure(
+        raise LogitsUnavailable(
             f"full logits need xllamacpp {LAYOUT_OF}, whose structures are known, and {found} is installed",
             remedy=f"pip install xllamacpp=={LAYOUT_OF}",
         )
@@ -124,19 +128,19 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise EnvironmentFailure(f"gives no logits ({error})", where=path) from error
+        raise LogitsUnavailable(f"gives no logits ({error})", where=path) from error
     check_layout(library.llama_model_default_params(), MODEL_DEFAULTS, path)
     check_layout(library.llama_context_default_params(), CONTEXT_DEFAULTS, path)
     return library
 
 
 def check_layout(params: ctypes.Structure, defaults: dict[str, Any], path: Path) -> None:
-    """Raise ``EnvironmentFailure`` unless every field holds the value that llama.h's build starts with."""
+    """Raise ``LogitsUnavailable`` unless every field holds the value that llama.h's build starts with."""
     wrong = [name for name, value in defaults.items() if getattr(params, name) != value]
     wrong += [name for name, kind, *_ in params._fields_ if kind is _pointer and getattr(params, name) is not None]
     if wrong:
         problem = f"{type(params).__name__} is laid out differently in this build (seen at {', '.join(wrong)})"
-        raise EnvironmentFailure(problem, where=path, remedy=f"use the wheel xllamacpp {LAYOUT_OF}")
+        raise LogitsUnavailable(problem, where=path, remedy=f"use the wheel xllamacpp {LAYOUT_OF}")
 
 
 _LogCallback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)

@@ -144,6 +144,10 @@ def install(
         before, after = _identity(target.text), _identity(chosen.text)
         plan = describe(model, target)
         if steps and not dry_run:
+            if model.method == "copy":
+                progress.note(
+                    f"{target.files[0].name}: its header has no room, so the file is copied under a longer one"
+                )
             carry_out(target.root, target.state_dir, Journal(before, after, tuple(steps)), progress)
     return InstallResult(
         target=str(path),
@@ -194,7 +198,7 @@ def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
 def status(path: Path) -> TargetStatus:
     """Return which templates a PACK or GGUF holds and what they are; finishes an interrupted installation first."""
     recovered = recover(path)
-    target = open_target(path)
+    target = open_target(path.resolve())
     text = target.text
     copies = [copy.to_dict() for copy in target.copies]
     own = next((copy for copy in copies if copy["sha256"] == _identity(text)["sha256"]), None)

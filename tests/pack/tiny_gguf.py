@@ -8,24 +8,25 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 
+from strata_pack.llama.ggml import Ggml
 from strata_pack.weights.gguf_file import MetaValue, TensorInfo, encode_header, shard_name
 
-WIDTH, HIDDEN, HEADS = 32, 64, 2
+WIDTH, HEADS = 32, 2
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
 TYPES = [2, 3, 3, *[6] * 256]
 
 STOCK = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 
 
-def metadata(template: str | None) -> dict[str, MetaValue]:
+def metadata(template: str | None, width: int = WIDTH) -> dict[str, MetaValue]:
     """Return the metadata, with keys before and behind the template's."""
     numbers = {
         "llama.context_length": 512,
-        "llama.embedding_length": WIDTH,
+        "llama.embedding_length": width,
         "llama.block_count": 1,
-        "llama.feed_forward_length": HIDDEN,
+        "llama.feed_forward_length": 2 * width,
         "llama.attention.head_count": HEADS,
-        "llama.rope.dimension_count": WIDTH // HEADS,
+        "llama.rope.dimension_count": width // HEADS,
     }
     values = {"general.architecture": MetaValue.string("llama"), "general.name": MetaValue.string("tiny")}
     values |= {key: MetaValue.uint32(number) for key, number in numbers.items()}
@@ -41,37 +42,42 @@ def metadata(template: str | None) -> dict[str, MetaValue]:
     return values
 
 
-def tensors(seed: int = 0) -> dict[str, np.ndarray]:
+def tensors(seed: int = 0, width: int = WIDTH, scale: float = 1.0) -> dict[str, np.ndarray]:
     """Return the weights by name, as numpy shapes (rows first)."""
     random = np.random.default_rng(seed)
+    hidden = 2 * width
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (len(TOKENS), WIDTH),
-        "blk.0.attn_norm.weight": (WIDTH,),
-        "blk.0.attn_q.weight": (WIDTH, WIDTH),
-        "blk.0.attn_k.weight": (WIDTH, WIDTH),
-        "blk.0.attn_v.weight": (WIDTH, WIDTH),
-        "blk.0.attn_output.weight": (WIDTH, WIDTH),
-        "blk.0.ffn_norm.weight": (WIDTH,),
-        "blk.0.ffn_gate.weight": (HIDDEN, WIDTH),
-        "blk.0.ffn_up.weight": (HIDDEN, WIDTH),
-        "blk.0.ffn_down.weight": (WIDTH, HIDDEN),
-        "output_norm.weight": (WIDTH,),
-        "output.weight": (len(TOKENS), WIDTH),
+        "token_embd.weight": (len(TOKENS), width),
+        "blk.0.attn_norm.weight": (width,),
+        "blk.0.attn_q.weight": (width, width),
+        "blk.0.attn_k.weight": (width, width),
+        "blk.0.attn_v.weight": (width, width),
+        "blk.0.attn_output.weight": (width, width),
+        "blk.0.ffn_norm.weight": (width,),
+        "blk.0.ffn_gate.weight": (hidden, width),
+        "blk.0.ffn_up.weight": (hidden, width),
+        "blk.0.ffn_down.weight": (width, hidden),
+        "output_norm.weight": (width,),
+        "output.weight": (len(TOKENS), width),
     }
-    return {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: (random.standard_normal(shape) * scale).astype(np.float32) for name, shape in shapes.items()}
 
 
-def write_file(path: Path, values: dict[str, MetaValue], weights: dict[str, np.ndarray]) -> None:
-    """Write one GGUF file."""
-    infos, offset = [], 0
+def write_file(
+    path: Path,
+    values: dict[str, MetaValue],
+    weights: dict[str, np.ndarray],
+    type: GGMLQuantizationType = GGMLQuantizationType.F32,
+) -> None:
+    """Write one GGUF file, matrices in ``type``."""
+    infos, parts, offset = [], [], 0
     for name, data in weights.items():
-        info = TensorInfo.make(name, data.shape[::-1], GGMLQuantizationType.F32, offset)
-        infos.append(info)
-        offset += -(-info.nbytes // 32) * 32
-    with path.open("wb") as file:
-        file.write(encode_header(values, infos))
-        for data in weights.values():
-            file.write(data.tobytes().ljust(-(-data.nbytes // 32) * 32, b"\0"))
+        kept = data.ndim == 1 or type is GGMLQuantizationType.F32
+        raw = data.tobytes() if kept else Ggml.load().quantize(type, data)
+        parts.append(raw.ljust(-(-len(raw) // 32) * 32, b"\0"))
+        infos.append(TensorInfo.make(name, data.shape[::-1], GGMLQuantizationType.F32 if kept else type, offset))
+        offset += len(parts[-1])
+    path.write_bytes(encode_header(values, infos) + b"".join(parts))
 
 
 def write_tiny(path: Path, template: str | None = STOCK, extra: dict[str, MetaValue] | None = None) -> Path:

@@ -1,0 +1,128 @@
+"""``strata-pack template install`` and ``rollback``, and ``status`` for packs and GGUF files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.pack.template_install import InstallResult
+
+Target = Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="A finished pack, or a .gguf file (any shard).")]
+Template = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|ID|FILE",
+        help="auto: the target's own template with history repair added; the id of a shipped one; or a file.",
+    ),
+]
+Golden = Annotated[
+    Path | None, typer.Option(metavar="FILE|FOLDER", help="Golden cases to check it against, instead of its own.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace a template that is not recognised.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, say what would be written, stop.")]
+ShowDiff = Annotated[bool, typer.Option("--diff", help="Show how the template changes.")]
+
+
+@face
+def install(
+    target: Target,
+    template: Template = "auto",
+    golden: Golden = None,
+    force: Force = False,
+    dry_run: DryRun = False,
+    diff: ShowDiff = False,
+    *,
+    out: Out,
+) -> None:
+    """Put a chat template into a finished pack or GGUF: all copies in one atomic step, the tensors untouched.
+
+    The golden cases are checked first (exit code 1 if one differs, nothing is changed then); `rollback` goes back.
+    """
+    from strata_pack.pack.template_install import TemplateNotRecognised
+    from strata_pack.pack.template_install import install as install_template
+
+    try:
+        with out.progress() as progress:
+            result = install_template(target, template, golden=golden, force=force, dry_run=dry_run, progress=progress)
+    except TemplateNotRecognised as error:
+        _show_diff(out, error.diff)
+        raise
+    if diff or template == "auto":
+        _show_diff(out, result.diff)
+    _show_result(out, result)
+    out.result({"ok": True, **result.to_dict()})
+
+
+@face
+def rollback(target: Target, *, out: Out) -> None:
+    """Take the last installation back: every file gets the bytes it had."""
+    from strata_pack.pack.template_install import rollback as roll_back
+
+    with out.progress() as progress:
+        result = roll_back(target, progress=progress)
+    out.line(f"{target}: back to the template {_short(result.after['sha256'])} ({result.after['status']})")
+    for note in result.notes:
+        out.line(f"note: {note}")
+    out.result({"ok": True, **result.to_dict()})
+
+
+def show_status(target: Path, out: Out) -> None:
+    """Print the status of a pack's or GGUF's template, copy by copy."""
+    from strata_pack.pack.template_install import status
+
+    found = status(target)
+    named = f", {found.id}" if found.id else ""
+    out.line(f"{target}: {found.status}{named}" + (f" (sha256 {found.sha256})" if found.sha256 else ""))
+    for copy in found.copies:
+        out.line(f"  {copy['place']}: {copy['status']} ({_short(copy['sha256'])})")
+    if found.previous:
+        out.line(f"  {found.previous} earlier template(s) can be put back with `strata-pack template rollback`")
+    for note in found.notes:
+        out.line(f"note: {note}")
+    _show_readers(out, found.readers)
+    out.result(found.to_dict())
+
+
+def _show_result(out: Out, result: InstallResult) -> None:
+    if not result.changed:
+        out.line(f"{result.target}: holds the template {_short(result.after['sha256'])} already; nothing to do")
+        return
+    verb = "would be installed" if result.dry_run else "installed"
+    was = "none" if result.before["sha256"] is None else _short(result.before["sha256"])
+    out.line(
+        f"{result.target}: template {_short(result.after['sha256'])} {verb} (was {was}, {result.before['status']}), "
+        f"GGUF {result.plan['method']}, {result.plan['bytes_written']} bytes"
+    )
+    for place in result.copies:
+        out.line(f"  {place}")
+    if result.golden is not None:
+        for engine, counts in result.golden["engines"].items():
+            known = f", {counts['known']} known differences" if counts["known"] else ""
+            out.line(f"golden cases of {result.golden['suite']} with {engine}: {counts['passed']} passed{known}")
+    for note in result.notes:
+        out.line(f"note: {note}")
+    _show_readers(out, result.readers)
+
+
+def _show_readers(out: Out, readers: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table("engine", "reads", "overridden by (it wins)")
+    for reader in readers:
+        caveat = f"; {reader['caveat']}" if reader["caveat"] else ""
+        table.add_row(reader["engine"], reader["reads"], reader["overridden_by"] + caveat)
+    out.show(table)
+
+
+def _show_diff(out: Out, diff: str) -> None:
+    for line in diff.splitlines():
+        out.line(line)
+
+
+def _short(digest: str | None) -> str:
+    return "none" if digest is None else digest[:12]
