@@ -109,19 +109,21 @@ def _local_folder(folder: Path) -> Model:
 
 
 def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
+    # The converter takes the model's name from the folder's, as llama.cpp's does.
+    title = source.repo_id.rpartition("/")[2]
+    folder = into / title
     fetched = fetch(
         source.repo_id,
         source.revision,
-        into,
+        folder,
         path=source.path,
         progress=progress,
         announce=lambda plan: progress.note(plan.sentence()),
         before_weights=early,
     )
     weights = fetched.selection.weights
-    files = tuple(SourceFile(file.path, into / file.path, file.sha256) for file in fetched.files)
-    name = _name(weights, source.repo_id.rpartition("/")[2])
-    return Model("hub", name, weights, into, into, files, fetched.repo_id, fetched.commit)
+    files = tuple(SourceFile(file.path, folder / file.path, file.sha256) for file in fetched.files)
+    return Model("hub", _name(weights, title), weights, folder, folder, files, fetched.repo_id, fetched.commit)
 
 
 def _name(weights: Weights, otherwise: str) -> str:
@@ -136,9 +138,9 @@ def open_tensors(model: Model) -> Iterator[TensorSource]:
         with GgufSource(model.first) as source:
             yield source
     else:
-        from strata_pack.weights.convert import open_checkpoint
+        from strata_pack.weights.convert import SafetensorsSource
 
-        with open_checkpoint(model.first.parent, name=model.name) as checkpoint:
+        with SafetensorsSource.open(model.first.parent) as checkpoint:
             yield checkpoint
 
 

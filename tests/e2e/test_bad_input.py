@@ -121,7 +121,7 @@ def test_a_stopped_download_goes_on_where_it_was(
     command = [COMMAND, "build", "org/tiny", "--quant", "Q8_0", "--template", "keep", "--out", tmp_path / "p"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
-        while not any(path.stat().st_size for path in tmp_path.glob("p.partial/source/*/parts/*")):
+        while not any(path.stat().st_size for path in tmp_path.glob("p.partial/source/tiny/*/parts/*")):
             assert time.monotonic() < deadline
             time.sleep(0.01)
         process.send_signal(stop)

@@ -15,7 +15,9 @@ import jsonschema
 import pytest
 
 from strata_pack.chat.library import load_shipped
+from strata_pack.chat.template import read_template
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
+from strata_pack.files import sha256_text
 from strata_pack.pack import build as build_module
 from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template, read_pack_template
@@ -26,6 +28,7 @@ from strata_pack.weights.recipes import make_recipe
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
 from tests.pack.tiny_pack import hashes
+from tests.tiny_models import write_model
 
 CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
 
@@ -140,6 +143,38 @@ def test_a_folder_with_a_tokenizer_takes_it_along_with_the_new_template(
     path = build_pack(replace(request_, source=str(folder), template="qwen3.8-flash-next", golden=None)).path
     copied = json.loads((path / "tokenizer/tokenizer_config.json").read_text())
     assert copied == {**config, "chat_template": read_pack_template(path)}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A tiny Qwen3 in Hugging Face layout, with a stock-like template of its own."""
+    folder = write_model("qwen3", tmp_path / "Qwen3-Tiny")
+    shutil.copy(ROOT / "tests/data/chat/stock/qwen3_like.jinja", folder / "chat_template.jinja")
+    return folder
+
+
+def test_a_checkpoint_is_converted_quantized_and_its_own_template_repaired(
+    request_: BuildRequest, checkpoint: Path
+) -> None:
+    built = build_pack(replace(request_, source=str(checkpoint), template="auto", golden=None))
+    stock = read_template(checkpoint / "chat_template.jinja")
+    assert verify(built.path).ok
+    assert built.manifest["template"]["origin"] == "repaired"
+    assert built.manifest["template"]["replaced_sha256"] == sha256_text(stock)
+    assert read_pack_template(built.path).endswith(stock)
+
+
+def test_a_repaired_template_brings_the_cases_it_was_proved_on(request_: BuildRequest, checkpoint: Path) -> None:
+    golden = build_pack(replace(request_, source=str(checkpoint), template="auto", golden=None)).manifest["golden"]
+    assert golden is not None
+    assert golden["cases"] > 100
+    assert golden["engines"]["jinja2"]["failed"] == 0
+
+
+def test_a_checkpoint_gives_its_tokenizer_to_the_pack(request_: BuildRequest, checkpoint: Path) -> None:
+    path = build_pack(replace(request_, source=str(checkpoint), template="qwen3.8-flash-next", golden=None)).path
+    assert (path / "tokenizer/tokenizer.json").read_bytes() == (checkpoint / "tokenizer.json").read_bytes()
+    assert len(json.loads((path / "tokenizer/vocab.json").read_text())) > 4000
 
 
 def test_a_split_source_may_stay_split(request_: BuildRequest, tmp_path: Path) -> None:
