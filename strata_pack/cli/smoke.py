@@ -11,6 +11,9 @@ from strata_pack.cli.face import Out, face
 
 app = typer.Typer()
 
+SERVER = "The server"
+REPORT = "The report"
+
 
 @app.command(epilog="Example: strata-pack smoke packs/SmolLM2-135M-Instruct-Q4_K_M --html report.html")
 @face
@@ -19,38 +22,49 @@ def smoke(
         Path | None, typer.Argument(help="A pack folder or a .gguf file.", metavar="TARGET", show_default=False)
     ] = None,
     *,
-    url: Annotated[
-        str | None, typer.Option("--url", help="Test this OpenAI-compatible server instead.", metavar="URL")
-    ] = None,
-    template: Annotated[
-        str | None,
-        typer.Option("--template", help="Serve a .gguf with this shipped template or file.", metavar="ID|FILE"),
-    ] = None,
-    golden: Annotated[
-        Path | None, typer.Option("--golden", help="Golden cases to use instead.", metavar="FILE")
-    ] = None,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Play only this scenario (again for more).")] = None,
-    runtime: Annotated[str, typer.Option("--runtime", help="Which llama.cpp: see `runtime list`.")] = "auto",
-    llama_server: Annotated[
-        Path | None, typer.Option("--llama-server", help="A llama-server binary to use.", metavar="FILE")
-    ] = None,
-    model: Annotated[str | None, typer.Option("--model", help="The model's name, with --url.")] = None,
-    api_key: Annotated[
-        str | None, typer.Option("--api-key", envvar="STRATA_SMOKE_API_KEY", help="For --url.", show_default=False)
-    ] = None,
-    context: Annotated[int, typer.Option("--context", min=512, help="Tokens that all streams share.")] = 8192,
-    gpu_layers: Annotated[
-        int | None, typer.Option("--gpu-layers", min=0, help="Layers on the GPU; all that fit if not given.")
-    ] = None,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the server.")] = None,
-    port: Annotated[int | None, typer.Option("--port", min=1, max=65535, help="A free one if not given.")] = None,
+    url: Annotated[str | None, typer.Option(help="Test this OpenAI-compatible server.", metavar="URL")] = None,
+    template: Annotated[str | None, typer.Option(help="Template for a bare .gguf.", metavar="ID|FILE")] = None,
+    golden: Annotated[Path | None, typer.Option(help="Other golden cases.", metavar="FILE")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Play only this scenario; repeatable.", metavar="ID")] = None,
     limit: Annotated[
-        float | None, typer.Option("--limit", min=0.1, help="Seconds for each scenario, instead of its own limit.")
+        float | None, typer.Option(min=0.1, help="Seconds a scenario may take.", metavar="SECONDS", show_default=False)
     ] = None,
-    start_timeout: Annotated[float, typer.Option("--start-timeout", min=1, help="Seconds for loading.")] = 60.0,
-    html: Annotated[Path | None, typer.Option("--html", help="Write the report as a page.", metavar="FILE")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Write it as JUnit XML.", metavar="FILE")] = None,
-    sarif: Annotated[Path | None, typer.Option("--sarif", help="Write it as SARIF.", metavar="FILE")] = None,
+    runtime: Annotated[str, typer.Option(help="See `runtime list`.", metavar="NAME", rich_help_panel=SERVER)] = "auto",
+    llama_server: Annotated[
+        Path | None, typer.Option(help="A llama-server binary.", metavar="FILE", rich_help_panel=SERVER)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model name for --url.", metavar="ID", rich_help_panel=SERVER)
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(envvar="STRATA_SMOKE_API_KEY", help="Key for --url.", metavar="KEY", rich_help_panel=SERVER),
+    ] = None,
+    context: Annotated[
+        int, typer.Option(min=512, help="Tokens all streams share.", metavar="TOKENS", rich_help_panel=SERVER)
+    ] = 8192,
+    gpu_layers: Annotated[
+        int | None, typer.Option(min=0, help="As many as fit if not given.", metavar="N", rich_help_panel=SERVER)
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that compute.", metavar="N", rich_help_panel=SERVER)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="A free one if not given.", metavar="N", rich_help_panel=SERVER),
+    ] = None,
+    start_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for loading.", metavar="SECONDS", rich_help_panel=SERVER)
+    ] = 60.0,
+    html: Annotated[
+        Path | None, typer.Option(help="Write it as a page.", metavar="FILE", rich_help_panel=REPORT)
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write it as JUnit XML.", metavar="FILE", rich_help_panel=REPORT)
+    ] = None,
+    sarif: Annotated[
+        Path | None, typer.Option(help="Write it as SARIF.", metavar="FILE", rich_help_panel=REPORT)
+    ] = None,
     out: Out,
 ) -> None:
     """Play the scenarios on a real llama.cpp server, or on the server at --url.

@@ -15,13 +15,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from strata_pack import __version__
-from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse
+from strata_pack.errors import BadInput, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report
+from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.stage import Stage, Target
@@ -32,6 +33,7 @@ CONTEXT = 8192
 
 SLOTS = 8
 MAX_RESTARTS = 3
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def run_smoke(
     runtime = chosen.runtime or pick_runtime()
     log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
     started, begin = datetime.now(timezone.utc), time.monotonic()
-    facts = _facts(target, runtime)
+    facts = _facts(target, runtime) | _memory_fact(pack_or_model, chosen.context, runtime)
     house = _House(target, runtime, chosen, log_dir)
     try:
         server = house.start()
@@ -214,6 +216,16 @@ def _facts(target: Target, runtime: Runtime) -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "strata-pack": __version__,
     }
+
+
+def _memory_fact(path: Path, context: int, runtime: Runtime) -> dict[str, str]:
+    """Say before the start whether the model fits; the start itself shows whether that was right."""
+    try:
+        fit = fit_of(path, context, runtime)
+    except BadInput as error:
+        return {"memory": error_line(error)}
+    verdict = "fits in" if fit.fits else "is more than there is in"
+    return {"memory": f"{fit.total / MIB:,.0f} MiB (weights, KV cache, buffers) {verdict} {fit.place}"}
 
 
 def _server_facts(server: LlamaServer) -> dict[str, str]:

@@ -1,0 +1,136 @@
+"""``strata-pack runtime``: which llama.cpp there is, whether it works, and building one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+app = typer.Typer(help="The llama.cpp that packs are proved on: list, check, build, use.", no_args_is_help=True)
+
+GIB = 1 << 30
+
+LlamaServerOption = Annotated[
+    Path | None, typer.Option("--llama-server", help="A llama-server binary to look at.", metavar="FILE")
+]
+
+
+@app.command("list", epilog="Example: strata-pack runtime list")
+@face
+def list_(*, out: Out) -> None:
+    """Show every llama.cpp that can be started here, and which one is taken."""
+    from strata_pack.llama.runtimes import list_runtimes, pick_runtime
+
+    taken = pick_runtime()
+    rows = [
+        {
+            "name": runtime.name,
+            "backend": runtime.backend,
+            "path": str(runtime.path) if runtime.path else None,
+            "origin": runtime.origin,
+            "taken": runtime == taken,
+        }
+        for runtime in list_runtimes()
+    ]
+    for row in rows:
+        mark = "*" if row["taken"] else " "
+        out.line(f"{mark} {row['name']:24} {row['backend']:7} {row['path'] or row['origin']}")
+    out.result({"runtimes": rows})
+
+
+@app.command(epilog="Example: strata-pack runtime check --model packs/Qwen3-0.6B-Q4_K_M --context 32768")
+@face
+def check(
+    name: Annotated[str, typer.Argument(help="A runtime of `runtime list`.")] = "auto",
+    *,
+    llama_server: LlamaServerOption = None,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="A pack or .gguf that should fit.", metavar="TARGET")
+    ] = None,
+    context: Annotated[int, typer.Option("--context", min=1, help="Tokens of all streams together.")] = 8192,
+    out: Out,
+) -> None:
+    """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not)."""
+    from strata_pack.llama.describe import describe
+    from strata_pack.llama.runtimes import pick_runtime
+    from strata_pack.smoke.fit import fit_of
+
+    runtime = pick_runtime(name, llama_server)
+    what = describe(runtime)
+    devices = [device.description for device in what.devices]
+    answer: dict[str, Any] = {
+        "name": runtime.name,
+        "backend": runtime.backend,
+        "version": what.version,
+        "build": what.build,
+        "devices": devices,
+    }
+    out.line(f"{runtime.name}: {what.version}, {what.build}")
+    out.line(f"devices: {', '.join(devices) or 'CPU'}")
+    fit = fit_of(model, context, runtime) if model is not None else None
+    if fit is not None:
+        answer["fit"] = {
+            "weights": fit.weights,
+            "kv_cache": fit.kv_cache,
+            "total": fit.total,
+            "available": fit.available,
+            "place": fit.place,
+            "fits": fit.fits,
+        }
+        out.line(
+            f"{'fits' if fit.fits else 'does not fit'} in {fit.place}: weights {fit.weights / GIB:.2f} GiB, "
+            f"KV cache {fit.kv_cache / GIB:.2f} GiB for {context:,} tokens, {fit.available / GIB:.2f} GiB free"
+        )
+    out.result(answer)
+    raise typer.Exit(0 if fit is None or fit.fits else 1)
+
+
+@app.command(epilog="Example: strata-pack runtime build --backend cuda --arch 90")
+@face
+def build(
+    *,
+    backend: Annotated[
+        Literal["cpu", "cuda", "vulkan", "hip", "metal"], typer.Option("--backend", help="What it computes with.")
+    ] = "cpu",
+    arch: Annotated[
+        str | None, typer.Option("--arch", help="Architectures: 90 or 80;90 (CUDA), gfx1100 (HIP).", metavar="LIST")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Cores to use; all by default.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the toolchain, show the flags, build nothing.")
+    ] = False,
+    out: Out,
+) -> None:
+    """Build llama-server from the pinned source; what was built before with the same tools is kept."""
+    from strata_pack.llama.build import build_runtime, plan_build
+
+    plan = plan_build(backend, arch, jobs)
+    answer: dict[str, Any] = {"name": plan.name, "flags": list(plan.flags), "minutes": round(plan.minutes, 1)}
+    if dry_run:
+        out.line(f"{plan.name}: about {plan.minutes:.0f} minutes")
+        for flag in plan.flags:
+            out.line(f"  {flag}")
+    else:
+        with out.progress() as progress:
+            runtime = build_runtime(plan, jobs=jobs, progress=progress)
+        answer["path"] = str(runtime.path)
+        out.line(f"{runtime.name}: {runtime.path}")
+    out.result(answer)
+
+
+@app.command(epilog="Example: strata-pack runtime use cpu-293ccb12702b")
+@face
+def use(
+    name: Annotated[str, typer.Argument(help="A runtime of `runtime list`, or auto.")],
+    *,
+    out: Out,
+) -> None:
+    """Take this runtime from now on wherever none is named."""
+    from strata_pack.llama.runtimes import use_runtime
+
+    runtime = use_runtime(name)
+    out.line(f"{name}: {runtime.path or runtime.origin}")
+    out.result({"use": name, "runtime": runtime.name})
