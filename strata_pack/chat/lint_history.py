@@ -82,7 +82,7 @@ def stranded_calls(subject: Subject) -> Iterator[Found]:
         return
     suite = [one for one in generate(form) if one.stranded]
     base = baseline(subject.source, Jinja2Engine(), suite)
-    result = compare(base, suite, base.as_is)
+    result = compare(base, base.as_is)
     if isinstance(result, Difference):
         yield Found(
             "a tool call that an assistant left in its open thinking stays there, or is lost with it "

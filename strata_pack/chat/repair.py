@@ -18,7 +18,7 @@ from strata_pack.chat.engines import Engine, available_engines
 from strata_pack.chat.repair_engines import RestartingServer
 from strata_pack.chat.repair_proof import Baseline, Difference, EngineProof, baseline, compare, prove
 from strata_pack.chat.repair_rules import CallForm
-from strata_pack.chat.repair_suite import TOOLS, Conversation, generate
+from strata_pack.chat.repair_suite import TOOLS, generate
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.errors import BadInput
 from strata_pack.files import sha256_text
@@ -26,7 +26,7 @@ from strata_pack.files import sha256_text
 How = Literal["prelude", "not needed"]
 
 _BODY_LITERAL: dict[CallForm, str] = {"xml": "'<' ~ 'function='", "json": "'{'"}
-_FORM_TITLE: dict[CallForm, str] = {"xml": "<function=...>", "json": "JSON"}
+_FORM_TITLE: dict[CallForm, str] = {"xml": "XML", "json": "JSON"}
 
 PROBE_NAME = "probe_the_call_form"
 
@@ -95,11 +95,11 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
         return RepairResult(source, False, "not needed", "it writes no tool calls", RepairProof(None, ()))
     suite = generate(form)
     bases = [baseline(source, engine, suite) for engine in chosen]
-    already = _proof(form, [compare(base, suite, base.as_is) for base in bases])
+    already = _proof(form, [compare(base, base.as_is) for base in bases])
     if isinstance(already, RepairProof):
         return RepairResult(source, False, "not needed", "it closes every stranded call already", already)
     text = prelude(form) + source
-    proof = _proof(form, [_prove_enough(base, suite, text) for base in bases])
+    proof = _proof(form, [_prove_enough(base, text) for base in bases])
     if isinstance(proof, Difference):
         raise RepairRefused("the repair cannot be proved", proof)
     for engine in chosen:
@@ -107,8 +107,8 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
     return RepairResult(text, True, "prelude", "stranded calls are moved out of the thinking", proof)
 
 
-def _prove_enough(base: Baseline, suite: Sequence[Conversation], text: str) -> EngineProof | Difference:
-    proof = prove(base, suite, text)
+def _prove_enough(base: Baseline, text: str) -> EngineProof | Difference:
+    proof = prove(base, text)
     if isinstance(proof, EngineProof) and not (proof.unchanged and proof.closed):
         kind = "without" if proof.closed else "with"
         raise RepairRefused(f"{base.engine.name} renders no conversation {kind} a stranded call, so nothing is proved")

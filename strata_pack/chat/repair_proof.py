@@ -57,23 +57,31 @@ class EngineProof:
         }
 
 
+CONTINUES_ITSELF = ("transformers",)
+"""Engines that keep ``continue_final_message`` to themselves and cut the prompt after the last text: no template can
+know there that a turn is being continued, so nothing can be said about such conversations."""
+
+
 @dataclass(frozen=True)
 class Baseline:
-    """What the stock template renders on one engine: each conversation as it is and, if stranded, healed."""
+    """What the stock template renders on one engine: each conversation as it is and, if it is stranded, healed."""
 
     engine: Engine
+    suite: list[Conversation]
     as_is: list[Outcome]
     healed: list[Outcome]
 
 
-def baseline(stock: str, engine: Engine, suite: Sequence[Conversation]) -> Baseline:
-    """Render every conversation of ``suite`` with the template ``stock``."""
+def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) -> Baseline:
+    """Render every conversation that the engine shows to templates with the template ``stock``."""
+    blind = engine.name in CONTINUES_ITSELF
+    suite = [one for one in conversations if not (blind and one.variables.get("continue_final_message"))]
     as_is = [render(engine, stock, one.inputs()) for one in suite]
     healed = [
         render(engine, stock, one.inputs(one.healed)) if one.stranded else outcome
         for one, outcome in zip(suite, as_is, strict=True)
     ]
-    return Baseline(engine, as_is, healed)
+    return Baseline(engine, suite, as_is, healed)
 
 
 def render(engine: Engine, source: str, inputs: dict[str, Any]) -> Outcome:
@@ -86,15 +94,15 @@ def render(engine: Engine, source: str, inputs: dict[str, Any]) -> Outcome:
         return "failed", ""
 
 
-def prove(base: Baseline, suite: Sequence[Conversation], repaired: str) -> EngineProof | Difference:
-    """Render ``suite`` with the template ``repaired`` and compare; return the first difference, if there is one."""
-    return compare(base, suite, [render(base.engine, repaired, one.inputs()) for one in suite])
+def prove(base: Baseline, repaired: str) -> EngineProof | Difference:
+    """Render the suite with the template ``repaired`` and compare; return the first difference, if there is one."""
+    return compare(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
 
 
-def compare(base: Baseline, suite: Sequence[Conversation], results: Sequence[Outcome]) -> EngineProof | Difference:
+def compare(base: Baseline, results: Sequence[Outcome]) -> EngineProof | Difference:
     """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
     unchanged = closed = refused = 0
-    for one, wanted, got in zip(suite, base.healed, results, strict=True):
+    for one, wanted, got in zip(base.suite, base.healed, results, strict=True):
         problem = _problem(one, wanted, got)
         if problem is not None:
             return Difference(base.engine.name, one.name, one.stranded, problem, wanted[1], got[1])
@@ -130,5 +138,6 @@ def inside_thinking(prompt: str, text: str, after: str) -> bool:
     """Say whether ``text`` stands in ``prompt`` between ``<think>`` and ``</think>``; only tags of its own turn count,
     which comes after the text ``after``."""
     position = prompt.index(text)
-    turn = prompt[max(prompt.rfind(after, 0, position), 0) : position]
+    start = prompt.rfind(after, 0, position)
+    turn = prompt[start + len(after) if start >= 0 else 0 : position]
     return turn.rfind(THINK_START) > turn.rfind(THINK_END)

@@ -31,9 +31,9 @@ TOOLS: list[dict[str, Any]] = [
         "write_file",
         "Write a file.",
         ["path", "text"],
-        path={"type": "string"},
-        text={"type": "string"},
-        mode={"type": "string", "enum": ["replace", "append"]},
+        path={"type": "string", "description": "Where."},
+        text={"type": "string", "description": "What."},
+        mode={"type": "string", "enum": ["replace", "append"], "description": "How."},
     ),
 ]
 
@@ -63,7 +63,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 
 MIXED = (
     "system", "user", "B", "user", "A", "user", CALLED, "tool", "B with content", "tool",
-    "a fenced call", "user", CALLED, "tool", "an answer with thinking",
+    "a fenced call", "user like a model", CALLED, "tool like a model", "an answer with thinking",
 )  # fmt: skip
 
 

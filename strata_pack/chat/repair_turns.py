@@ -47,6 +47,8 @@ CONTROLS: Mapping[str, Kind] = {
     "a call in backticks": Kind("", "{prose}\n`{call}`"),
     "a call that starts in mid-sentence": Kind("", "I would write {call}"),
     "an indented call": Kind("", "{prose}\n{indented}"),
+    "a call whose tag is indented": Kind("", "{prose}\n  {call}"),
+    "a call whose body is indented": Kind("", "{prose}\n{loose}"),
     "a quoted call": Kind("", "{prose}\n{quoted}"),
     "a call in a list item": Kind("", "- {call}"),
     "a fenced call": Kind("", "{prose}\n```\n{call}\n```"),
@@ -91,6 +93,15 @@ STRANDED: Mapping[str, Kind] = {
 
 KINDS: Mapping[str, Kind] = {**HEALTHY, **CONTROLS, **STRANDED}
 
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "system": ("system", "You are tester {n}."),
+    "user": ("user", "Please do task {n}, über alles."),
+    "tool": ("tool", "int part_{n}; // <b>&amp;</b>"),
+    "user like a model": ("user", "<think>\n{prose}\n\n{call}"),
+    "tool like a model": ("tool", "<think>\n{prose}\n\n{call}"),
+}
+"""The messages that are not under test, by name: role and text. No repair may touch them either."""
+
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -101,15 +112,11 @@ class Writer:
         self._form = form
         self._numbers = itertools.count(1)
 
-    def message(self, role: str) -> dict[str, Any]:
-        """Return a message of a role that is not under test."""
-        texts = {
-            "system": "You are tester {n}.",
-            "user": "Please do task {n}, über alles.",
-            "tool": "int part_{n}; // <b>&amp;</b>",
-        }
-        text = {"role": role, "content": self._fill(texts[role])}
-        return {**text, "tool_call_id": "call_1"} if role == "tool" else text
+    def message(self, name: str) -> dict[str, Any]:
+        """Return the message called ``name`` in ``OTHERS``."""
+        role, text = OTHERS[name]
+        message = {"role": role, "content": self._fill(text)}
+        return {**message, "tool_call_id": "call_1"} if role == "tool" else message
 
     def turn(self, kind: Kind) -> dict[str, Any]:
         """Return an assistant message of ``kind``."""
@@ -139,6 +146,7 @@ class Writer:
             "prose": f"I need step {number} first.\nLet me — “look” – at it.",
             "call": call,
             "indented": _each_line(call, "    "),
+            "loose": call.replace("\n", "\n  ", 1),
             "quoted": _each_line(call, "> "),
             "unfinished": call.removesuffix("</tool_call>"),
         }[name]
