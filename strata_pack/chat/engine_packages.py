@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from typing import Any, NoReturn
 
-from strata_pack.chat.sandbox import TemplateError, TemplateRefused
+from strata_pack.chat.failures import TemplateError, TemplateRefused
 from strata_pack.errors import EnvironmentFailure
 
 FUEL = 100_000_000

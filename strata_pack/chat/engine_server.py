@@ -15,7 +15,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from strata_pack.chat.sandbox import RequestUnseen, TemplateError, TemplateRefused
+from strata_pack.chat.failures import RequestUnseen, TemplateError, TemplateRefused
 from strata_pack.chat.stub_model import write_stub_model
 from strata_pack.errors import WrongUse
 from strata_pack.files import write_atomic

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from strata_pack.chat.cases import GoldenCase, GoldenSuite, load_suite
 from strata_pack.chat.engines import Engine
-from strata_pack.chat.sandbox import RequestUnseen
+from strata_pack.chat.failures import RequestUnseen
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.files import sha256_text
 from strata_pack.progress import Progress, Silent

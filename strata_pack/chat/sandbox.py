@@ -15,8 +15,6 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
-from jinja2.compiler import operators as OPERATOR_TEXTS
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -34,6 +32,8 @@ from strata_pack.chat.budget import (
     spending,
     total_chars,
 )
+from strata_pack.chat.compiler import CountingCode
+from strata_pack.chat.failures import TemplateError, TemplateLimit, TemplateRefused
 from strata_pack.chat.guards import (
     OPERATORS,
     Namespace,
@@ -45,37 +45,10 @@ from strata_pack.chat.guards import (
     guarded_tests,
     lipsum,
 )
-from strata_pack.errors import BadInput
 
 MAX_INDENT = 16
 TEMPLATE_FILE = "<template>"
 """The file name that jinja2 gives to a template made of a string."""
-
-
-class TemplateError(BadInput):
-    """A template that does not compile or does not run. ``line`` is 1-based, ``None`` where it is not known."""
-
-    def __init__(self, cause: str, *, line: int | None = None, remedy: str | None = None) -> None:
-        self.cause = cause
-        self.line = line
-        where = "chat template" if line is None else f"chat template, line {line}"
-        super().__init__(cause, where=where, remedy=remedy)
-
-
-class TemplateLimit(TemplateError):
-    """A template that needs more time, memory or output than its ``Limits`` allow."""
-
-
-class TemplateRefused(TemplateError):
-    """The template called ``raise_exception``; ``message`` is the text it gave."""
-
-    def __init__(self, message: str, *, line: int | None = None) -> None:
-        self.message = message
-        super().__init__(f"refuses the conversation: {message}", line=line)
-
-
-class RequestUnseen(TemplateError):
-    """An engine's own check refused the conversation; the template never saw it."""
 
 
 class _Raised(Exception):
@@ -221,88 +194,6 @@ class _Formatter(SandboxedFormatter):
         return text
 
 
-class _Code(CodeGenerator):
-    """Compiles a template so that it counts its steps and asks before it walks or copies a value."""
-
-    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
-        self.writeline("environment.step()")
-        super().blockvisit(nodes, frame)
-
-    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        """Work out nothing at compile time but literals: the results would be part of the compiled source."""
-        if not isinstance(node, (nodes.Const, nodes.TemplateData)):
-            raise nodes.Impossible
-        return super()._output_child_to_const(node, frame, finalize)
-
-    def visit_For(self, node: nodes.For, frame: Frame) -> None:
-        if node.test is not None:
-            line = node.test.lineno
-            node.test = nodes.And(nodes.EnvironmentAttribute("stepped", lineno=line), node.test, lineno=line)
-        super().visit_For(node, frame)
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self._ask("joined", node.nodes, frame)
-
-    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
-        simple = _is_plain(node.expr) or (len(node.ops) == 1 and _is_plain(node.ops[0].expr))
-        visit = self.visit if simple else self._visit_walked
-        self.write("(")
-        visit(node.expr, frame)
-        for part in node.ops:
-            self.write(f" {OPERATOR_TEXTS[part.op]} ")
-            visit(part.expr, frame)
-        self.write(")")
-
-    def visit_List(self, node: nodes.List, frame: Frame) -> None:
-        self.write("environment.made(")
-        super().visit_List(node, frame)
-        self.write(")")
-
-    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
-        if node.ctx != "load":
-            super().visit_Tuple(node, frame)
-            return
-        self.write("environment.made(")
-        super().visit_Tuple(node, frame)
-        self.write(")")
-
-    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
-        self.write("environment.made({")
-        for pair in node.items:
-            self._visit_walked(pair.key, frame)
-            self.write(": ")
-            self.visit(pair.value, frame)
-            self.write(", ")
-        self.write("})")
-
-    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
-        if not isinstance(node.arg, nodes.Slice):
-            super().visit_Getitem(node, frame)
-            return
-        self._ask("made", [node.node], frame)
-        self.write("[")
-        self.visit(node.arg, frame)
-        self.write("]")
-
-    def _visit_walked(self, node: nodes.Expr, frame: Frame) -> None:
-        if _is_plain(node):
-            self.visit(node, frame)
-        else:
-            self._ask("walked", [node], frame)
-
-    def _ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
-        self.write(f"environment.{method}(")
-        for argument in arguments:
-            self.visit(argument, frame)
-            self.write(", ")
-        self.write(")")
-
-
-def _is_plain(node: nodes.Expr) -> bool:
-    """Whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
-    return isinstance(node, nodes.Const) and isinstance(node.value, SCALARS)
-
-
 @cache
 def _environment() -> _Environment:
     env = _Environment(
@@ -312,7 +203,7 @@ def _environment() -> _Environment:
         extensions=[GenerationBlock, loopcontrols],
         optimized=False,
     )
-    env.code_generator_class = _Code
+    env.code_generator_class = CountingCode
     env.filters.update({**guarded_filters(), "tojson": guarded("tojson", _tojson)})
     env.tests.update(guarded_tests())
     env.globals |= {

@@ -11,13 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.budget import Limits
-from strata_pack.chat.sandbox import (
-    TemplateError,
-    TemplateLimit,
-    TemplateRefused,
-    compile_template,
-    render_compiled,
-)
+from strata_pack.chat.failures import TemplateError, TemplateLimit, TemplateRefused
+from strata_pack.chat.sandbox import compile_template, render_compiled
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, sha256_text
 

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_pack.chat.library import ShippedTemplate, list_templates
+from strata_pack.chat.template import normalize_source
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack, is_pack, read_pack_template
+from strata_pack.pack.template_source import load_template
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget
 
 
 def template_source(target: str) -> str:
-    """Return the text of the template that ``target`` names: an id of a shipped one, a PACK, a GGUF or a file."""
-    shipped = next((one for one in list_templates() if one.id == target), None)
-    return read_pack_template(Path(target)) if shipped is None else shipped.source
+    """Return the text of the template that ``target`` names: a shipped id, a PACK, a GGUF, a file or a hub id."""
+    return normalize_source(load_template(target).text)
 
 
 def _of_shipped(shipped: ShippedTemplate, golden: Path | None) -> GoldenTarget:
