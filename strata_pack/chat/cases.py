@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,10 +97,13 @@ class GoldenSuite:
 def load_suite(path: Path) -> GoldenSuite:
     """Return the suite in ``path``: one JSON file, or every ``*.json`` of a folder, in the order of their names.
 
-    Raises ``BadInput`` naming file and case for anything that is not a case.
+    Raises ``BadInput`` naming file and case for anything that is not a case, and for two cases of one name.
     """
     files = suite_files(path)
     cases = [case for file in files for case in read_cases(file)]
+    names = Counter(case.name for case in cases)
+    if twice := next((name for name, count in names.items() if count > 1), None):
+        raise BadInput(f"two cases are called {twice!r}", where=path, remedy="rename one")
     if len(cases) > MAX_CASES:
         raise BadInput(f"holds {len(cases)} cases; {MAX_CASES} is the limit", where=path)
     return GoldenSuite(name=path.name if path.is_dir() else path.stem, cases=tuple(cases))
@@ -115,15 +119,7 @@ def suite_files(path: Path) -> list[Path]:
 
 def read_cases(path: Path) -> list[GoldenCase]:
     """Return the cases in the JSON file ``path``, in either form."""
-    cases: list[GoldenCase] = []
-    seen: set[str] = set()
-    for number, item in enumerate(cases_in(read_json(path), path), 1):
-        case = _read_case(item, number, path)
-        if case.name in seen:
-            raise BadInput(f"two cases are called {case.name!r}", where=path, remedy="rename one")
-        seen.add(case.name)
-        cases.append(case)
-    return cases
+    return [_read_case(item, number, path) for number, item in enumerate(cases_in(read_json(path), path), 1)]
 
 
 def read_json(path: Path) -> Any:

@@ -104,6 +104,13 @@ def test_file_that_holds_no_cases_is_refused_with_the_place(tmp_path: Path, cont
     assert said in str(caught.value)
 
 
+def test_name_is_unique_over_all_files_of_a_suite(tmp_path: Path) -> None:
+    _file(tmp_path, _case("a"), name="1.json")
+    _file(tmp_path, _case("a"), name="2.json")
+    with pytest.raises(BadInput, match="two cases are called 'a'"):
+        load_suite(tmp_path)
+
+
 def test_empty_folder_is_no_suite(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="holds no golden cases"):
         load_suite(tmp_path)
