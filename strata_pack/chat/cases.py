@@ -138,11 +138,16 @@ def cases_in(data: Any, path: Path) -> list[Any]:
     return found
 
 
+def case_name(item: dict[str, Any], number: int) -> Any:
+    """Return what the case, the ``number``-th of its file, is called: some forms have no names."""
+    return item.get("name", item.get("id", f"case {number}"))
+
+
 def _read_case(item: Any, number: int, path: Path) -> GoldenCase:
     where = f"{path}: case {number}"
     if not isinstance(item, dict):
         raise BadInput("is not an object", where=where)
-    name = item.get("name", item.get("id", f"case {number}"))
+    name = case_name(item, number)
     if not isinstance(name, str) or not name:
         raise BadInput('"name" is not a text', where=where)
     where = f"{path}: {name!r}"

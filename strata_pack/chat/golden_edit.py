@@ -18,6 +18,7 @@ from strata_pack.chat.cases import (
     FLAT_VARIABLES,
     NESTED_VARIABLES,
     GoldenCase,
+    case_name,
     cases_in,
     read_cases,
     read_json,
@@ -88,8 +89,8 @@ def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
         }
         if failed:
             data = read_json(path)
-            for item in cases_in(data, path):
-                if (result := failed.get(item.get("name", item.get("id")))) is not None:
+            for number, item in enumerate(cases_in(data, path), 1):
+                if (result := failed.get(case_name(item, number))) is not None:
                     _record(item, result)
             changes.append(Change(path, tuple(result.case for result in failed.values()), _dump(data, path)))
     return changes

@@ -292,7 +292,7 @@ def test_update_changes_the_failing_results_and_nothing_else(tmp_path: Path) -> 
         _case("good", note="kept"),
         _case("was a prompt", messages=[{"role": "bad"}]),
         {"name": "was an error", "messages": USER, "error": "No.", "why": "kept"},
-        {"name": "flat", "messages": USER, "hf": "old", "extra": 1},
+        {"messages": USER, "hf": "old", "extra": 1},
     ]
     path = tmp_path / "golden.json"
     path.write_text(json.dumps({"title": "kept", "cases": cases}, indent=3))
