@@ -60,7 +60,8 @@ def read_events(events: Sequence[Event], *, stream_tools: bool) -> Outcome:
     for event in events:
         if event.kind == "reasoning":
             assert not outcome.content, "reasoning after content"
-            assert not (outcome.calls or names), "reasoning after a call"
+            assert not outcome.calls, "reasoning after a call"
+            assert not names, "reasoning after an announced call"
             outcome.reasoning += event.text
         elif event.kind == "content":
             outcome.content += event.text

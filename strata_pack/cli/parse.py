@@ -1,0 +1,65 @@
+"""``strata-pack parse``: generated text, or a log of replies, as reasoning, content and calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+from strata_pack.parsing import CallFormat, ImplicitEnd
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack parse reply.txt --tools request.json --events")
+@face
+def parse(
+    path: Annotated[Path, typer.Argument(help="A text, - for standard input, or a log (.jsonl, .gz, .zst).")],
+    thinking: Annotated[bool, typer.Option(help="The prompt left the thinking open.")] = True,
+    tools: Annotated[Path | None, typer.Option(help="The request's tools, as JSON.", metavar="FILE")] = None,
+    implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls end the thinking.")] = "guarded",
+    call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
+    finish_reason: Annotated[str, typer.Option(help="How the text ended; length: it was cut.")] = "stop",
+    events: Annotated[bool, typer.Option("--events", help="Print the events, one JSON object a line.")] = False,
+    stream_tools: Annotated[bool, typer.Option("--stream-tools", help="Send calls while they are written.")] = False,
+    delta: Annotated[int, typer.Option(min=0, help="Characters a delta; 0 for all at once.")] = 0,
+    *,
+    out: Out,
+) -> None:
+    """Parse generated text, or the replies of a log, and print what is in it."""
+    from strata_pack.parsing.show import parse_file, read_tools_file
+
+    declared = None if tools is None else read_tools_file(tools)
+    replies = parse_file(
+        path,
+        tools=declared,
+        finish_reason=finish_reason,
+        delta=delta,
+        thinking=thinking,
+        implicit_end=implicit_end,
+        call_format=call_format,
+        stream_tools=stream_tools,
+    )
+    shown = []
+    for reply in replies:
+        if out.mode == "json":
+            shown.append(reply)
+            continue
+        if "error" in reply:
+            out.note(f"line {reply['line']} {reply['error']}")
+            continue
+        if "line" in reply:
+            out.line(f"line {reply['line']} ({reply['model']})")
+        if events:
+            for event in reply["events"]:
+                out.line(json.dumps(event, ensure_ascii=False))
+            continue
+        for kind in ("reasoning", "content"):
+            out.line(f"{kind}: {reply[kind]!r}")
+        for call in reply["calls"]:
+            out.line(f"call: {call['name']} {json.dumps(call['arguments'], ensure_ascii=False)}")
+        out.line(f"counters: {json.dumps(reply['counters'])}")
+    out.result({"replies": shown})

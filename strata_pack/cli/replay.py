@@ -1,0 +1,47 @@
+"""``strata-pack replay``: recorded replies, and the calls that were lost in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+from strata_pack.parsing import CallFormat
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack replay replies.jsonl.zst --examples 5")
+@face
+def replay(
+    logs: Annotated[list[Path], typer.Argument(help="JSON lines of chat completions; .gz and .zst too.")],
+    call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
+    examples: Annotated[int, typer.Option(min=0, help="Replies to show for each model.")] = 3,
+    *,
+    out: Out,
+) -> None:
+    """Report the turns that ended inside the thinking, and the calls that a policy would have saved."""
+    from rich.table import Table
+
+    from strata_pack.parsing.replay import POLICIES
+    from strata_pack.parsing.replay import replay as read_logs
+
+    with out.progress() as progress:
+        found = read_logs(logs, call_format=call_format, examples=examples, progress=progress)
+    table = Table(title="Recorded replies")
+    for column in ("model", "turns", "ended in thinking", "stranded calls", *(f"saved: {name}" for name in POLICIES)):
+        table.add_column(column, justify="left" if column == "model" else "right")
+    for name, model in sorted(found.models.items()):
+        counts = (model.turns, model.ended_in_thinking, model.stranded_calls, *model.recovered.values())
+        table.add_row(name, *map(str, counts))
+    out.show(table)
+    for name, model in sorted(found.models.items()):
+        for example in model.examples:
+            saved = ", ".join(example.recovered_by) or "no policy"
+            out.line(f"{example.log}:{example.line} ({name}): {', '.join(example.calls) or 'call'}; saved by {saved}")
+            out.line(f"    {example.text!r}")
+    if found.unreadable_lines:
+        out.note(f"{found.unreadable_lines} lines hold no reply; the first: {found.first_unreadable}")
+    out.result(found.to_dict())
