@@ -7,6 +7,7 @@ the whole part counts as replaced, which is still true.
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,9 @@ CONTEXT = 240
 """Characters of an equal stretch that are shown next to a difference."""
 
 Kind = Literal["equal", "removed", "added"]
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories that show nothing, or do something: controls, formats, surrogates, separators."""
 
 _VISIBLE = {" ": "·", "\n": "↵\n", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\ufeff": "␢"}
 
@@ -82,5 +86,17 @@ def _cut(text: str, context: int, *, first: bool, last: bool) -> str:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with its white space drawn; a line feed is drawn and kept."""
-    return "".join(_VISIBLE.get(char, char) for char in text)
+    """Return ``text`` with its white space drawn, and what cannot be seen named; a line feed is drawn and kept."""
+    return printable("".join(_VISIBLE.get(char, char) for char in text))
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without characters that a terminal obeys or hides: they are named, as ``<U+200B>``.
+
+    A prompt may hold anything: an escape sequence of somebody's template must not reach the screen.
+    """
+    return "".join(f"<U+{ord(char):04X}>" if _is_hidden(char) else char for char in text)
+
+
+def _is_hidden(char: str) -> bool:
+    return char not in "\n\t" and unicodedata.category(char) in _HIDDEN

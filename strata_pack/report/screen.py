@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from strata_pack.report.diff import Segment, differences, shorten, visible
+from strata_pack.report.diff import Segment, differences, printable, shorten, visible
 from strata_pack.report.model import Check, Report, Status, Table
 
 STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow", "error": "bold magenta"}
@@ -66,4 +66,4 @@ def difference(expected: str, got: str) -> Text:
 
 
 def _drawn(part: Segment) -> str:
-    return part.text if part.kind == "equal" else visible(part.text)
+    return printable(part.text) if part.kind == "equal" else visible(part.text)

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_pack.report.diff import Segment, differences, shorten, visible
+from strata_pack.report.diff import Segment, differences, printable, shorten, visible
 
 TEXT = st.text(alphabet="ab \n\té", max_size=60)
 
@@ -54,3 +55,12 @@ def test_a_long_equal_stretch_is_cut_and_the_cut_is_counted():
 
 def test_a_short_equal_stretch_is_kept_whole():
     assert shorten([Segment("equal", "abc")], 10) == [Segment("equal", "abc")]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("\x1b[2J", "<U+001B>[2J"), ("a\u200bb", "a<U+200B>b"), ("a\u202eb", "a<U+202E>b"), ("\ud800", "<U+D800>")],
+    ids=["escape", "zero width", "right to left", "surrogate"],
+)
+def test_characters_that_a_terminal_obeys_or_hides_are_named(text: str, shown: str) -> None:
+    assert visible(text) == printable(text) == shown
