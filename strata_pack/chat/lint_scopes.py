@@ -13,61 +13,57 @@ from strata_pack.chat.lint_portable import HFJS, JINJA2, LLAMA, MINIJINJA, break
 def leaking_variables(subject: Subject) -> Iterator[Found]:
     """A variable set only on some turns of a loop and read in it keeps its value on engines without loop scopes."""
     for loop in subject.all(nodes.For):
-        own = {node.name for node in loop.target.find_all(nodes.Name)} | _names(loop.target)
+        own = _names(loop.target)
         reported: set[str] = set()
-        sure: set[str] = set()
-        for statement in loop.body:
-            for name, line in _maybe_set(statement):
-                if name not in sure | own | reported and _is_read(loop, name):
-                    reported.add(name)
-                    yield Found(
-                        f"{name!r} is set on some turns of the loop only: llama.cpp and hf.js keep its value from an "
-                        "earlier turn",
-                        line,
-                        name,
-                        engines=(LLAMA, HFJS),
-                    )
-            if isinstance(statement, (nodes.Assign, nodes.AssignBlock)):
-                sure |= _names(statement.target)
+        for name, line in _maybe_set(loop.body):
+            if name not in own | reported and _reads_unset(loop.body, name, False)[0]:
+                reported.add(name)
+                yield Found(
+                    f"{name!r} is set on some turns of the loop only: llama.cpp and hf.js keep its value from an "
+                    "earlier turn",
+                    line,
+                    name,
+                    engines=(LLAMA, HFJS),
+                )
 
 
 def _names(target: nodes.Node) -> set[str]:
     return {target.name} if isinstance(target, nodes.Name) else {node.name for node in target.find_all(nodes.Name)}
 
 
-def _maybe_set(statement: nodes.Node) -> Iterator[tuple[str, int]]:
-    """Yield the variables that ``statement``, an if of a loop's body, may set in the scope of that loop."""
-    if not isinstance(statement, nodes.If):
-        return
-    for branch in (statement.body, [part for elif_ in statement.elif_ for part in elif_.body], statement.else_):
-        for node in branch:
-            if isinstance(node, (nodes.Assign, nodes.AssignBlock)):
-                yield from ((name, node.lineno) for name in sorted(_names(node.target)))
-            else:
-                yield from _maybe_set(node)
+def _branches(statement: nodes.If) -> list[list[nodes.Node]]:
+    return [statement.body, *(part.body for part in statement.elif_), statement.else_]
 
 
-def _is_read(loop: nodes.For, name: str) -> bool:
-    """Say whether the loop reads ``name`` in a place that a turn reaches which has not set it."""
-    return any(_reads_unset(statement, name) for statement in loop.body)
+def _maybe_set(statements: list[nodes.Node], *, inside: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield the variables that an if among ``statements`` sets in the scope of the loop, with their lines."""
+    for statement in statements:
+        if isinstance(statement, nodes.If):
+            for branch in _branches(statement):
+                yield from _maybe_set(branch, inside=True)
+        elif inside and isinstance(statement, (nodes.Assign, nodes.AssignBlock)):
+            yield from ((name, statement.lineno) for name in sorted(_names(statement.target)))
 
 
-def _reads_unset(node: nodes.Node, name: str) -> bool:
-    if isinstance(node, nodes.If):
-        if _loads(node.test, name):
-            return True
-        branches = [node.body, *(elif_.body for elif_ in node.elif_), node.else_]
-        return any(_branch_reads_unset(branch, name) for branch in branches)
-    return _loads(node, name)
-
-
-def _branch_reads_unset(branch: list[nodes.Node], name: str) -> bool:
-    for node in branch:
-        if isinstance(node, (nodes.Assign, nodes.AssignBlock)) and name in _names(node.target):
-            return isinstance(node, nodes.Assign) and _loads(node.node, name)
-        if _reads_unset(node, name):
-            return True
-    return False
+def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple[bool, bool]:
+    """Say whether ``statements`` read ``name`` where this turn may not have set it, and whether they surely set it."""
+    for statement in statements:
+        if is_set:
+            break
+        if isinstance(statement, nodes.If):
+            tests = [statement.test, *(part.test for part in statement.elif_)]
+            results = [_reads_unset(branch, name, is_set) for branch in _branches(statement)]
+            if any(_loads(test, name) for test in tests) or any(reads for reads, _ in results):
+                return True, False
+            is_set = all(sets for _, sets in results)
+        elif isinstance(statement, (nodes.Assign, nodes.AssignBlock)) and name in _names(statement.target):
+            value = [statement.node] if isinstance(statement, nodes.Assign) else statement.body
+            if any(_loads(part, name) for part in value):
+                return True, False
+            is_set = True
+        elif _loads(statement, name):
+            return True, False
+    return False, is_set
 
 
 def _loads(node: nodes.Node, name: str) -> bool:

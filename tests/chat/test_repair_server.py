@@ -36,7 +36,7 @@ def test_each_shape_is_proved_on_a_real_server(name: str) -> None:
 
 
 class Forgetful(RestartingServer):
-    """A server engine that reports one flag otherwise for the repaired template, as a prelude that confuses it would."""
+    """A server engine that reports one flag otherwise for the repaired template, as if the prelude confused it."""
 
     def capabilities(self, source: str) -> dict[str, object]:
         return {**super().capabilities(source), "supports_tools": "strata-pack" not in source}
