@@ -21,6 +21,7 @@ from strata_pack.errors import BadInput, CheckFailed
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.template_install_state import recover
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf_file import shard_paths
 
@@ -154,6 +155,7 @@ def model_file(path: Path) -> Path:
     """Return the GGUF (its first shard) of a PACK or GGUF."""
     if path.is_dir():
         return Pack.open(path).model_files[0]
+    recover(path)
     return shard_paths(path)[0]
 
 

@@ -32,6 +32,7 @@ from strata_pack.pack.template_install_target import (
     locked_folder,
     modelfile_note,
     open_target,
+    refuse_inside_pack,
     resolve,
 )
 from strata_pack.progress import Progress, Silent
@@ -130,6 +131,7 @@ def install(
     template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides the first only.
     """
     progress = progress or Silent()
+    refuse_inside_pack(path)
     recovered = recover(path)
     root, _ = resolve(path)
     with locked_folder(root):
@@ -170,6 +172,7 @@ def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
 
     Raises ``WrongUse`` if there is nothing to go back to, ``BadInput`` if a file was changed by something else since.
     """
+    refuse_inside_pack(path)
     recovered = recover(path)
     root, state_dir = resolve(path)
     with locked_folder(root):

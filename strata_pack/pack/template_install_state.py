@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 from strata_pack.errors import BadInput
-from strata_pack.files import fsync_dir, write_atomic
+from strata_pack.files import disk_errors, fsync_dir, write_atomic
 from strata_pack.pack.layout import GOLDEN, MODEL_DIR, TOKENIZER_DIR
 from strata_pack.pack.template_install_journal import BACKUP, JOURNAL, STAGED, UNDO, Journal, read_journal
 from strata_pack.pack.template_install_target import locked_folder, state_folder
@@ -66,7 +66,8 @@ def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress)
     """Write the journal, make the changes, keep the journal as the way back. On failure everything is taken back."""
     journal.stage(root, progress)
     try:
-        state_dir.mkdir(exist_ok=True)
+        with disk_errors(state_dir):
+            state_dir.mkdir(exist_ok=True)
         write_atomic(state_dir / JOURNAL, journal.dump())
     except BaseException:
         journal.discard(root)

@@ -21,7 +21,7 @@ from strata_pack.chat.template import normalize_source
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.pack.gguf_edit import TEMPLATE_KEY
-from strata_pack.pack.layout import STATE_DIR, TEMPLATE, TOKENIZER_DIR, Pack, member
+from strata_pack.pack.layout import MODEL_DIR, STATE_DIR, TEMPLATE, TOKENIZER_DIR, Pack, is_pack, member
 from strata_pack.weights.gguf_file import GgufFile, open_shards, shard_paths
 
 TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
@@ -128,6 +128,13 @@ def resolve(path: Path) -> tuple[Path, Path]:
     return state_folder(shard_paths(path)[0])
 
 
+def refuse_inside_pack(path: Path) -> None:
+    """Raise ``BadInput`` for a GGUF that is a pack's: alone it would no longer be what the manifest says."""
+    root = path.absolute().parent.parent
+    if not path.is_dir() and path.absolute().parent.name == MODEL_DIR and is_pack(root):
+        raise BadInput(f"belongs to the pack {root}", where=path, remedy="name the pack, so that all copies change")
+
+
 def _why_not(path: Path) -> str:
     with path.open("rb") as file:
         text = file.read(1 << 16).decode("utf-8", "replace")
@@ -146,18 +153,18 @@ def open_target(path: Path) -> Target:
     root, state_dir = resolve(path)
     pack = Pack.open(root) if path.is_dir() else None
     files = tuple(pack.model_files if pack is not None else (file.absolute() for file in shard_paths(path)))
-    for gguf in open_shards(files[0]):
-        gguf.close()
-    copies = [*_gguf_copies(files[0]), *(_folder_copies(root) if pack is not None else ())]
+    shards = open_shards(files[0])
+    copies = [*_gguf_copies(shards[0]), *(_folder_copies(root) if pack is not None else ())]
+    for shard in shards:
+        shard.close()
     return Target(path, root, state_dir, files, pack, tuple(copies))
 
 
-def _gguf_copies(path: Path) -> Iterator[TemplateCopy]:
-    with GgufFile.open(path) as gguf:
-        for key in gguf.metadata:
-            if key == TEMPLATE_KEY or key.startswith(NAMED_KEY):
-                text = gguf.text(key) or ""
-                yield TemplateCopy(f"{path.name}: {key}", "gguf", text, main=key == TEMPLATE_KEY)
+def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:
+    for key in gguf.metadata:
+        if key == TEMPLATE_KEY or key.startswith(NAMED_KEY):
+            text = gguf.text(key) or ""
+            yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, main=key == TEMPLATE_KEY)
 
 
 def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
