@@ -165,22 +165,23 @@ def _run(command: Sequence[str], sink: Any, log: Path, progress: Progress, label
     task = progress.task(label, 100, "percent")
     done = 0
     telling: list[str] = []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    assert process.stdout is not None
-    try:
-        for line in process.stdout:
-            sink.write(line)
-            percent = _percent(line)
-            if percent is not None and percent > done:
-                task.advance(percent - done)
-                done = percent
-            if _ERROR.search(line) and len(telling) < TAIL:
-                telling.append(line.strip())
-    except BaseException:
-        process.terminate()
-        raise
-    finally:
-        status = process.wait()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                sink.write(line)
+                percent = _percent(line)
+                if percent is not None and percent > done:
+                    task.advance(percent - done)
+                    done = percent
+                if _ERROR.search(line) and len(telling) < TAIL:
+                    telling.append(line.strip())
+        except BaseException:
+            process.terminate()
+            raise
+    status = process.returncode
     sink.flush()
     if status != 0:
         words = " | ".join(telling) or f"status {status}"
