@@ -56,6 +56,9 @@ def read_bpe(
     try:
         base = dict(tokenizer["model"]["vocab"])
         added = {str(entry["content"]): entry for entry in tokenizer.get("added_tokens") or []}
+        for text, entry in added.items():
+            if base.get(text, entry["id"]) != entry["id"]:
+                raise BadInput(f"the token {text!r} has the ids {base[text]} and {entry['id']}", where=where)
         by_id = _by_id({**base, **{text: entry["id"] for text, entry in added.items()}}, vocabulary_size, where)
         merges = tuple(_merge(merge, where) for merge in tokenizer["model"]["merges"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -64,6 +67,8 @@ def read_bpe(
     for text in special:
         if text not in added and text not in base:
             raise BadInput(f"tokenizer_config.json names {text!r}, which is no token", where=where)
+    # This class makes every token that has a role a special one; the others leave a token that is there as it is.
+    remakes = str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast") == "Qwen2Tokenizer"
     tokens, types = [], []
     for number in range(vocabulary_size):
         if number not in by_id:
@@ -72,7 +77,8 @@ def read_bpe(
             continue
         text = by_id[number]
         if text in added or text in special:
-            token, kind = _added_token(text, added.get(text))
+            named = text in special and (remakes or text not in added)
+            token, kind = _added_token(text, added.get(text), named=named)
             tokens.append(token)
             types.append(kind)
         else:
@@ -111,11 +117,11 @@ def _named_special(tokenizer_config: Mapping[str, Any]) -> set[str]:
     return {text for text in found if text}
 
 
-def _added_token(text: str, entry: Mapping[str, Any] | None) -> tuple[str, TokenType]:
-    entry = entry or {"special": True, "normalized": False}
+def _added_token(text: str, entry: Mapping[str, Any] | None, *, named: bool) -> tuple[str, TokenType]:
+    entry = entry or {}
     if not entry.get("normalized", False):
         text = _through_decoder(text)
-    if entry.get("special") or looks_special(text):
+    if named or entry.get("special") or looks_special(text):
         return text, TokenType.CONTROL
     return text.replace("\u2581", " "), TokenType.USER_DEFINED
 

@@ -121,7 +121,7 @@ def _read_template(
             if spare:
                 roles.append(spare)
                 names[f"{spare}_token"] = names.get("eos_token")
-            names["eos_token"] = last
+        names["eos_token"] = last
         added["eos"] = True
     _read_pair(step.get("pair") or [], first, last, names, added, known=known)
 
