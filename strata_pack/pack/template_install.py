@@ -18,7 +18,8 @@ from strata_pack.chat.golden import GoldenReport, GoldenSuite, check, load_suite
 from strata_pack.chat.library import status_of
 from strata_pack.chat.template import ChatTemplate, TemplateError
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
-from strata_pack.files import sha256_text
+from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
+from strata_pack.pack.layout import REPORTS_DIR
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
 from strata_pack.pack.template_choice import AUTO, ChosenTemplate, choose_template
 from strata_pack.pack.template_install_journal import Journal, Step
@@ -37,6 +38,7 @@ from strata_pack.pack.template_install_target import (
 )
 from strata_pack.progress import Progress, Silent
 
+REPORT_LIMIT = 64 << 20
 TRIAL = [
     {"role": "system", "content": "You are a helpful assistant."},
     {"role": "user", "content": "Hello"},
@@ -151,6 +153,7 @@ def install(
                     f"{target.files[0].name}: its header has no room, so the file is copied under a longer one"
                 )
             carry_out(target.root, target.state_dir, Journal(before, after, tuple(steps)), progress)
+            _renew_report(target, after["sha256"], report)
     return InstallResult(
         target=str(path),
         kind="gguf" if target.pack is None else "pack",
@@ -182,7 +185,7 @@ def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
         target = open_target(path)
         back = read_allowed(backups[-1], path).inverted()
         roll_back(root, state_dir, backups[-1], back, progress or Silent())
-
+        _renew_report(target, back.after["sha256"], None)
     return InstallResult(
         target=str(path),
         kind="gguf" if target.pack is None else "pack",
@@ -271,6 +274,17 @@ def _prove(
     if not report.ok:
         raise GoldenFailed(report)
     return report
+
+
+def _renew_report(target: Target, sha256: str | None, report: GoldenReport | None) -> None:
+    """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity."""
+    path = target.root / REPORTS_DIR / "golden.json"
+    if target.pack is None:
+        return
+    if report is not None:
+        write_atomic(path, dump_json(report.to_dict()))
+    elif path.is_file() and str(sha256) not in read_bytes(path, REPORT_LIMIT).decode("utf-8", "replace"):
+        path.unlink()
 
 
 def _golden_counts(report: GoldenReport) -> dict[str, Any]:

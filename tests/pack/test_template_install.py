@@ -18,7 +18,7 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongU
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.llama.logits_native import Model
 from strata_pack.llama.server import LlamaServer
-from strata_pack.pack import gguf_edit_copy, template_install_plan
+from strata_pack.pack import gguf_edit_copy, template_install_plan, template_install_target
 from strata_pack.pack.gguf_edit import PAD_KEY, RESERVE, TEMPLATE_KEY, pad_value
 from strata_pack.pack.layout import GOLDEN, STATE_DIR, TEMPLATE, Pack, gguf_template
 from strata_pack.pack.template_install import (
@@ -356,6 +356,29 @@ def test_golden_cases_given_replace_the_packs_and_enter_the_manifest(tmp_path: P
     assert manifest["golden"]["engines"]["jinja2"]["passed"] == 1
     assert json.loads((root / GOLDEN).read_text())["cases"][0]["expected"] == "Hello"
     check_listed(root)
+
+
+def test_the_golden_report_is_always_that_of_the_present_template(tmp_path: Path, put: Any) -> None:
+    root = write_pack(tmp_path / "pack", golden=[CASE])
+    put(root, STOCK + "{# same text #}")
+    report = json.loads((root / "reports/golden.json").read_text())
+    assert report["template_sha256"] == sha256_text(STOCK + "{# same text #}")
+    rollback(root)
+    assert not (root / "reports/golden.json").exists()
+
+
+def test_two_installations_do_not_work_in_one_folder_at_once(
+    tmp_path: Path, put: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write_pack(tmp_path / "pack")
+    before = hashes(root)
+    monkeypatch.setattr(template_install_target, "WAIT", 0.1)
+    with (
+        template_install_target.locked_folder(root),
+        pytest.raises(EnvironmentFailure, match="another installation is at work"),
+    ):
+        put(root, SHORT)
+    assert hashes(root) == before
 
 
 def test_a_template_that_would_keep_llama_server_from_starting_is_not_installed(tmp_path: Path, put: Any) -> None:
