@@ -385,7 +385,8 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
         layers=layers,
         experts=number("expert_count", 0),
         grouping=heads // kv_heads if kv_heads else 0,
-        is_70b=layers == _70B_LAYERS and (heads != kv_heads or not _70B_ARCHITECTURES.get(name, True))
+        is_70b=layers == _70B_LAYERS
+        and (heads != kv_heads or not _70B_ARCHITECTURES.get(name, True))
         and name in _70B_ARCHITECTURES,
         has_imatrix=has_imatrix,
     )

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gguf import GGUFValueType
 
@@ -23,10 +24,26 @@ from strata_pack.llama.ggml import Ggml
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf_file import MetaValue, TensorInfo, align, encode_header, shard_name
 from strata_pack.weights.quantize_journal import PartialFiles, WrittenFile
-from strata_pack.weights.quantize_plan import QUANTIZATION_VERSION, PlannedTensor, QuantPlan, plan_quantization
+from strata_pack.weights.quantize_plan import (
+    QUANTIZATION_VERSION,
+    PlannedTensor,
+    QuantPlan,
+    plan_quantization,
+    requantize_note,
+)
 from strata_pack.weights.quantize_rows import Pipeline, TensorJob, usable_cores
 
-__all__ = ["PlannedTensor", "QuantPlan", "QuantResult", "WrittenFile", "output_paths", "plan_quantization", "run_plan"]
+__all__ = [
+    "PlannedTensor",
+    "QuantPlan",
+    "QuantResult",
+    "WrittenFile",
+    "output_headers",
+    "output_paths",
+    "output_sizes",
+    "plan_quantization",
+    "run_plan",
+]
 
 _SHARD_STEM = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?\.gguf", re.DOTALL)
 _VERSION_KEY, _FILE_TYPE_KEY = "general.quantization_version", "general.file_type"
@@ -48,6 +65,15 @@ class QuantResult:
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON data."""
+        return {
+            "files": [{"path": str(file.path), "size": file.size, "sha256": file.sha256} for file in self.files],
+            "resumed_tensors": self.resumed_tensors,
+            "nonfinite": dict(self.nonfinite),
+            "tensor_types": dict(self.tensor_types),
+        }
 
 
 def output_paths(plan: QuantPlan, out_path: Path) -> list[Path]:
@@ -94,6 +120,14 @@ def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue |
     return headers
 
 
+def output_sizes(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | None] | None = None) -> list[int]:
+    """Return the exact bytes of every file ``run_plan`` will write."""
+    sizes = [len(header) for header in output_headers(plan, metadata_overrides or {})]
+    for tensor in plan.tensors:
+        sizes[tensor.shard] += align(tensor.nbytes, plan.alignment)
+    return sizes
+
+
 def _split_keys(shard: int, plan: QuantPlan) -> dict[str, MetaValue]:
     return {
         "split.no": MetaValue(GGUFValueType.UINT16, shard),
@@ -125,6 +159,9 @@ def run_plan(
     headers = output_headers(plan, metadata_overrides or {})
     journal = journal or paths[0].with_name(f".{paths[0].name}.journal")
     fingerprint = _fingerprint(plan, headers, allow_nonfinite=allow_nonfinite)
+    note = requantize_note(plan)
+    if note is not None:
+        progress.note(note)
     task = progress.task(f"quantize to {plan.recipe.label}", total=plan.source_bytes)
     with (
         PartialFiles(paths, journal, fingerprint) as files,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import BadInput, WrongUse
@@ -107,6 +108,11 @@ class QuantPlan:
         return {tensor.name: tensor.type.name for tensor in self.tensors}
 
     @property
+    def type_counts(self) -> Mapping[str, int]:
+        """How many tensors have each type, by the type's name."""
+        return dict(sorted(Counter(tensor.type.name for tensor in self.tensors).items()))
+
+    @property
     def requantized(self) -> tuple[PlannedTensor, ...]:
         """The tensors that lose precision a second time."""
         return tuple(tensor for tensor in self.tensors if tensor.requantized)
@@ -123,7 +129,7 @@ class QuantPlan:
             "data_bytes": self.data_bytes,
             "source_bytes": self.source_bytes,
             "bits_per_weight": round(self.bits_per_weight, 4),
-            "type_counts": dict(sorted(Counter(tensor.type.name for tensor in self.tensors).items())),
+            "type_counts": dict(self.type_counts),
             "tensors": [
                 {
                     "name": tensor.name,
@@ -262,3 +268,20 @@ def _refuse_requantizing(plan: QuantPlan, *, allow: bool) -> None:
             where=plan.source.label,
             remedy="start from the F16 or BF16 model, or accept the loss with --allow-requantize",
         )
+
+
+def requantize_note(plan: QuantPlan) -> str | None:
+    """Return a sentence on what quantizing twice loses, ``None`` when no tensor is quantized twice."""
+    if not plan.requantized:
+        return None
+    pairs = Counter((tensor.source.type, tensor.type) for tensor in plan.requantized)
+    listed = ", ".join(
+        f"{count} {old.name} ({_bits(old):.2f} bits) to {new.name} ({_bits(new):.2f})"
+        for (old, new), count in sorted(pairs.items())
+    )
+    return f"quantized twice: {listed}; the first rounding stays and the second comes on top"
+
+
+def _bits(type: Q) -> float:
+    block, size = GGML_QUANT_SIZES[type]
+    return 8 * size / block

@@ -1,6 +1,8 @@
 """The reference: llama.cpp's own ``llama_model_quantize``, from the wheel ``cyllama``, in a process of its own.
 
-In the same process its symbols would clash with those of ``xllamacpp``.
+In the same process its symbols would clash with those of ``xllamacpp``. The wheel's Python face cannot set
+importances, so the script writes the pointer into the C struct that the parameter object holds, after checking that
+the struct lies where it should.
 """
 
 from __future__ import annotations
@@ -16,15 +18,39 @@ from typing import Any
 import pytest
 
 _SCRIPT = """
-import json, sys
+import ctypes, json, sys
 from cyllama.llama.llama_cpp import LlamaModelQuantizeParams, model_quantize
+
+class Importances(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
+
+class Params(ctypes.Structure):
+    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int32), ("types", ctypes.c_int32 * 2),
+                ("flags", ctypes.c_bool * 6), ("imatrix", ctypes.POINTER(Importances))]
+
+def set_imatrix(params, path):
+    import numpy
+    loaded = numpy.load(path)
+    table = (Importances * (len(loaded.files) + 1))()
+    for entry, name in zip(table, loaded.files):
+        values = numpy.ascontiguousarray(loaded[name], "f4").reshape(-1)
+        kept.append(values)
+        entry.name, entry.size = name.encode(), values.size
+        entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    kept.append(table)
+    # PyObject head (16 bytes), Cython's method table (8 bytes), then the C struct.
+    struct = Params.from_address(id(params) + 24)
+    assert (struct.nthread, struct.ftype) == (params.nthread, params.ftype) and not struct.imatrix
+    struct.imatrix = table
+
+kept = []
 for source, target, values in json.load(sys.stdin):
     params = LlamaModelQuantizeParams()
+    imatrix = values.pop("imatrix", None)
     for name, value in values.items():
-        if name == "imatrix":
-            import array
-            value = {key: array.array("f", numbers) for key, numbers in value.items()}
         setattr(params, name, value)
+    if imatrix:
+        set_imatrix(params, imatrix)
     model_quantize(source, target, params)
 """
 
@@ -36,7 +62,13 @@ def needs_oracle() -> pytest.MarkDecorator:
 
 
 def reference(jobs: Sequence[tuple[Path, Path, dict[str, Any]]]) -> None:
-    """Quantize every (source, target, parameters) with the reference; parameters as ``LlamaModelQuantizeParams``."""
+    """Quantize every (source, target, parameters) with the reference.
+
+    Parameters are attributes of ``LlamaModelQuantizeParams``; ``imatrix`` is the path of an ``.npz`` with the
+    importances of each weight.
+    """
     work = [(str(source), str(target), {"nthread": 1} | values) for source, target, values in jobs]
-    run = subprocess.run([sys.executable, "-c", _SCRIPT], input=json.dumps(work), text=True, capture_output=True, errors="replace")
+    run = subprocess.run(
+        [sys.executable, "-c", _SCRIPT], input=json.dumps(work), text=True, capture_output=True, errors="replace"
+    )
     assert run.returncode == 0, run.stderr[-2000:]

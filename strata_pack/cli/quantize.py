@@ -1,0 +1,119 @@
+"""``strata-pack quantize``: a model as GGUF or safetensors, turned into a smaller GGUF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.weights.quantize import QuantPlan
+
+app = typer.Typer()
+
+TYPES = "Types of tensors"
+
+
+@app.command(epilog="Example: strata-pack quantize qwen3-f16.gguf qwen3-Q4_K_M.gguf --quant Q4_K_M --dry-run")
+@face
+def quantize(
+    source: Annotated[str, typer.Argument(help="A .gguf (or any shard of one), or a folder with safetensors.")],
+    dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write; not with --dry-run.")] = None,
+    quant: Annotated[
+        str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
+    ] = None,
+    recipe: Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)] = None,
+    imatrix: Annotated[
+        Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
+    ] = None,
+    tensor_type: Annotated[
+        list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)
+    ] = None,
+    output_tensor_type: Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)] = None,
+    token_embedding_type: Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)] = None,
+    leave_output_tensor: Annotated[
+        bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
+    ] = False,
+    pure: Annotated[
+        bool, typer.Option("--pure", help="Every matrix gets the base type.", rich_help_panel=TYPES)
+    ] = False,
+    keep_split: Annotated[bool, typer.Option("--keep-split", help="As many shards as the source.")] = False,
+    allow_requantize: Annotated[bool, typer.Option("--allow-requantize", help="Accept a quantized source.")] = False,
+    allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
+    threads: Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use; all by default.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and leave.")] = False,
+    *,
+    out: Out,
+) -> None:
+    """Quantize a model; the file is byte-identical to llama-quantize's.
+
+    Killed at any moment, it goes on where it was when it is called again.
+    """
+    from strata_pack.weights.quantize_command import QuantizeRequest, open_plan, quantize_file
+    from strata_pack.weights.recipes import make_recipe
+
+    request = QuantizeRequest(
+        source=source,
+        dest=dest,
+        recipe=make_recipe(
+            quant,
+            recipe,
+            tensor_types=tensor_type or (),
+            output=output_tensor_type,
+            embedding=token_embedding_type,
+            leave_output=leave_output_tensor,
+            pure=pure,
+        ),
+        imatrix=imatrix,
+        keep_split=keep_split,
+        allow_requantize=allow_requantize,
+        allow_nonfinite=allow_nonfinite,
+        force=force,
+        threads=threads,
+    )
+    if dry_run:
+        with open_plan(request) as plan:
+            show_plan(plan, out)
+        return
+    with out.progress() as progress:
+        result = quantize_file(request, progress)
+    for file in result.files:
+        out.line(f"{file.path}: {file.size / (1 << 20):,.1f} MiB, sha256 {file.sha256}")
+    out.result({"ok": True, **result.to_dict()})
+
+
+def show_plan(plan: QuantPlan, out: Out) -> None:
+    """Print a plan: a line a tensor and the sums; in JSON mode the whole plan."""
+    from rich.table import Table
+
+    from strata_pack.weights.quantize import output_sizes
+    from strata_pack.weights.quantize_plan import requantize_note
+
+    table = Table("tensor", "shape", "from", "to", box=None, pad_edge=False)
+    for title in ("MiB", "bits"):
+        table.add_column(title, justify="right")
+    table.add_column(f"differs from {plan.recipe.base.name}")
+    for tensor in plan.tensors:
+        table.add_row(
+            tensor.name,
+            " x ".join(map(str, tensor.source.shape)),
+            tensor.source.type.name,
+            tensor.type.name,
+            f"{tensor.nbytes / (1 << 20):.3f}",
+            f"{8 * tensor.nbytes / tensor.source.elements:.2f}",
+            "" if tensor.type is tensor.base_type else f"{tensor.base_type.name} there",
+        )
+    sizes = output_sizes(plan)
+    out.show(table)
+    counts = ", ".join(f"{count} {name}" for name, count in plan.type_counts.items())
+    out.line(f"{len(plan.tensors)} tensors: {counts}")
+    files = "" if len(sizes) == 1 else f" in {len(sizes)} files"
+    out.line(f"{sum(sizes):,} bytes{files}, {plan.bits_per_weight:.2f} bits per weight")
+    note = requantize_note(plan)
+    if note is not None:
+        out.line(note)
+    out.result({"ok": True, **plan.to_dict(), "file_bytes": sizes})
