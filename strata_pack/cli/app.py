@@ -7,7 +7,23 @@ from typing import Annotated
 import typer
 
 from strata_pack import __version__
-from strata_pack.cli import build, convert, fetch, golden, inspect, prove, serve, template, verify
+from strata_pack.cli import (
+    build,
+    compare,
+    convert,
+    fetch,
+    golden,
+    inspect,
+    parse,
+    prove,
+    quantize,
+    replay,
+    runtime,
+    serve,
+    smoke,
+    template,
+    verify,
+)
 
 app = typer.Typer(
     name="strata-pack",
@@ -37,12 +53,18 @@ def root(
 app.add_typer(build.app)
 app.add_typer(inspect.app)
 app.add_typer(verify.app)
+app.add_typer(compare.app)
 app.add_typer(prove.app)
 app.add_typer(template.app, name="template")
 app.add_typer(golden.app, name="golden")
 app.add_typer(fetch.app)
 app.add_typer(convert.app)
+app.add_typer(quantize.app)
 app.add_typer(serve.app)
+app.add_typer(smoke.app)
+app.add_typer(runtime.app, name="runtime")
+app.add_typer(parse.app)
+app.add_typer(replay.app)
 
 
 def main() -> None:
