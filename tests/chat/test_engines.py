@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from strata_pack.chat.cases import GoldenCase, GoldenSuite, load_suite
 from strata_pack.chat.engine_server import LlamaServerEngine, serve_template
-from strata_pack.chat.engines import IN_PROCESS, Engine, open_engines
+from strata_pack.chat.engines import IN_PROCESS, Engine, Jinja2Engine, open_engines
 from strata_pack.chat.golden import BOTH_REFUSE, CaseResult, check
 from strata_pack.chat.library import load_shipped
+from strata_pack.chat.stub_model import write_stub_model
 from strata_pack.chat.template import TemplateError, TemplateRefused
 from strata_pack.errors import WrongUse
 from strata_pack.llama.server import LlamaServer
@@ -84,6 +86,19 @@ def test_server_engine_refuses_a_template_that_is_not_its_own(server: LlamaServe
 def test_template_that_llama_server_cannot_start_with_is_a_template_error() -> None:
     with pytest.raises(TemplateError, match="does not start"), serve_template("{% for x in %}"):
         pass
+
+
+@SERVER
+def test_llama_server_with_prefill_keeps_a_last_assistant_turn_from_the_template(tmp_path: Path) -> None:
+    """What docs/golden.md says about continued turns: no template sees them, so none can repair them."""
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(SHIPPED.source)
+    stranded = "Need it.\n<tool_call>\n<function=f>\n</function>\n</tool_call>"
+    messages = [*USER, {"role": "assistant", "content": "", "reasoning_content": stranded}]
+    model = write_stub_model(tmp_path / "stub.gguf")
+    with LlamaServer.start(model, template_file=template, context=256, warmup=False) as prefilling:
+        assert prefilling.apply_template(messages).endswith(f"<think>\n{stranded}")
+    assert "Need it.\n</think>" in Jinja2Engine().render(SHIPPED.source, {"messages": messages})
 
 
 def test_refusal_carries_the_exact_message(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import xml.etree.ElementTree as ET
 from io import StringIO
 from pathlib import Path
@@ -153,6 +154,12 @@ def test_template_that_fails_is_a_failure_with_its_line(tmp_path: Path) -> None:
     result = _check(_file(tmp_path, _case()), "\n{{ messages / 2 }}").results[0]
     assert result.status == "failed"
     assert "line 2" in (result.got_error or "")
+
+
+def test_all_shipped_cases_take_well_under_a_second_of_processor_time() -> None:
+    start = time.process_time()
+    assert _check(SHIPPED.golden_dir, SHIPPED.source).ok
+    assert time.process_time() - start < 1.0
 
 
 def test_report_is_the_same_for_the_same_results() -> None:

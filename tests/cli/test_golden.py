@@ -49,6 +49,14 @@ def test_check_in_json_is_one_object_on_stdout() -> None:
     assert (result["ok"], result["targets"][0]["engines"][0]["failed"]) == (True, 0)
 
 
+@pytest.mark.xdist_group("template-server")
+def test_check_on_all_engines_is_a_matrix_of_results() -> None:
+    result = json.loads(_run("check", SHIPPED.id, "-e", "all", "--json").stdout)
+    engines = {engine["name"]: engine["failed"] for engine in result["targets"][0]["engines"]}
+    assert {"jinja2", "llama.cpp"} <= set(engines)
+    assert set(engines.values()) == {0}
+
+
 def test_difference_leaves_with_1(template: Path, suite: Path) -> None:
     assert _run("check", template, "--golden", suite).exit_code == 1
 
