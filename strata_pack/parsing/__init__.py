@@ -4,7 +4,8 @@
 """
 
 from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
-from strata_pack.parsing.parser import CallFormat, ImplicitEnd, OutputParser, thinking_open
+from strata_pack.parsing.machine import CallFormat, ImplicitEnd
+from strata_pack.parsing.parser import OutputParser, thinking_open
 from strata_pack.parsing.whole import Reply, aparse, parse
 
 __all__ = [

@@ -103,6 +103,10 @@ class MarkdownTracker:
         self._end_run()
         return self._span
 
+    def drop_span(self) -> None:
+        """The open backtick run closes no more on this line: it is text."""
+        self._span = 0
+
     # One line.
 
     def _read(self, piece: str) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from strata_pack.parsing.events import Event, ToolCall
 from strata_pack.parsing.held import HeldText
+from strata_pack.parsing.reading import Status
 from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, WHITESPACE, prefixes
-from strata_pack.parsing.tool_call import Status
 from strata_pack.parsing.values import read_json
 
 _MARK = re.compile(r'["{}<]')

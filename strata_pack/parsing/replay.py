@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from strata_pack.parsing.parser import CallFormat, ImplicitEnd
+from strata_pack.parsing.machine import CallFormat, ImplicitEnd
 from strata_pack.parsing.replies import BadLine, RecordedReply, read_log
 from strata_pack.parsing.whole import parse
 from strata_pack.progress import Progress

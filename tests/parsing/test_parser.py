@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -220,22 +221,43 @@ def test_the_parser_imports_nothing_but_the_standard_library() -> None:
     assert outside <= {"strata_pack"}
 
 
-def test_a_whole_megabyte_of_open_tags_costs_no_more_per_character_than_a_tenth_of_it() -> None:
-    """Work is counted in states entered, not in seconds: it must grow with the text, not with its square."""
+HOSTILE = {
+    "openers": "<tool_call>",
+    "openers and functions": "<tool_call><function=save>",
+    "unclosed values": "<tool_call>\n<function=save>\n<parameter=path>\n",
+    "values closed loosely": "<tool_call>\n<function=save>\n<parameter=path>\nx\n</function>\n</tool_call>\n",
+    "bare values closed loosely": "<function=save>\n<parameter=path>\nx\n</function>\n</tool_call>\n",
+    "prose behind functions": "<tool_call>\n<function=jobs>\n</function>\nprose\n",
+    "calls without a function's end": "<tool_call>\n<function=save>\n<parameter=path>\nx\n</parameter>\n</tool_call>\n",
+    "closers": "</parameter></function>",
+    "calls behind a backtick": "`x``<tool_call><function=jobs></function></tool_call>",
+    "openers behind a backtick": "```<tool_call>`",
+    "braces": "<tool_call>{",
+    "white space": "<tool_call>" + " \n" * 20,
+    "newlines": "\n",
+    "quotes": "> ",
+    "list items": "- \n",
+    "ends of the thinking": "</think>",
+    "many parameters": "<parameter=a>1</parameter>",
+}
 
-    def steps(size: int) -> int:
-        parser = OutputParser(thinking=False, tools=TOOLS)
-        count = 0
-        state = parser._in_call
 
-        def counted(text: str, pos: int) -> int:
-            nonlocal count
-            count += 1
-            return state(text, pos)
-
-        parser._in_call = counted  # type: ignore[method-assign]
-        parser.feed("<tool_call>\n<function=save>\n<parameter=path>\nx\n</function>\n</tool_call>\n" * size)
+def seconds(text: str, **options: Any) -> float:
+    """Return the CPU seconds for ``text`` in one delta and in deltas of 4."""
+    start = time.thread_time()
+    for size in (len(text), 4):
+        parser = OutputParser(tools=TOOLS, **options)
+        for at in range(0, len(text), size):
+            parser.feed(text[at : at + size])
         parser.finish()
-        return count
+    return time.thread_time() - start
 
-    assert steps(1000) <= steps(100) * 11
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_cost_grows_with_the_text_and_not_with_its_square(name: str) -> None:
+    lead = "`" if "backtick" in name else "<tool_call><function=save>" if name == "many parameters" else ""
+    unit = HOSTILE[name]
+    policy: list[dict[str, Any]] = [{"thinking": False, "stream_tools": True}, {"implicit_end": "strict"}]
+    for options in policy:
+        few, many = (seconds(lead + unit * (size // len(unit)), **options) for size in (6_000, 48_000))
+        assert many < 30 * few + 0.05, f"8 times the text took {many / few:.0f} times as long ({options})"

@@ -1,0 +1,230 @@
+"""The states around a call: what must follow ``<tool_call>``, the call itself, what comes of it."""
+
+from __future__ import annotations
+
+import secrets
+
+from strata_pack.parsing.content import NEWLINES, SpanLookout
+from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.fences import MarkdownTracker
+from strata_pack.parsing.json_call import JsonCall
+from strata_pack.parsing.machine import BEGINNINGS, State
+from strata_pack.parsing.reading import Status
+from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, FUNCTION_OPEN, THINK_CLOSE
+from strata_pack.parsing.thinking import ThinkingStates
+from strata_pack.parsing.tool_call import XmlCall
+
+
+class CallStates(ThinkingStates):
+    """From ``<tool_call>`` to the text behind the call, in the thinking and in the answer."""
+
+    def _in_opener(self, text: str, pos: int) -> int:
+        """Behind ``<tool_call>``: a call must follow, after white space only."""
+        end = self._hold_space(text, pos)
+        if end == len(text):
+            return end
+        if text[end] == "<" and self._format != "json":
+            if text.startswith(FUNCTION_OPEN, end):
+                self._opener = self._take_held()
+                self._open_call(bare=False)
+                return end
+            if text[end:] in BEGINNINGS[FUNCTION_OPEN]:
+                return self._wait(text, end)
+        elif text[end] == "{" and self._reads_json():
+            self._opener = self._take_held()
+            self._reader = JsonCall(_new_id())
+            self._state = State.CALL
+            return end
+        self._reject_opener()
+        return end
+
+    def _reads_json(self) -> bool:
+        implicit = self._thinking and self._policy != "any"
+        return self._format == "json" or (self._format == "auto" and not implicit)
+
+    def _reject_opener(self) -> None:
+        text = self._take_held()
+        if self._strict.size:
+            self._strict.write(text)
+            self._refuse()
+            return
+        if self._thinking:
+            self.counters.rejected_candidates["no_function"] += 1
+        else:
+            self._wrapped_prose = "\n" in text
+        self._ticks = 0
+        self._begin_text()
+        self._plain(text)
+
+    def _open_call(self, *, bare: bool) -> None:
+        stream = self._stream_tools and not self._thinking and not self._ticks
+        self._reader = XmlCall(
+            self._functions, _new_id(), bare=bare, stream=stream, in_thinking=self._thinking or self._think_close_due
+        )
+        self._state = State.CALL
+
+    def _in_call(self, text: str, pos: int) -> int:
+        reader = self._reader
+        if reader is None:
+            return pos
+        pos = reader.feed(text, pos)
+        if reader.status is Status.READING:
+            return self._wait(text, pos)
+        self._leave_call(reader)
+        return pos
+
+    def _leave_call(self, reader: XmlCall | JsonCall) -> None:
+        if reader.status is Status.FAILED:
+            self._give_back(reader)
+        elif self._thinking and self._policy == "strict" and not self._granted:
+            self._hold_strictly(reader)
+        elif self._ticks and not reader.function_follows:
+            self._state = State.BEHIND_SPAN
+            self._lookout = SpanLookout(self._ticks)
+            for text in reader.again:
+                self._read_again(text)
+        else:
+            self._deliver(reader)
+
+    def _give_back(self, reader: XmlCall | JsonCall) -> None:
+        """It was no call: its text is text, and in the thinking as if nothing had been held."""
+        self._reader = None
+        self._ticks = 0
+        self.counters.unfinished_calls += reader.unfinished
+        text = self._opener + reader.text()
+        if self._strict.size:
+            self._strict.write(text)
+            self._refuse()
+        elif self._thinking:
+            if not reader.unfinished:
+                self.counters.rejected_candidates["no_function"] += 1
+            self._stay_reasoning(text)
+        else:
+            self._state = State.CONTENT
+            self._out.extend(reader.events)
+            if reader.announced:
+                self._content.call()
+            else:
+                self._answer(text)
+        for text in reader.again:
+            self._read_again(text)
+
+    def _deliver(self, reader: XmlCall | JsonCall) -> None:
+        call = reader.call
+        if call is None:
+            return
+        if self._thinking:
+            self._thinking = False
+            self._think_close_due = True
+            self._stranded.finish()
+            self._tracker = MarkdownTracker(spans=True)
+            self.counters.implicit_ends += 1
+        if self._think_close_due:
+            self.counters.implicit_calls += 1
+        self.counters.undeclared_calls += self._tools_known and call.name not in self._functions
+        self.counters.coercion_failures += reader.coercion_failures
+        self._content.call()
+        self._last = ">"
+        self._tracker.feed("<")
+        self._wrapped_prose = False
+        if reader.announced:
+            self._out.extend(reader.events)
+        else:
+            self._out.extend(_call_events(call, stream=self._stream_tools))
+        self._reader = None
+        if reader.function_follows:
+            self._opener = ""
+            self._open_call(bare=False)
+            return
+        self._state = State.AFTER_CALL
+        for text in reader.again:
+            self._read_again(text)
+
+    def _after_call(self, text: str, pos: int) -> int:
+        """A doubled or orphan ``</tool_call>`` is absorbed, and the ``</think>`` of a thinking that a call ended."""
+        end = self._hold_space(text, pos)
+        if end == len(text):
+            return end
+        for tag, due in ((CALL_CLOSE, True), (THINK_CLOSE, self._think_close_due)):
+            if due and text.startswith(tag, end):
+                if any(newline in self._take_held() for newline in NEWLINES):
+                    self._content.dropped_newline()
+                if tag == THINK_CLOSE:
+                    self._behind_think_close(second=True)
+                return end + len(tag)
+            if due and text[end:] in BEGINNINGS[tag]:
+                return self._wait(text, end)
+        self._state = State.CONTENT
+        self._answer(self._take_held())
+        return end
+
+    # The policy "strict": everything from the call on is held until the end of the thinking, or of the reply.
+
+    def _hold_strictly(self, reader: XmlCall | JsonCall) -> None:
+        self._strict.write(self._opener + reader.text())
+        self._reader = None
+        call = reader.call
+        if call is None or (self._tools_known and call.name not in self._functions):
+            self._refuse()
+        elif reader.function_follows:
+            self._opener = ""
+            self._open_call(bare=False)
+            return
+        else:
+            self._state = State.STRICT
+        for text in reader.again:
+            self._read_again(text)
+
+    def _in_strict(self, text: str, pos: int) -> int:
+        """Behind a call that will end the thinking if only calls follow."""
+        end = self._hold_space(text, pos)
+        if end == len(text):
+            return end
+        for tag in (CALL_OPEN, CALL_CLOSE, THINK_CLOSE):
+            if text.startswith(tag, end):
+                self._strict.write(self._take_held())
+                if tag == CALL_OPEN:
+                    self._held.write(tag)
+                    self._state = State.OPENER
+                else:
+                    self._strict.write(tag)
+                    self._state = State.STRICT if tag == CALL_CLOSE else State.TO_THE_END
+                return end + len(tag)
+            if text[end:] in BEGINNINGS[tag]:
+                return self._wait(text, end)
+        self._refuse()
+        return end
+
+    def _to_the_end(self, text: str, pos: int) -> int:
+        """Behind the end of that thinking: only the finish reason is still to come."""
+        self._strict.write(text[pos:])
+        return len(text)
+
+    def _refuse(self) -> None:
+        self._stay_reasoning(self._take_strict())
+
+    def _grant(self) -> None:
+        """Read it all again, now as a call that ends the thinking."""
+        text = self._take_strict()
+        self._granted = True
+        self._held.write(CALL_OPEN)
+        self._state = State.OPENER
+        self._read_again(text[len(CALL_OPEN) :])
+
+    def _take_strict(self) -> str:
+        text = self._strict.text() + self._take_held()
+        self._strict.clear()
+        return text
+
+
+def _new_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _call_events(call: ToolCall, *, stream: bool) -> list[Event]:
+    """Return the events of a call that is known as a whole."""
+    whole = Event("tool_call", "", call)
+    if not stream:
+        return [whole]
+    start = ToolCall(call.name, {}, call.id)
+    return [Event("tool_start", "", start), Event("tool_args", call.arguments_json, start), whole]

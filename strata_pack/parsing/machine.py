@@ -1,0 +1,200 @@
+"""The ground of the parser's state machine: its states, its memory, and how text is read, held and passed on.
+
+The states lie in layers, each a class on the one below: ``Machine``, the thinking, the calls, the answer, and the
+parser that others use. A state is a method that reads from a place in the text and returns where it stopped. What it
+cannot decide yet stays in ``_rest`` (an open tag, short) or is held (white space behind ``<tool_call>``, a whole
+implicit call), so that no character is looked at again with every delta. ``docs/parsing.md`` draws the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Any, ClassVar, Literal, get_args
+
+from strata_pack.parsing.content import ContentText, SpanLookout
+from strata_pack.parsing.events import Counters, Event, EventKind
+from strata_pack.parsing.fences import MarkdownTracker
+from strata_pack.parsing.held import HeldText
+from strata_pack.parsing.json_call import JsonCall
+from strata_pack.parsing.schema import read_tools
+from strata_pack.parsing.stranded import StrandedCalls
+from strata_pack.parsing.tags import (
+    CALL_CLOSE,
+    CALL_OPEN,
+    FUNCTION_OPEN,
+    THINK_CLOSE,
+    THINK_OPEN,
+    WHITESPACE,
+    prefixes,
+)
+from strata_pack.parsing.tool_call import XmlCall
+
+ImplicitEnd = Literal["off", "any", "guarded", "strict"]
+CallFormat = Literal["auto", "xml", "json"]
+
+BLOCK = 4096
+"""Characters read at once: text that is read again is put before the rest of a block, never of a whole reply."""
+
+BEGINNINGS = {tag: prefixes([tag]) for tag in (THINK_OPEN, THINK_CLOSE, CALL_OPEN, CALL_CLOSE, FUNCTION_OPEN)}
+"""What each tag may have been cut to."""
+
+
+class State(Enum):
+    """What the machine has behind it."""
+
+    START = auto()
+    """Nothing but white space."""
+    BEHIND_THINK = auto()
+    """A ``<think>`` that the model wrote itself."""
+    REASONING = auto()
+    OPENER = auto()
+    """``<tool_call>`` and white space, held: a call must follow."""
+    CALL = auto()
+    """The beginning of a call, which a reader of its own reads."""
+    AFTER_CALL = auto()
+    """A delivered call and white space."""
+    AFTER_THINKING = auto()
+    """The end of the thinking and white space."""
+    CONTENT = auto()
+    SPAN = auto()
+    """``<tool_call>`` behind a backtick on the same line, held: does a code span close on this line?"""
+    BEHIND_SPAN = auto()
+    """A whole call behind such a backtick, held: the same question on its last line."""
+    STRICT = auto()
+    """Policy "strict": a whole call in the thinking, held: only calls may follow."""
+    TO_THE_END = auto()
+    """Policy "strict": and the end of that thinking; the finish reason must come."""
+
+
+class Machine:
+    """Memory and movement. Nothing here knows what a state does."""
+
+    _read_in: ClassVar[dict[State, Callable[[Any, str, int], int]]]
+    """The method of each state."""
+
+    def __init__(
+        self,
+        thinking: bool = True,
+        tools: Iterable[Any] | None = None,
+        stream_tools: bool = False,
+        implicit_end: ImplicitEnd = "guarded",
+        call_format: CallFormat = "auto",
+    ) -> None:
+        if implicit_end not in get_args(ImplicitEnd):
+            raise ValueError(f"implicit_end must be one of {get_args(ImplicitEnd)}, not {implicit_end!r}")
+        if call_format not in get_args(CallFormat):
+            raise ValueError(f"call_format must be one of {get_args(CallFormat)}, not {call_format!r}")
+        self.counters = Counters()
+        self._tools_known = tools is not None
+        listed = list(tools or ())
+        self._functions = read_tools(listed)
+        self._calls = tools is None or bool(listed)
+        self._stream_tools = stream_tools
+        self._policy: ImplicitEnd = implicit_end
+        self._format: CallFormat = call_format
+
+        self._thinking = thinking
+        self._state = State.START
+        self._kind: EventKind | None = None
+        """The kind that text without tags has here, if that is known."""
+        self._flowing: EventKind | None = None
+        """The same, where text on the present line changes nothing."""
+        self._out: list[Event] = []
+        self._rest = ""
+        self._held = HeldText()
+        self._again: list[tuple[str, bool]] = []
+        """Text to be read before the rest, and whether calls in it may end the thinking."""
+        self._may_end = True
+        self._finished = False
+        self._last = ""
+        """The text passed on last, for its last character."""
+        self._tracker = MarkdownTracker(spans=False)
+        self._stranded = StrandedCalls()
+        self._content = ContentText(lambda text: self._out.append(Event("content", text)))
+
+        self._reader: XmlCall | JsonCall | None = None
+        self._opener = ""
+        self._wrapped_prose = False
+        """In the answer: a ``<tool_call>`` stands open as text, so that a ``<function=`` after it is not bare."""
+        self._think_close_due = False
+        """A call ended the thinking, and its ``</think>`` may still come."""
+        self._second_close = False
+        """A second ``</think>`` would be absorbed."""
+        self._ticks = 0
+        self._lookout = SpanLookout(0)
+        self._strict = HeldText()
+        self._granted = False
+
+    def _consume(self, texts: list[tuple[str, bool]]) -> None:
+        """Read ``texts`` in order, and what states ask to be read again before the rest."""
+        work = _blocks(texts)
+        while work:
+            text, self._may_end = work.pop()
+            if self._rest:
+                text, self._rest = self._rest + text, ""
+            pos = 0
+            while pos < len(text) and not self._again:
+                pos = self._read_in[self._state](self, text, pos)
+            if self._again:
+                if pos < len(text):
+                    work.append((text[pos:], self._may_end))
+                work.extend(_blocks(self._again))
+                self._again = []
+
+    def _wait(self, text: str, pos: int) -> int:
+        """Keep an open tag for the next delta."""
+        self._rest = text[pos:]
+        return len(text)
+
+    def _hold_space(self, text: str, pos: int) -> int:
+        space = WHITESPACE.match(text, pos)
+        end = space.end() if space else pos
+        if end > pos:
+            self._held.write(text[pos:end])
+        return end
+
+    def _take_held(self) -> str:
+        text = self._held.text()
+        self._held.clear()
+        return text
+
+    def _reason(self, text: str) -> None:
+        if text:
+            self._out.append(Event("reasoning", text))
+            self._last = text
+            self._tracker.feed(text)
+            if self._calls:
+                self._stranded.feed(text)
+
+    def _answer(self, text: str) -> None:
+        if text:
+            self._content.text(text)
+            self._last = text
+            self._tracker.feed(text)
+
+    def _plain(self, text: str) -> None:
+        (self._reason if self._thinking else self._answer)(text)
+
+    def _begin_text(self) -> None:
+        self._state = State.REASONING if self._thinking else State.CONTENT
+
+    def _read_again(self, text: str, *, may_end: bool = True) -> None:
+        if text:
+            self._again.append((text, may_end))
+
+    def _is_quoted(self, text: str, at: int) -> bool | None:
+        """Whether the ``</think>`` at ``text[at]`` has a backtick directly on both sides; None: not yet known."""
+        if not self._last.endswith("`"):
+            return False
+        behind = text[at + len(THINK_CLOSE) :][:1]
+        return behind == "`" if behind else None
+
+
+def _blocks(texts: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
+    """Return ``texts`` in blocks, the first one last (as a stack)."""
+    return [
+        (text[start : start + BLOCK], may_end)
+        for text, may_end in reversed(texts)
+        for start in reversed(range(0, len(text), BLOCK))
+    ]

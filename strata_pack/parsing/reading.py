@@ -1,0 +1,291 @@
+"""How one call in the XML form is read: its places, its text, its values; what a token does is ``tool_call``'s table.
+
+The text of a call is kept until it is certain that it is one, in segments that begin with each value. A value that is
+sent while it is written is sent up to the first tag that may turn out to be its end; what is ahead of that is held.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from enum import Enum, auto
+from typing import Any, ClassVar, NamedTuple
+
+from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.held import HeldText
+from strata_pack.parsing.schema import UNDECLARED, FunctionSchema
+from strata_pack.parsing.streamed import ArgumentStream, value_text
+from strata_pack.parsing.tags import CALL_CLOSE, WHITESPACE, Tag, Token, held_from, prefixes, read_tag
+from strata_pack.parsing.values import read_value
+
+
+class Status(Enum):
+    """Where a reader stands."""
+
+    READING = auto()
+    DONE = auto()
+    FAILED = auto()
+    """It is no call: its text is text."""
+
+
+class Place(Enum):
+    """What a reader has behind it."""
+
+    HEADER = auto()
+    """Nothing yet: ``<function=NAME>`` must come."""
+    BODY = auto()
+    """The function's name."""
+    VALUE = auto()
+    """A parameter's opening tag: its value runs."""
+    VALUE_END = auto()
+    """``</parameter>``: what follows decides whether it ended the value."""
+    LOOSE_END = auto()
+    """``</function>`` without ``</parameter>``: what follows decides whether it ended the value."""
+    LOOSE_CALL = auto()
+    """The same and ``<tool_call>``."""
+    FUNCTION_END = auto()
+    """``</function>`` where one is due: what follows decides whether the call is over."""
+    PROSE = auto()
+    """The same and other text, in a call without a value that the text could belong to."""
+    PROSE_CALL = auto()
+    """The same and ``<tool_call>``."""
+    NEST = auto()
+    """``<tool_call>`` inside a value."""
+    NEST_BODY = auto()
+    """The same and ``<function=NAME>``."""
+    NEST_EMPTY_END = auto()
+    """The same and ``</function>``: a call without parameters inside a value."""
+    NEST_END = auto()
+    """``</function>`` of a call with parameters inside a value."""
+
+
+class Doubt(Enum):
+    """Why the end of a call waits for what follows it."""
+
+    LOOSE = auto()
+    """``</function></tool_call>`` without ``</parameter>``: the end, unless a ``</parameter>`` ends the value later."""
+    PROSE = auto()
+    """Text behind ``</function>``: the end if ``</tool_call>`` comes before the value ends again."""
+    BROKEN = auto()
+    """``</parameter></tool_call>`` without ``</function>``: no call, unless the value goes on."""
+
+
+class Pending(NamedTuple):
+    """An end in doubt, with its places in the present segment of the call's text."""
+
+    doubt: Doubt
+    value_end: int
+    call_end: int
+
+
+_TAG_IN_TEXT = re.compile(r"</?(?:parameter|function|tool_call)|</think>")
+_BEGINNINGS = prefixes(
+    ["<parameter=", "</parameter>", "<function=", "</function>", "<tool_call>", "</tool_call>", "</think>"]
+)
+
+
+class CallReading:
+    """Memory and movement of ``XmlCall``; what a token does in a place is its table."""
+
+    _table: ClassVar[dict[Place, dict[Token, Callable[[Any, Tag, str, int], int]]]]
+
+    def __init__(
+        self, functions: dict[str, FunctionSchema], call_id: str, *, bare: bool, stream: bool, in_thinking: bool
+    ) -> None:
+        self.status = Status.READING
+        self.events: list[Event] = []
+        self.again: list[str] = []
+        self.call: ToolCall | None = None
+        self.function_follows = False
+        self.unfinished = False
+        self.coercion_failures = 0
+        self._functions = functions
+        self._call_id = call_id
+        self._bare = bare
+        self._streams = stream
+        self._in_thinking = in_thinking
+        self._place = Place.HEADER
+        self._stalled = False
+        self._name = ""
+        self._schema = UNDECLARED
+        self._argument = ""
+        self._arguments: dict[str, Any] = {}
+        # The text: one segment for the header, one for each value with the tags behind it.
+        self._raw = HeldText()
+        # Places in the present segment: where the value and the call (perhaps) end, where the next call begins.
+        self._value_open = False
+        self._value_end = 0
+        self._call_end = 0
+        self._opener_at = 0
+        self._pending: Pending | None = None
+        self._depth = 0
+        # Sending a string while it is written: ``_ahead`` is what may turn out to be its end.
+        self._stream: ArgumentStream | None = None
+        self._sending: ArgumentStream | None = None
+        self._ahead = HeldText()
+        self._ahead_at = 0
+
+    @property
+    def announced(self) -> bool:
+        """Whether a client knows of the call."""
+        return self._stream is not None
+
+    @property
+    def holds(self) -> bool:
+        """Whether text of the call waits undecided."""
+        sending = self._sending
+        return sending is None or self._place is not Place.VALUE or self._ahead.size > 0 or sending.holds
+
+    def text(self) -> str:
+        """Return everything read so far, as it was written (without what ``again`` holds)."""
+        whole = self._raw.text()
+        return whole[: len(whole) - sum(map(len, self.again))]
+
+    # Reading.
+
+    def take_value(self, text: str) -> list[Event] | None:
+        """Read ``text``, which holds no ``<``, and return its events, if a value runs: the short way of ``feed``."""
+        if self._place is not Place.VALUE or self._pending is not None:
+            return None
+        self._raw.write(text)
+        if self._sending is None:
+            return []
+        self._sending.text(text)
+        events = self.events[:]
+        self.events.clear()
+        return events
+
+    def feed(self, text: str, pos: int) -> int:
+        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
+        self._stalled = False
+        while pos < len(text) and self.status is Status.READING and not self._stalled:
+            pos = self._search(text, pos) if self._place in (Place.VALUE, Place.PROSE) else self._look(text, pos)
+        return pos
+
+    def finish(self, rest: str, *, cut: bool) -> None:
+        """End the text after ``rest``, an open tag. ``cut``: the output was cut, so that nothing may be completed."""
+        ended = self._place in (Place.FUNCTION_END, Place.LOOSE_END)
+        if rest and not (ended and not cut and CALL_CLOSE.startswith(rest)):
+            if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE):
+                self._act(Tag(Token.TEXT, 0), rest, 0)
+            self._raw.write(rest)
+        at_end = self._table[self._place].get(Token.END)
+        if cut:
+            self._give_up()
+        elif at_end is not None:
+            at_end(self, Tag(Token.END, 0), "", 0)
+        elif self._pending is not None:
+            self._accept(self._pending, self._raw.size)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self.unfinished = True
+        self.status = Status.FAILED
+
+    def _look(self, text: str, pos: int) -> int:
+        """Read what must follow directly, after white space only."""
+        space = WHITESPACE.match(text, pos)
+        end = space.end() if space else pos
+        if end > pos:
+            self._keep(text[pos:end])
+        if end == len(text):
+            return end
+        tag = read_tag(text, end, self._names()) if text[end] == "<" else Tag(Token.TEXT, end)
+        if tag.token is Token.OPEN:
+            self._stalled = True
+            return end
+        return self._act(tag, text, end)
+
+    def _search(self, text: str, pos: int) -> int:
+        """Read text up to the next tag that matters inside it."""
+        found = _TAG_IN_TEXT.search(text, pos)
+        end = held_from(text, pos, _BEGINNINGS) if found is None else found.start()
+        if end > pos:
+            self._take(text[pos:end])
+        if found is None:
+            self._stalled = end < len(text)
+            return end
+        tag = read_tag(text, end, self._names())
+        if tag.token is Token.OPEN:
+            self._stalled = True
+            return end
+        return self._act(tag, text, end)
+
+    def _names(self) -> Collection[str]:
+        return self._schema.argument_names or ()
+
+    def _act(self, tag: Tag, text: str, pos: int) -> int:
+        rows = self._table[self._place]
+        return (rows.get(tag.token) or rows[Token.TEXT])(self, tag, text, pos)
+
+    def _keep(self, text: str) -> None:
+        """Hold text that may be markup."""
+        if self._sending is not None:
+            if not self._ahead.size:
+                self._ahead_at = self._raw.size
+            self._ahead.write(text)
+        self._raw.write(text)
+
+    def _take(self, text: str) -> None:
+        """Take text of the value, or text behind an end in doubt."""
+        self._raw.write(text)
+        if self._sending is not None:
+            if self._pending is None:
+                self._sending.text(text)
+            else:
+                self._ahead.write(text)
+
+    def _release(self, end: int) -> None:
+        """Send what was held, up to ``end``."""
+        if self._sending is not None and self._ahead.size:
+            self._sending.text(self._ahead.text()[: max(0, end - self._ahead_at)])
+            self._ahead.clear()
+
+    def _end_value(self, segment: str, end: int) -> None:
+        """The value is ``segment[:end]``."""
+        text = value_text(segment[:end])
+        value, fits = read_value(text, self._schema.type_of(self._argument))
+        self.coercion_failures += not fits
+        self._arguments[self._argument] = value
+        if self._sending is not None:
+            self._release(end)
+            self._sending.end_text()
+            self._sending = None
+        elif self._stream is not None:
+            self._stream.whole_value(self._argument, value)
+        self._value_open = False
+        self._pending = None
+
+    def _announce(self) -> ArgumentStream:
+        if self._stream is None:
+            self._stream = ArgumentStream(ToolCall(self._name, {}, self._call_id), self.events)
+            self._stream.announce()
+        return self._stream
+
+    def _complete(self, segment: str, value_end: int) -> None:
+        """The call is whole."""
+        if self._value_open:
+            self._end_value(segment, value_end)
+        self.call = ToolCall(self._name, self._arguments, self._call_id)
+        if self._streams:
+            self._announce().close()
+            self.events.append(Event("tool_call", "", self.call))
+        self.status = Status.DONE
+
+    def _doubtful(self, doubt: Doubt) -> Pending:
+        return Pending(doubt, self._value_end, self._call_end)
+
+    def _doubt(self, doubt: Doubt) -> None:
+        """The call ends at ``_call_end``, unless what follows says otherwise."""
+        self._pending = self._doubtful(doubt)
+        self._place = Place.VALUE
+
+    def _accept(self, end: Pending, opener: int) -> None:
+        """The call did end there; the text behind it is read again, up to where (perhaps) the next call begins."""
+        segment = self._raw.cut()
+        self.again = [part for part in (segment[end.call_end : opener], segment[opener:]) if part]
+        if end.doubt is Doubt.BROKEN:
+            self._give_up()
+        else:
+            self._complete(segment, end.value_end)

@@ -1,0 +1,136 @@
+"""The states of the thinking: its beginning, its end, and the ``<tool_call>`` in it that may be its end."""
+
+from __future__ import annotations
+
+import re
+
+from strata_pack.parsing.events import Reason
+from strata_pack.parsing.fences import MarkdownTracker
+from strata_pack.parsing.machine import BEGINNINGS, Machine, State
+from strata_pack.parsing.tags import CALL_OPEN, THINK_CLOSE, THINK_OPEN, held_from
+
+_NEWLINES = re.compile(r"[\r\n]*")
+_REASONING = re.compile(f"{THINK_CLOSE}|{CALL_OPEN}")
+_REASONING_WITHOUT_CALLS = re.compile(THINK_CLOSE)
+
+
+class ThinkingStates(Machine):
+    """From the first character to the first one of the answer."""
+
+    def _start(self, text: str, pos: int) -> int:
+        end = self._hold_space(text, pos)
+        if end == len(text):
+            return end
+        if text.startswith(THINK_OPEN, end):
+            self._held.clear()
+            self._thinking = True
+            self._state = State.BEHIND_THINK
+            return end + len(THINK_OPEN)
+        if text[end:] in BEGINNINGS[THINK_OPEN]:
+            return self._wait(text, end)
+        self._start_text()
+        return end
+
+    def _start_text(self) -> None:
+        if not self._thinking:
+            self._tracker = MarkdownTracker(spans=True)
+        self._begin_text()
+        self._plain(self._take_held())
+
+    def _behind_think(self, text: str, pos: int) -> int:
+        """The line end after a ``<think>`` that the model wrote itself is dropped with it."""
+        self._state = State.REASONING
+        if text.startswith("\r\n", pos):
+            return pos + 2
+        if text[pos:] == "\r":
+            self._state = State.BEHIND_THINK
+            return self._wait(text, pos)
+        return pos + (text[pos] == "\n")
+
+    def _in_reasoning(self, text: str, pos: int) -> int:
+        found = (_REASONING if self._calls else _REASONING_WITHOUT_CALLS).search(text, pos)
+        if found is None:
+            end = min(held_from(text, pos, BEGINNINGS[tag]) for tag in self._tags_of_reasoning())
+            self._reason(text[pos:end])
+            return self._wait(text, end)
+        at = found.start()
+        self._reason(text[pos:at])
+        if found[0] == CALL_OPEN:
+            return self._candidate(at + len(CALL_OPEN))
+        quoted = self._is_quoted(text, at)
+        if quoted is None:
+            return self._wait(text, at)
+        if quoted:
+            self._reason(THINK_CLOSE)
+        else:
+            self._end_thinking()
+        return at + len(THINK_CLOSE)
+
+    def _tags_of_reasoning(self) -> tuple[str, ...]:
+        return (THINK_CLOSE, CALL_OPEN) if self._calls else (THINK_CLOSE,)
+
+    def _candidate(self, end: int) -> int:
+        """A ``<tool_call>`` in the thinking: perhaps its end."""
+        reason, here = self._position()
+        if here and self._may_end and self._policy != "off":
+            self._held.write(CALL_OPEN)
+            self._state = State.OPENER
+        else:
+            if reason is not None:
+                self.counters.rejected_candidates[reason] += 1
+            self._reason(CALL_OPEN)
+        return end
+
+    def _position(self) -> tuple[Reason | None, bool]:
+        """Return what speaks against a call here (None: nothing), and whether the policy lets it end the thinking."""
+        beginning = self._tracker.beginning()
+        reason: Reason | None = None
+        if self._tracker.fenced():
+            reason = "fenced"
+        elif self._last.endswith("`") or (beginning or "").lstrip(" \t").startswith(">"):
+            reason = "quoted"
+        elif beginning:
+            reason = "indented" if not beginning.strip(" \t\r") else "mid_line"
+        elif beginning is None:
+            reason = "mid_line"
+        return reason, reason is None or self._policy == "any"
+
+    def _end_thinking(self) -> None:
+        self._thinking = False
+        self._stranded.finish()
+        self._tracker = MarkdownTracker(spans=True)
+        self._last = ""
+        self._behind_think_close(second=True)
+
+    def _behind_think_close(self, *, second: bool) -> None:
+        self._think_close_due = False
+        self._second_close = second
+        self._state = State.AFTER_THINKING
+
+    def _after_thinking(self, text: str, pos: int) -> int:
+        if not self._held.size:
+            newlines = _NEWLINES.match(text, pos)
+            if newlines and newlines.end() > pos:
+                self._content.dropped_newline()
+                self._tracker.feed("\n")
+                self._last = "\n"
+                pos = newlines.end()
+        end = self._hold_space(text, pos)
+        if end == len(text):
+            return end
+        if self._second_close:
+            if text.startswith(THINK_CLOSE, end):
+                self._held.clear()
+                self._behind_think_close(second=False)
+                return end + len(THINK_CLOSE)
+            if text[end:] in BEGINNINGS[THINK_CLOSE]:
+                return self._wait(text, end)
+        self._state = State.CONTENT
+        self._answer(self._take_held())
+        return end
+
+    def _stay_reasoning(self, text: str) -> None:
+        """Read ``text``, which begins with a ``<tool_call>`` that is none, as if no call could end the thinking."""
+        self._state = State.REASONING
+        self._reason(CALL_OPEN)
+        self._read_again(text[len(CALL_OPEN) :], may_end=False)
