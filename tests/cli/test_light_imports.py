@@ -19,7 +19,6 @@ HEAVY = {
     "httpx",
     "starlette",
     "uvicorn",
-    "pydantic",
     "prometheus_client",
     "jsonschema",
 }
