@@ -83,19 +83,25 @@ class Break:
 class Step:
     """From one assistant turn to the next prompt. Lengths are in characters, and in tokens if there is a tokenizer.
 
-    ``prompt`` is the length of the next prompt; ``fresh`` the part that no cache could hold; ``again`` the part that
-    the cache held already and that must be read once more; the rest comes out of the cache.
+    ``cached`` is what the cache holds after the turn, ``following`` the next prompt. Of that, ``fresh`` is the part
+    that no cache could hold, ``again`` the part that the cache held and that must be read once more all the same.
     """
 
     turn: int
     title: str
-    prompt: int
+    cached: str
+    following: str
     fresh: int
     again: int
     broken: Break | None
     prompt_tokens: int | None = None
     fresh_tokens: int | None = None
     again_tokens: int | None = None
+
+    @property
+    def prompt(self) -> int:
+        """The length of the next prompt."""
+        return len(self.following)
 
     def to_dict(self) -> dict[str, Any]:
         data = {"turn": self.turn, "title": self.title, "prompt": self.prompt, "new": self.fresh, "again": self.again}
@@ -207,8 +213,9 @@ def check_prefix(
 def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
     """Yield, for each assistant turn, its index and the number of messages that the next prompt is made of."""
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    ends = [*turns[1:], len(messages)]
-    yield from ((turn, end) for turn, end in zip(turns, ends, strict=True) if end > turn + 1)
+    for turn, end in zip(turns, (*turns[1:], len(messages)), strict=False):
+        if end > turn + 1:
+            yield turn, end
 
 
 def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Tokenizer | None) -> Iterator[Step]:
@@ -225,7 +232,8 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
     for index, end in _next_prompts(full):
         prompt, following = render(sent[:index], generate=True), render(sent[:end], generate=True)
         generated = _generated(full[index], prompt, render([*sent[:index], full[index]], generate=False), ending)
-        turns.append(Turn(len(turns) + 1, sent[index], len(prompt), _query_follows(full, index, end)))
+        begun = common_length(prompt, render(sent[:index], generate=False))
+        turns.append(Turn(len(turns) + 1, sent[index], begun, len(prompt), _query_follows(full, index, end)))
         thinking[len(turns)] = _thought(full[index])
         cached = prompt + generated
         common = common_length(cached, following)
@@ -238,11 +246,12 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
         yield Step(
             turn=len(turns),
             title=_title(full[index]),
-            prompt=len(following),
+            cached=cached,
+            following=following,
             fresh=len(following) - max(known, common),
             again=max(0, known - common),
             broken=broken,
-            **_in_tokens(tokenizer, cached, following, known),
+            **_in_tokens(tokenizer, following, common, known),
         )
 
 
@@ -329,14 +338,9 @@ def _title(message: Mapping[str, Any]) -> str:
     return ", ".join(str(name) for name in names) if names else "answers"
 
 
-def _in_tokens(tokenizer: Tokenizer | None, cached: str, following: str, known: int) -> dict[str, int]:
+def _in_tokens(tokenizer: Tokenizer | None, following: str, common: int, known: int) -> dict[str, int]:
+    """Return the lengths of a step in tokens: those of the prompt's parts, cut where the characters are cut."""
     if tokenizer is None:
         return {}
-    held, wanted, seen = tokenizer(cached), tokenizer(following), len(tokenizer(following[:known]))
-    pairs = enumerate(zip(held, wanted, strict=False))
-    common = next((i for i, (a, b) in pairs if a != b), min(len(held), len(wanted)))
-    return {
-        "prompt_tokens": len(wanted),
-        "fresh_tokens": len(wanted) - max(seen, common),
-        "again_tokens": max(0, seen - common),
-    }
+    whole, seen, kept = (len(tokenizer(following[:end])) for end in (len(following), max(known, common), common))
+    return {"prompt_tokens": whole, "fresh_tokens": whole - seen, "again_tokens": seen - kept}

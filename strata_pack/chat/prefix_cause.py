@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from strata_pack.chat.template import THINK_END, THINK_START
+from strata_pack.chat.template import THINK_END
 
 CauseId = Literal[
     "thinking-not-sent",
@@ -67,11 +67,13 @@ CAUSES: Mapping[CauseId, Cause] = {
 
 @dataclass(frozen=True)
 class Turn:
-    """An assistant turn of the session. ``message`` is as the client sends it back; ``start`` is the length of the
-    prompt it was generated after; ``query_follows`` says whether a user message comes before the next prompt."""
+    """An assistant turn of the session. ``message`` is as the client sends it back; the generation prompt stands in the
+    prompt from character ``begun`` to ``start``, where the model went on; ``query_follows`` says whether a user message
+    comes before the next prompt."""
 
     number: int
     message: Mapping[str, Any]
+    begun: int
     start: int
     query_follows: bool
 
@@ -85,11 +87,13 @@ def find_cause(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[in
     turn, in_thinking = _place(cached, at, turns, thinking)
     if turn is None:
         return CAUSES["prompt-start"], None
+    if turn is newest and newest.begun <= at:
+        if at < newest.start and not thinking.get(turn.number):
+            return CAUSES["generation-prompt"], turn.number
+        if in_thinking and not turn.message.get("reasoning_content"):
+            return CAUSES["thinking-not-sent"], turn.number
     if not in_thinking:
-        begun = turn is newest and at < newest.start
-        return CAUSES["generation-prompt" if begun else "turn-rewritten"], turn.number
-    if turn is newest and at >= newest.start - len(THINK_START) and not turn.message.get("reasoning_content"):
-        return CAUSES["thinking-not-sent"], turn.number
+        return CAUSES["turn-rewritten"], turn.number
     dropped_now = any(one.query_follows for one in turns if one.number >= turn.number)
     return CAUSES["thinking-dropped-by-query" if dropped_now else "thinking-dropped"], turn.number
 
@@ -97,7 +101,7 @@ def find_cause(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[in
 def _place(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, str]) -> tuple[Turn | None, bool]:
     """Return the turn whose text in ``cached`` holds ``at`` or comes next after it, and whether the break is in its
     thinking, which may be an empty block. The turns stand in ``cached`` in their order."""
-    cursor = turns[0].start - len(THINK_START)
+    cursor = turns[0].begun
     if at < cursor:
         return None, False
     for turn in turns:

@@ -1,0 +1,174 @@
+"""``template repair``, ``template lint`` and ``template prefix`` as a person or a script meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from strata_pack.chat.repair import prelude
+from strata_pack.chat.stub_model import write_stub_model
+from strata_pack.cli.app import app
+
+STOCK = Path(__file__).parent.parent / "data/chat/stock"
+QUICK = ["--engine", "jinja2"]
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["template", *args])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def stock(name: str) -> Path:
+    return STOCK / f"{name}.jinja"
+
+
+def test_repair_writes_the_repaired_template_and_says_what_was_proved(tmp_path: Path) -> None:
+    target = tmp_path / "repaired.jinja"
+    code, out, _ = run("repair", str(stock("qwen38_like")), "-o", str(target), *QUICK)
+    assert code == 0
+    assert "repaired (xml calls)" in out
+    assert "proved on jinja2" in out
+    assert target.read_text(encoding="utf-8") == prelude("xml") + stock("qwen38_like").read_text(encoding="utf-8")
+
+
+def test_repair_in_place_twice_leaves_the_file_of_the_first_time(tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_bytes(stock("coder_like").read_bytes())
+    assert run("repair", str(file), "--in-place", *QUICK)[0] == 0
+    once = file.read_bytes()
+    code, out, _ = run("repair", str(file), "--in-place", *QUICK)
+    assert (code, file.read_bytes()) == (0, once)
+    assert "not needed, it closes every stranded call already" in out
+
+
+def test_repair_shows_the_change_as_a_diff() -> None:
+    code, out, _ = run("repair", str(stock("qwen38_like")), "--diff", *QUICK)
+    assert code == 0
+    assert out.startswith("--- stock\n+++ repaired\n@@ ")
+    assert "nothing is written" in out
+
+
+def test_repair_as_json_is_one_object() -> None:
+    code, out, _ = run("repair", str(stock("qwen38_like")), "--json", *QUICK)
+    data = json.loads(out)
+    assert (code, data["changed"], data["how"], data["proof"]["form"]) == (0, True, "prelude", "xml")
+    assert data["proof"]["engines"][0]["engine"] == "jinja2"
+
+
+def test_repair_refuses_with_the_first_difference_and_writes_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "repaired.jinja"
+    code, out, err = run("repair", str(stock("cuts_answers")), "-o", str(target), *QUICK)
+    assert (code, target.exists()) == (2, False)
+    assert "the call is not in the prompt" in err
+    assert "wanted in red, got in green" in out
+
+
+def test_repair_takes_the_template_out_of_a_gguf(tmp_path: Path) -> None:
+    import gguf
+
+    model, target = tmp_path / "model.gguf", tmp_path / "repaired.jinja"
+    writer = gguf.GGUFWriter(model, "llama")
+    writer.add_chat_template(stock("qwen38_like").read_text(encoding="utf-8"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    assert run("repair", str(model), "-o", str(target), *QUICK)[0] == 0
+    assert target.read_text(encoding="utf-8") == prelude("xml") + stock("qwen38_like").read_text(encoding="utf-8")
+
+
+def test_a_gguf_without_a_template_is_told_so(tmp_path: Path) -> None:
+    code, _, err = run("repair", str(write_stub_model(tmp_path / "stub.gguf")), *QUICK)
+    assert (code, "holds no chat template" in err) == (2, True)
+
+
+def test_repair_in_place_of_a_gguf_is_wrong_use(tmp_path: Path) -> None:
+    code, _, err = run("repair", str(write_stub_model(tmp_path / "stub.gguf")), "--in-place")
+    assert code == 2
+    assert "template install" in err
+
+
+@pytest.mark.parametrize("command", ["repair", "lint", "prefix"])
+def test_a_template_that_is_not_there_is_one_sentence(command: str) -> None:
+    code, out, err = run(command, "nowhere/chat.jinja")
+    assert (code, out) == (2, "")
+    assert err == "strata-pack: nowhere/chat.jinja: no such file\n"
+
+
+def test_lint_of_a_shipped_template_finds_nothing() -> None:
+    code, out, _ = run("lint", "qwen3.8-flash-next")
+    assert (code, out) == (0, "qwen3.8-flash-next: nothing found\n")
+
+
+def test_lint_fails_by_severity(tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_text("{{ x is float }}", encoding="utf-8")
+    assert run("lint", str(file), "--select", "ST3")[0] == 0
+    assert run("lint", str(file), "--select", "ST3", "--fail-on", "info")[0] == 1
+    file.write_text("{{ x.find('a') }}", encoding="utf-8")
+    assert run("lint", str(file), "--select", "ST3", "--fail-on", "error")[0] == 1
+    assert run("lint", str(file), "--select", "ST3", "--ignore", "ST301")[0] == 0
+
+
+def test_lint_sees_the_file_as_it_lies_there(tmp_path: Path) -> None:
+    file = tmp_path / "t.jinja"
+    file.write_bytes(b"\xef\xbb\xbf{{ 1 }}\r\n")
+    code, out, _ = run("lint", str(file), "--select", "ST1", "--json")
+    assert code == 1
+    assert [one["rule"] for one in json.loads(out.split("\n{\n")[0])["findings"]] == ["ST101", "ST102"]
+
+
+def test_lint_compares_the_copies_in_a_model_folder(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ 1 }}\n", encoding="utf-8")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ 2 }}"}), encoding="utf-8")
+    code, out, _ = run("lint", str(tmp_path), "--select", "ST7")
+    assert code == 1
+    assert "tokenizer_config.json" in out
+
+
+def test_lint_writes_sarif(tmp_path: Path) -> None:
+    file = tmp_path / "lint.sarif"
+    assert run("lint", str(stock("coder_like")), "--sarif", str(file))[0] == 1
+    results = json.loads(file.read_text(encoding="utf-8"))["runs"][0]["results"]
+    assert [result["ruleId"] for result in results] == ["ST501"]
+
+
+def test_lint_lists_its_rules_and_needs_a_template_otherwise() -> None:
+    code, out, _ = run("lint", "--rules")
+    assert (code, "ST501" in out) == (0, True)
+    assert run("lint")[0] == 2
+
+
+def test_prefix_shows_the_three_modes() -> None:
+    code, out, _ = run("prefix", "qwen3.8-flash-next")
+    assert code == 0
+    assert "✓ thinking kept" in out
+    assert "✗ thinking stripped" in out
+
+
+def test_prefix_check_fails_for_a_template_that_drops_old_thinking() -> None:
+    assert run("prefix", "qwen3.8-flash-next", "--check", "--quiet")[0] == 0
+    code, _, err = run("prefix", str(stock("qwen35_like")), "--check", "--quiet")
+    assert code == 1
+    assert "does not continue the one before" in err
+
+
+def test_prefix_of_a_session_of_ones_own_in_one_mode(tmp_path: Path) -> None:
+    file = tmp_path / "session.json"
+    turn = {"role": "assistant", "content": "Hello.", "reasoning_content": "Greet."}
+    messages = [{"role": "user", "content": "Hi."}, turn, {"role": "user", "content": "Bye."}]
+    file.write_text(json.dumps(messages), encoding="utf-8")
+    code, out, _ = run("prefix", "qwen3.8-flash-next", "--session", str(file), "--mode", "stripped", "--json")
+    data = json.loads(out)
+    assert (code, [one["mode"] for one in data["runs"]]) == (0, ["stripped"])
+    assert data["runs"][0]["steps"][0]["break"]["cause"] == "thinking-not-sent"
+
+
+def test_prefix_with_a_file_that_is_no_tokenizer_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text("{}", encoding="utf-8")
+    code, _, err = run("prefix", "qwen3.8-flash-next", "--tokenizer", str(file))
+    assert code == 2
+    assert "is not a tokenizer" in err
