@@ -34,7 +34,7 @@ from strata_pack.weights.gguf_file import MAX_TENSOR_NAME, MetaValue
 from strata_pack.weights.safetensors import Checkpoint
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
-__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "convert", "result_dict"]
+__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert", "result_dict"]
 
 OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -214,6 +214,14 @@ class SafetensorsSource:
             status = path.stat()
             digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         return digest.hexdigest()
+
+
+def check_convertible(folder: Path, pre: str | None = None) -> Architecture:
+    """Check configuration and tokenizer of a checkpoint whose weights need not be there yet; ``BadInput`` by name."""
+    raw = read_json_object(folder / "config.json")
+    architecture, config = recognise(raw, folder / "config.json")
+    read_vocabulary(folder, config, raw, pre)
+    return architecture
 
 
 def convert(

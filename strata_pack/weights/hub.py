@@ -139,9 +139,11 @@ def fetch(
     progress = progress or Silent()
     hub = connect(endpoint, token, patience)
     offline = is_offline() if offline is None else offline
+    # A repository that is not there, or has nothing to build from, leaves no folder behind.
+    tree = _tree(hub, repo_id, revision, dest, offline=offline)
+    run = _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
     with fetch_state.locked(dest):
         record = fetch_state.read_record(dest)
-        run = _open(hub, repo_id, revision, dest, path, progress, offline, parallel, record)
         _leave_behind(dest, record, run.selection, progress)
         plan = run.look(set(record.taken) if record else set())
         if announce is not None:
@@ -179,28 +181,16 @@ def look(
     """Return what ``fetch`` with the same arguments would do, without writing anything."""
     hub = connect(endpoint, token, patience)
     record = fetch_state.read_record(dest)
-    offline = is_offline() if offline is None else offline
-    run = _open(hub, repo_id, revision, dest, path, progress or Silent(), offline, PARALLEL, record)
+    tree = _tree(hub, repo_id, revision, dest, offline=is_offline() if offline is None else offline)
+    run = _Run(hub, tree, select_files(tree, path), dest, progress or Silent(), PARALLEL)
     return run.look(set(record.taken) if record else set())
 
 
-def _open(
-    hub: Hub,
-    repo_id: str,
-    revision: str | None,
-    dest: Path,
-    path: str | None,
-    progress: Progress,
-    offline: bool,
-    parallel: int,
-    record: fetch_state.Record | None,
-) -> _Run:
-    tree = _tree_at_hand(repo_id, revision, record) if offline else read_tree(hub, repo_id, revision)
-    return _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
-
-
-def _tree_at_hand(repo_id: str, revision: str | None, record: fetch_state.Record | None) -> RepoTree:
+def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: bool) -> RepoTree:
+    if not offline:
+        return read_tree(hub, repo_id, revision)
     wanted = revision or "main"
+    record = fetch_state.read_record(dest)
     if record is not None and record.tree.repo_id == repo_id and wanted in (record.tree.revision, record.tree.commit):
         return record.tree
     tree = cached_tree(repo_id, wanted)

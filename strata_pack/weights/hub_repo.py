@@ -153,7 +153,8 @@ def safe_path(path: object, where: str) -> str:
     if isinstance(path, str) and 0 < len(path.encode("utf-8", "replace")) <= 1024:
         parts = path.split("/")
         plain = all(part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255 for part in parts)
-        if plain and path.isprintable() and "\\" not in path and ":" not in parts[0] and parts[0] != STATE_FOLDER:
+        foreign = "\\" in path or ":" in parts[0] or parts[0].lower() == STATE_FOLDER
+        if plain and path.isprintable() and not foreign:
             return path
     raise BadInput(f"has a file with the unsafe name {str(path)[:200]!r}", where=where, remedy="do not use this source")
 

@@ -63,12 +63,11 @@ def read_bpe(
         merges = tuple(_merge(merge, where) for merge in tokenizer["model"]["merges"])
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise BadInput(f"the tokenizer is malformed ({error!r})", where=where) from error
-    special = _named_special(tokenizer_config)
+    roles, special = _named_special(tokenizer_config)
+    remade = _remade(tokenizer_config, roles, special)
     for text in special:
         if text not in added and text not in base:
             raise BadInput(f"tokenizer_config.json names {text!r}, which is no token", where=where)
-    # This class makes every token that has a role a special one; the others leave a token that is there as it is.
-    remakes = str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast") == "Qwen2Tokenizer"
     tokens, types = [], []
     for number in range(vocabulary_size):
         if number not in by_id:
@@ -77,7 +76,7 @@ def read_bpe(
             continue
         text = by_id[number]
         if text in added or text in special:
-            named = text in special and (remakes or text not in added)
+            named = text not in added or text in remade
             token, kind = _added_token(text, added.get(text), named=named)
             tokens.append(token)
             types.append(kind)
@@ -108,13 +107,25 @@ def _merge(merge: Any, where: Path) -> str:
     return " ".join(part.replace(" ", "Ġ") for part in parts)
 
 
-def _named_special(tokenizer_config: Mapping[str, Any]) -> set[str]:
-    """Return the tokens that tokenizer_config.json gives a role; they are control tokens wherever they came from."""
-    found = {token_text(tokenizer_config.get(f"{role}_token")) for role in ROLES}
+def _named_special(tokenizer_config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
+    """Return the tokens that tokenizer_config.json gives a role, and these with the special ones that have none."""
+    roles = {text for role in ROLES if (text := token_text(tokenizer_config.get(f"{role}_token")))}
+    special = set(roles)
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = tokenizer_config.get(key)
-        found |= {token_text(entry) for entry in more} if isinstance(more, list) else set()
-    return {text for text in found if text}
+        special |= {text for entry in more if (text := token_text(entry))} if isinstance(more, list) else set()
+    return roles, special
+
+
+def _remade(tokenizer_config: Mapping[str, Any], roles: set[str], special: set[str]) -> set[str]:
+    """Return the added tokens that transformers makes special though tokenizer.json does not say so.
+
+    Qwen2's class does it to every named one, the others to those with a role that tokenizer_config.json adds again.
+    """
+    if str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast") == "Qwen2Tokenizer":
+        return special
+    again = tokenizer_config.get("added_tokens_decoder")
+    return roles & {str(token_text(entry)) for entry in again.values()} if isinstance(again, dict) else set()
 
 
 def _added_token(text: str, entry: Mapping[str, Any] | None, *, named: bool) -> tuple[str, TokenType]:

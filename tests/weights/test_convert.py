@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.weights.convert import SafetensorsSource, convert
+from strata_pack.weights.convert import SafetensorsSource, check_convertible, convert
 from strata_pack.weights.convert_cast import cast_into
 from strata_pack.weights.gguf_file import GgufFile
 from strata_pack.weights.quantize import plan_quantization, run_plan
@@ -105,6 +105,12 @@ def test_name_goes_into_the_header(tiny: Any, tmp_path: Path) -> None:
     with SafetensorsSource.open(tiny("qwen3"), name="Tiny Seven") as source:
         convert(source, tmp_path / "x.gguf")
     assert GgufFile.open(tmp_path / "x.gguf").text("general.name") == "Tiny Seven"
+
+
+def test_checkpoint_can_be_checked_before_its_weights_are_there(tmp_path: Path) -> None:
+    folder = write_model("llama3-rope", tmp_path / "model")
+    (folder / "model.safetensors").unlink()
+    assert check_convertible(folder).name == "llama"
 
 
 def test_mtp_layers_can_be_left_out(tiny: Any) -> None:

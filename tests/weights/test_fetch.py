@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.weights import fetch_state
 from strata_pack.weights.hub import fetch, look
 from strata_pack.weights.hub_repo import STATE_FOLDER, RepoFile
@@ -292,6 +293,34 @@ def test_short_disk_is_said_before_the_first_body(
     with pytest.raises(EnvironmentFailure, match="not enough disk space"):
         fetched()
     assert hub.body_hits() == []
+
+
+def test_full_disk_is_one_sentence_and_keeps_what_arrived(
+    fetched: Fetch, hub: HubServer, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+
+    def fill_up(descriptor: int, data: memoryview, offset: int) -> int:
+        if offset >= 100_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[: 100_000 - offset], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fill_up)
+        with pytest.raises(EnvironmentFailure, match="no space left on the disk"):
+            fetched()
+    hub.hits.clear()
+    fetched()
+    assert [hit.range for hit in hub.body_hits(WEIGHTS)] == ["bytes=100000-"]
+    assert holds(dest)
+
+
+@pytest.mark.parametrize("repo_id", ["org/nothing", "org/pickled"])
+def test_repository_that_cannot_be_used_leaves_no_folder(hub: HubServer, dest: Path, repo_id: str) -> None:
+    hub.repo("org/pickled", {"pytorch_model.bin": b"x"})
+    with pytest.raises(StrataError):
+        fetch(repo_id, None, dest, endpoint=hub.endpoint, patience=QUICK)
+    assert not dest.exists()
 
 
 def test_file_that_no_fetch_put_there_is_not_overwritten(fetched: Fetch, dest: Path) -> None:

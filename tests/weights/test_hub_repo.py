@@ -28,7 +28,7 @@ def entry(path: str, **more: Any) -> dict[str, Any]:
 
 UNSAFE = [
     "../evil.json", "a/../../evil.json", "/etc/evil.json", "a//b.json", "./a.json", "a\\b.json", "C:/a.json", "a\nb",
-    "", ".strata-fetch/lock", "x" * 256, "a\0b", "/".join(["d" * 200] * 6),
+    "", ".strata-fetch/lock", ".Strata-Fetch/lock", "x" * 256, "a\0b", "/".join(["d" * 200] * 6),
 ]  # fmt: skip
 
 
