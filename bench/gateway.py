@@ -1,8 +1,9 @@
 """What the gateway adds to a stream: latency, tokens lost, CPU per token, memory.
 
 A replaying llama-server sends 100 tokens a second per stream; the gateway runs in a process of its own, and so do the
-replay and the clients. Each row is measured against the bare upstream with the same client. ``--real MODEL`` measures
-before a real llama.cpp server too.
+replay and the clients. Tokens per second are compared with the bare upstream, with the same client; the added time to
+the first token comes from a probe that asks bare and through the gateway in turn while the streams run (the CPU of
+those probes counts too). ``--real MODEL`` measures before a real llama.cpp server too.
 
     python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--real model.gguf]
 """
@@ -18,13 +19,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 RATE = 100.0
+ROUNDS = 2
 SPREAD = 0.97
 """Seconds over which the streams of a round start, so that they do not beat in step."""
 
@@ -51,20 +53,31 @@ class Stream:
     tokens: int
 
 
-async def read_stream(host: str, port: int, path: str, body: dict, mark: bytes) -> Stream:
-    """Post ``body`` and read to the end; a token is an occurrence of ``mark``."""
-    data = json.dumps(body).encode()
+@dataclass(frozen=True)
+class Request:
+    """What a client asks whom; a token is an occurrence of ``mark`` in the answer."""
+
+    host: str
+    port: int
+    path: str
+    body: dict
+    mark: bytes
+
+
+async def read_stream(request: Request) -> Stream:
+    """Post the body and read to the end."""
+    data = json.dumps(request.body).encode()
     began = time.perf_counter()
-    reader, writer = await asyncio.open_connection(host, port)
+    reader, writer = await asyncio.open_connection(request.host, request.port)
     writer.write(
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"POST {request.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Connection: close\r\nContent-Length: {len(data)}\r\n\r\n".encode()
         + data
     )
     first = last = 0.0
     tokens = 0
     while part := await reader.read(65536):
-        found = part.count(mark)
+        found = part.count(request.mark)
         if found:
             last = time.perf_counter()
             first = first or last
@@ -73,10 +86,12 @@ async def read_stream(host: str, port: int, path: str, body: dict, mark: bytes) 
     return Stream(first - began, last - first, tokens)
 
 
-async def round_of(count: int, host: str, port: int, path: str, body: dict, mark: bytes) -> list[Stream]:
+async def round_of(count: int, request: Request) -> list[Stream]:
+    """Run ``count`` streams that start one after the other within ``SPREAD`` seconds."""
+
     async def one(number: int) -> Stream:
         await asyncio.sleep(SPREAD * number / count)
-        return await read_stream(host, port, path, body, mark)
+        return await read_stream(request)
 
     return list(await asyncio.gather(*(one(number) for number in range(count))))
 
@@ -148,37 +163,69 @@ def address(url: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def measure(streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str) -> dict:
-    """Run one round bare and one through the gateway; return the row."""
-    bare = asyncio.run(round_of(streams, *address(upstream), "/completion", bare_body, b'"content":'))
-    asyncio.run(
-        round_of(
-            min(streams, 8), *address(gateway), "/v1/chat/completions", {**BODY, "max_tokens": 20}, b'"reasoning":'
-        )
-    )
+async def probe(bare: Request, through: Request, until: asyncio.Event) -> list[tuple[float, float]]:
+    """Return pairs of seconds to the first token, bare and through the gateway, asked in turn until ``until``.
+
+    Pairs, because what else the machine does hits both alike.
+    """
+    pairs: list[tuple[float, float]] = []
+    while not until.is_set():
+        first = await read_stream(bare)
+        second = await read_stream(through)
+        pairs.append((first.first, second.first))
+        await asyncio.sleep(0.02)
+    return pairs
+
+
+async def rounds(count: int, bare: Request, through: Request, short: tuple[Request, Request], pid: int) -> dict:
+    """Run ``count`` streams bare, then through the gateway with a probe beside them; return what was measured."""
+    plain = await round_of(count, bare)
+    over = asyncio.Event()
+    probing = asyncio.create_task(probe(*short, over))
+    await asyncio.sleep(0.1)
     before = cpu_seconds(pid)
-    body = {**BODY, "tools": TOOLS}
-    if "n_predict" in bare_body:
-        body["max_tokens"] = bare_body["n_predict"]
-    through = asyncio.run(round_of(streams, *address(gateway), "/v1/chat/completions", body, b'"finish_reason":null'))
+    streams = await round_of(count, through)
     spent = cpu_seconds(pid) - before
-    tokens = sum(one.tokens - 1 for one in through)  # the chunk with the role is no token
-    bare_rate = statistics.mean(one.tokens / one.span for one in bare if one.span)
-    rate = statistics.mean((one.tokens - 1) / one.span for one in through if one.span)
-    bare_first = sorted(one.first for one in bare)
-    first = sorted(one.first for one in through)
-    p99 = max(0, -(-len(first) * 99 // 100) - 1)
+    over.set()
+    return {"bare": plain, "through": streams, "cpu": spent, "pairs": await probing}
+
+
+def measure(streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str) -> dict:
+    """Run ``ROUNDS`` rounds and return the row."""
+    limit = {"max_tokens": bare_body["n_predict"]} if "n_predict" in bare_body else {}
+    bare = Request(*address(upstream), "/completion", bare_body, b'"content":')
+    body = {**BODY, "tools": TOOLS, **limit}
+    through = Request(*address(gateway), "/v1/chat/completions", body, b'"finish_reason":null')
+    short = (
+        replace(bare, body={**bare_body, "n_predict": 1}),
+        replace(through, body={**body, "max_tokens": 1}),
+    )
+    asyncio.run(round_of(8, short[1]))
+    found = [asyncio.run(rounds(streams, bare, through, short, pid)) for _ in range(ROUNDS)]
+    pairs = sorted(second - first for one in found for first, second in one["pairs"])
+    tokens = sum(stream.tokens - 1 for one in found for stream in one["through"])  # a chunk with the role is no token
+    probed = len(pairs)
+    bare_rate = rate_of([stream for one in found for stream in one["bare"]], 0)
+    cpu = sum(one["cpu"] for one in found)
     return {
         "upstream": label,
         "streams": streams,
-        "added_first_token_median_ms": 1000 * (statistics.median(first) - statistics.median(bare_first)),
-        "added_first_token_p99_ms": 1000 * (first[p99] - bare_first[p99]),
-        "tokens_per_second_of_bare_percent": 100 * rate / bare_rate,
-        "cpu_us_per_token": 1e6 * spent / tokens,
-        "cpu_s_per_1000_tokens": 1000 * spent / tokens,
+        "added_first_token_median_ms": 1000 * statistics.median(pairs),
+        "added_first_token_p99_ms": 1000 * pairs[max(0, -(-probed * 99 // 100) - 1)],
+        "probes": probed,
+        "tokens_per_second_of_bare_percent": 100
+        * rate_of([stream for one in found for stream in one["through"]], 1)
+        / bare_rate,
+        "cpu_us_per_token": 1e6 * cpu / tokens,
+        "cpu_s_per_1000_tokens": 1000 * cpu / tokens,
         "memory_mb": memory_mb(pid),
         "tokens": tokens,
     }
+
+
+def rate_of(streams: list[Stream], extra: int) -> float:
+    """Return the mean tokens per second of streams that have ``extra`` chunks without a token."""
+    return statistics.mean((one.tokens - extra) / one.span for one in streams if one.span)
 
 
 def main() -> None:

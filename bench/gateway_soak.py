@@ -198,33 +198,37 @@ async def run(minutes: float) -> dict:
     ]
     gateway = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert gateway.stdout is not None
-    line = gateway.stdout.readline()
-    url = next(word for word in line.split() if word.startswith("http://"))
-    seconds = minutes * 60
-    soak = Soak(url, seconds)
-    workers = [asyncio.create_task(soak.worker(number)) for number in range(WORKERS)]
-    began, kills, samples = time.monotonic(), 0, []
-    next_kill = began + KILL_EVERY
-    while time.monotonic() < soak.end:
-        await asyncio.sleep(5)
-        samples.append((time.monotonic() - began, memory_kb(gateway.pid), open_files(gateway.pid)))
-        if time.monotonic() > next_kill:
-            upstream.send_signal(signal.SIGKILL)
-            upstream.wait()
-            await asyncio.sleep(1)
-            upstream = await asyncio.to_thread(start_upstream, port)
-            kills += 1
-            next_kill = time.monotonic() + KILL_EVERY
-            print(f"{samples[-1][0]:.0f} s, {samples[-1][1]} kB, {dict(soak.seen)}, lost {len(soak.lost)}", flush=True)
-    await asyncio.gather(*workers)
-    await asyncio.sleep(3)
-    async with httpx.AsyncClient(trust_env=False) as client:
-        status = (await client.get(url + "/v1/status")).json()
-        totals = (await client.get(url + "/metrics")).json()
-    gateway.terminate()
-    gateway.wait(60)
-    upstream.kill()
-    upstream.wait()
+    try:
+        line = gateway.stdout.readline()
+        url = next(word for word in line.split() if word.startswith("http://"))
+        seconds = minutes * 60
+        soak = Soak(url, seconds)
+        workers = [asyncio.create_task(soak.worker(number)) for number in range(WORKERS)]
+        began, kills, samples = time.monotonic(), 0, []
+        next_kill = began + KILL_EVERY
+        while time.monotonic() < soak.end:
+            await asyncio.sleep(5)
+            samples.append((time.monotonic() - began, memory_kb(gateway.pid), open_files(gateway.pid)))
+            if time.monotonic() > next_kill:
+                upstream.send_signal(signal.SIGKILL)
+                upstream.wait()
+                await asyncio.sleep(1)
+                upstream = await asyncio.to_thread(start_upstream, port)
+                kills += 1
+                next_kill = time.monotonic() + KILL_EVERY
+                print(
+                    f"{samples[-1][0]:.0f} s, {samples[-1][1]} kB, {dict(soak.seen)}, lost {len(soak.lost)}", flush=True
+                )
+        await asyncio.gather(*workers)
+        await asyncio.sleep(3)
+        async with httpx.AsyncClient(trust_env=False) as client:
+            status = (await client.get(url + "/v1/status")).json()
+            totals = (await client.get(url + "/metrics")).json()
+    finally:
+        gateway.terminate()
+        gateway.wait(60)
+        upstream.kill()
+        upstream.wait()
     warm = [kb for at, kb, _ in samples if at >= min(WARM_UP, seconds / 4)]
     part = max(1, len(warm) // 10)
     first, last = statistics.median(warm[:part]), statistics.median(warm[-part:])

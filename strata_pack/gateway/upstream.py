@@ -11,7 +11,6 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -223,9 +222,9 @@ class _Wire(asyncio.Protocol):
         except httptools.HttpParserError:
             self._fail(ApiError(502, "the llama.cpp server does not speak HTTP", kind="upstream_error"))
         self._wake()
-        if self._size > MAX_BUFFERED and self._transport is not None and not self._paused:
+        if self._size > MAX_BUFFERED and self._open is not None and not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            self._open.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._watch.cancel()
@@ -254,8 +253,10 @@ class _Wire(asyncio.Protocol):
     # Called by the one who reads
 
     def post(self, head: str, body: bytes) -> None:
-        assert self._transport is not None
-        self._transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+        """Send the request; raises ``ApiError`` if the server has closed the connection already."""
+        if self._open is None:
+            raise unavailable(AWAY)
+        self._open.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
 
     async def headers(self) -> int:
         """Return the status; raises ``ApiError`` if the connection ends before."""
@@ -276,17 +277,23 @@ class _Wire(asyncio.Protocol):
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._parts.clear()
         self._size = 0
-        if self._paused and self._transport is not None:
+        if self._paused:
             self._paused = False
-            self._transport.resume_reading()
+            if self._open is not None:
+                self._open.resume_reading()
         return data
 
     def abort(self) -> None:
         """Drop the connection at once."""
         self._watch.cancel()
-        if self._transport is not None:
-            with suppress(OSError):
-                self._transport.abort()
+        if self._open is not None:
+            self._open.abort()
+
+    @property
+    def _open(self) -> asyncio.Transport | None:
+        """The transport, unless it is closing: uvloop's then refuses every call."""
+        transport = self._transport
+        return None if transport is None or transport.is_closing() else transport
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()

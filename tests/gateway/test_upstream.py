@@ -87,6 +87,18 @@ def test_a_silent_upstream_is_a_504() -> None:
         assert house.post(BODY).status_code == 504
 
 
+def test_an_upstream_that_hangs_up_at_once_is_a_503() -> None:
+    port = free_port()
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    with House(upstream_url=f"http://127.0.0.1:{port}") as house:
+        server = house.call(asyncio.start_server(hang_up, "127.0.0.1", port))
+        assert {house.post(BODY).status_code for _ in range(20)} == {503}
+        server.close()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
