@@ -86,12 +86,19 @@ class LlamaServer(LlamaClient):
     """A llama.cpp server process and the client that talks to it. Use it as a context manager."""
 
     def __init__(
-        self, url: str, settings: ServerSettings, runtime: Runtime, process: subprocess.Popen[bytes], log_path: Path
+        self,
+        url: str,
+        settings: ServerSettings,
+        runtime: Runtime,
+        process: subprocess.Popen[bytes],
+        log_path: Path,
+        log_start: int,
     ) -> None:
         super().__init__(url)
         self.settings = settings
         self.runtime = runtime
         self.log_path = log_path
+        self._log_start = log_start
         self._process = process
 
     @classmethod
@@ -158,8 +165,10 @@ class LlamaServer(LlamaClient):
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as sink:
+                # The log may hold what servers before this one said; their last words are not ours.
+                start = sink.tell()
                 process = _spawn(runtime.command(settings, ready), sink)
-            server = cls(f"http://{settings.host}:{settings.port}", settings, runtime, process, log)
+            server = cls(f"http://{settings.host}:{settings.port}", settings, runtime, process, log, start)
             try:
                 server._wait_until_ready(ready, timeout_s)
             except BaseException:
@@ -192,7 +201,7 @@ class LlamaServer(LlamaClient):
         raise self._post_mortem()
 
     def _post_mortem(self) -> StartFailed:
-        log = _tail(self.log_path, TAIL_BYTES)
+        log = self.log_since(0)
         tail = self.log_tail()
         for reason, pattern, sentence, remedy in _REASONS:
             if pattern.search(log):
@@ -226,11 +235,12 @@ class LlamaServer(LlamaClient):
     def compute(self) -> str:
         """Return in words what computes: the GPU and the layers on it, or the CPU, as the log of the start says."""
         with self.log_path.open("rb") as file:
+            file.seek(self._log_start)
             return compute_in_log(file.read(LOG_HEAD_BYTES).decode("utf-8", "replace"))
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of the log that tell of an error, or simply the last ones, joined with ``" | "``."""
-        every = [line.strip() for line in _tail(self.log_path, TAIL_BYTES).splitlines() if line.strip()]
+        every = [line.strip() for line in self.log_since(0).splitlines() if line.strip()]
         telling = [line for line in every if _ERROR_LINE.search(line)]
         return " | ".join((telling or every)[-lines:])
 
@@ -239,10 +249,10 @@ class LlamaServer(LlamaClient):
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, position: int, limit: int = TAIL_BYTES) -> str:
-        """Return what the server has logged since ``position``, at most its last ``limit`` bytes."""
+        """Return what this server has logged since ``position``, at most its last ``limit`` bytes."""
         with self.log_path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
-            file.seek(max(position, end - limit))
+            file.seek(max(position, self._log_start, end - limit))
             return file.read(limit).decode("utf-8", "replace")
 
     def stop(self) -> None:
@@ -295,12 +305,3 @@ def _free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _tail(path: Path, limit: int) -> str:
-    if not path.exists():
-        return ""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - limit))
-        return file.read(limit).decode("utf-8", "replace")

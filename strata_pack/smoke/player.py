@@ -21,6 +21,9 @@ from strata_pack.smoke.stage import Stage
 
 INTERRUPTED = "interrupted"
 
+LOG_BEFORE = 2048
+"""Bytes of the log from before a scenario that are shown with it: many requests leave no line of their own."""
+
 
 class Keeper(Protocol):
     """Who looks after the server under test."""
@@ -131,7 +134,7 @@ def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None
         found.append(Check(scenario.id, scenario.proves, "error", error_line(error), time.monotonic() - start))
     if broken is not None:
         found.append(Check(scenario.id, scenario.proves, "error", broken, time.monotonic() - start))
-    log = keeper.log_since(position)
+    log = keeper.log_since(max(0, position - LOG_BEFORE))
     found = [replace(check, log=log) if log and check.status in ("failed", "error") else check for check in found]
     if broken is not None:
         try:

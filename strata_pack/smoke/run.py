@@ -21,7 +21,7 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
 from strata_pack.progress import Progress, Silent
-from strata_pack.report import Check, Report
+from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
@@ -73,11 +73,12 @@ def run_smoke(
     house = _House(target, runtime, chosen, log_dir)
     try:
         server = house.start()
-        facts |= _server_facts(server)
+        with server.time_limit(chosen.start_timeout_s):
+            facts |= _server_facts(server)
         stage = Stage(server, target, runtime)
         with stage.beside:
             checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
-    except StartFailed as failure:
+    except EnvironmentFailure as failure:
         checks = _not_started(failure, time.monotonic() - begin) + skipped(played, "the server did not start")
     except KeyboardInterrupt:
         checks = [Check("start", "the server starts", "error", INTERRUPTED)]
@@ -141,19 +142,14 @@ def _report(title: str, checks: list[Check], facts: dict[str, str], started: dat
     return Report(title, tuple(checks), facts, stamp, time.monotonic() - begin)
 
 
-def _not_started(failure: StartFailed, seconds: float) -> list[Check]:
+def _not_started(failure: EnvironmentFailure, seconds: float) -> list[Check]:
     """A template that the server refuses is the pack's fault (failed); anything else is the environment's (error)."""
-    return [
-        Check(
-            "start",
-            "the server starts and loads the model",
-            "failed" if failure.reason == "template" else "error",
-            error_line(failure),
-            seconds,
-            log=failure.log_tail,
-            data={"reason": failure.reason},
-        )
-    ]
+    title = "the server starts and loads the model"
+    if not isinstance(failure, StartFailed):
+        return [Check("start", title, "error", error_line(failure), seconds)]
+    status: Status = "failed" if failure.reason == "template" else "error"
+    data = {"reason": failure.reason}
+    return [Check("start", title, status, error_line(failure), seconds, log=failure.log_tail or None, data=data)]
 
 
 class _House:

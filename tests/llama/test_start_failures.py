@@ -94,6 +94,14 @@ def test_a_server_killed_while_loading_is_taken_for_out_of_memory(tiny, tmp_path
     assert _failure(tiny, runtime=runtime).reason == "memory"
 
 
+def test_the_last_words_of_an_earlier_server_in_the_same_log_do_not_count(tiny, tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("E old: failed to allocate, out of memory\n")
+    runtime = _script(tmp_path, "import sys\nsys.exit(7)")
+    failure = _failure(tiny, runtime=runtime, log_path=log)
+    assert (failure.reason, failure.log_tail) == ("died", "")
+
+
 def test_a_binary_that_cannot_be_run_is_said(tiny, tmp_path):
     path = tmp_path / "llama-server"
     path.write_text("not a program")
