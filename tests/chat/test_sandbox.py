@@ -16,7 +16,7 @@ HOSTILE = json.loads((DATA / "hostile.json").read_text())
 
 PATIENCE = 5.0
 """Seconds; the limit under test is ``SHORT.seconds``, the rest is a loaded machine."""
-SHORT = Limits(seconds=0.5, made_chars=64 << 20)
+SHORT = Limits(seconds=0.3, made_chars=64 << 20)
 MEMORY = 512 << 20
 
 
