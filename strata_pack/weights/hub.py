@@ -144,7 +144,7 @@ def fetch(
     run = _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
     with fetch_state.locked(dest):
         record = fetch_state.read_record(dest)
-        _leave_behind(dest, record, run.selection, progress)
+        kept = _leave_behind(dest, record, run.tree, progress)
         plan = run.look(set(record.taken) if record else set())
         if announce is not None:
             announce(plan)
@@ -155,8 +155,8 @@ def fetch(
                 remedy="unset HF_HUB_OFFLINE and run again",
             )
         check_disk(run.stages())
-        taken = tuple(sorted(file.path for file in run.selection.files))
-        fetch_state.write_record(dest, fetch_state.Record(run.tree, taken))
+        taken = kept | {file.path for file in run.selection.files}
+        fetch_state.write_record(dest, fetch_state.Record(run.tree, tuple(sorted(taken))))
         weights = {*run.selection.weights.files}
         run.bring([file for file in run.selection.files if file.path not in weights])
         if before_weights is not None:
@@ -203,15 +203,21 @@ def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: 
     return tree
 
 
-def _leave_behind(dest: Path, record: fetch_state.Record | None, selection: Selection, progress: Progress) -> None:
-    """Remove the files of an earlier commit (or choice) that the new one does not have: shards must never mix."""
+def _leave_behind(dest: Path, record: fetch_state.Record | None, tree: RepoTree, progress: Progress) -> set[str]:
+    """Remove what an earlier commit had and this one has not (shards must never mix); return what was taken and stays.
+
+    ``BadInput`` if the folder holds another repository.
+    """
     if record is None:
-        return
-    stays = {file.path for file in selection.files}
-    stale = [name for name in record.taken if name not in stays and (dest / name).is_file()]
-    for name in stale:
-        _target(dest, name).unlink()
-        progress.note(f"{name}: removed, it belongs to {record.tree.repo_id} at {record.tree.commit[:12]}")
+        return set()
+    if record.tree.repo_id != tree.repo_id:
+        raise BadInput(f"holds files of {record.tree.repo_id}", where=dest, remedy="choose another folder")
+    present = {file.path for file in tree.files}
+    for name in set(record.taken) - present:
+        if (target := _target(dest, name)).is_file():
+            target.unlink()
+            progress.note(f"{name}: removed, {tree.repo_id} has it no more at {tree.commit[:12]}")
+    return set(record.taken) & present
 
 
 def _target(dest: Path, name: str) -> Path:
@@ -268,10 +274,14 @@ class _Run:
     def _verify(self, file: RepoFile, place: Path | None, task: Task | None) -> None:
         target = _target(self._dest, file.path)
         origin: Origin = "network"
-        for candidate, name in ((target, "present"), (cached_blob(self.tree.repo_id, file), "cache")):
+        places: tuple[tuple[Path | None, Origin], ...] = (
+            (target, "present"),
+            (cached_blob(self.tree.repo_id, file), "cache"),
+        )
+        for candidate, name in places:
             sha256 = None if candidate is None else verified_sha256(candidate, file, self._stop)
             if sha256 is not None:
-                origin = name  # type: ignore[assignment]
+                origin = name
                 self._sha256[file.path] = sha256
                 break
             if candidate is not None and candidate == place:

@@ -235,6 +235,23 @@ def test_shards_of_another_commit_do_not_stay(hub: HubServer, dest: Path) -> Non
     assert sorted(p.name for p in dest.glob("*.safetensors")) == sorted(n for n in shards(2) if n.endswith("rs"))
 
 
+def test_another_choice_of_the_same_repository_removes_nothing(hub: HubServer, dest: Path) -> None:
+    hub.repo("org/gguf", {"q4.gguf": BODY, "q8.gguf": BODY[::-1]})
+    for _ in range(2):
+        for path in ("q4.gguf", "q8.gguf"):
+            fetch("org/gguf", None, dest, path=path, endpoint=hub.endpoint, patience=QUICK)
+    assert [(dest / name).read_bytes() for name in ("q4.gguf", "q8.gguf")] == [BODY, BODY[::-1]]
+    assert hub.bytes_sent() == 2 * len(BODY)
+
+
+def test_folder_of_another_repository_is_refused(fetched: Fetch, hub: HubServer, dest: Path) -> None:
+    fetched()
+    hub.repo("org/other", {WEIGHTS: BODY})
+    with pytest.raises(BadInput, match=f"holds files of {REPO}"):
+        fetch("org/other", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    assert holds(dest)
+
+
 def test_pinned_commit_is_fetched_though_main_moved(fetched: Fetch, hub: HubServer, dest: Path) -> None:
     old = hub.repos[REPO].commits[0][0]
     hub.repos[REPO].commit({**FILES, WEIGHTS: BODY[::-1]})
