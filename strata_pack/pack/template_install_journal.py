@@ -56,7 +56,7 @@ class Step(Protocol):
         """Do beforehand what takes long or may fail, without changing anything."""
 
     def apply(self, root: Path) -> None:
-        """Make the change; nothing happens if it is made already."""
+        """Make the change durable. One that was made already is not made again, but it may not be on the disk yet."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON values."""
@@ -67,8 +67,24 @@ def _foreign(path: Path) -> BadInput:
     return BadInput("has been changed by something else since the template was installed", where=path, remedy=remedy)
 
 
+def _look(path: Path, offset: int, count: int) -> tuple[int, bytes]:
+    """Return the size of ``path`` and ``count`` of its bytes; ``BadInput`` if it is not there."""
+    try:
+        with path.open("rb") as file:
+            return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), count, offset)
+    except FileNotFoundError:
+        raise _foreign(path) from None
+
+
+class _Instant:
+    """A step that takes no time, so that there is nothing to do beforehand."""
+
+    def stage(self, root: Path, progress: Progress | None) -> None:
+        """Do nothing."""
+
+
 @dataclass(frozen=True)
-class Patch:
+class Patch(_Instant):
     """Bytes inside a file are overwritten; ``size`` is the file's length before and after."""
 
     path: str
@@ -86,12 +102,7 @@ class Patch:
 
     def pending(self, root: Path) -> bool:
         path = member(root, self.path)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                now = os.pread(file.fileno(), len(self.new), self.offset)
-        except FileNotFoundError:
-            raise _foreign(path) from None
+        size, now = _look(path, self.offset, len(self.new))
         if size != self.size or len(now) != len(self.new):
             raise _foreign(path)
         if now == self.new:
@@ -103,17 +114,12 @@ class Patch:
             raise _foreign(path)
         return True
 
-    def stage(self, root: Path, progress: Progress | None) -> None:
-        pass
-
     def apply(self, root: Path) -> None:
         path = member(root, self.path)
-        if not self.pending(root):
-            return
+        at = 0 if self.pending(root) else len(self.new)
         with disk_errors(path):
             fd = os.open(path, os.O_RDWR)
             try:
-                at = 0
                 while at < len(self.new):
                     at += os.pwrite(fd, self.new[at:], self.offset + at)
                 os.fsync(fd)
@@ -132,7 +138,7 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Put:
+class Put(_Instant):
     """A small file is replaced, made (``old`` is ``None``) or removed (``new`` is ``None``)."""
 
     path: str
@@ -155,18 +161,15 @@ class Put:
             raise _foreign(path)
         return True
 
-    def stage(self, root: Path, progress: Progress | None) -> None:
-        pass
-
     def apply(self, root: Path) -> None:
         path = member(root, self.path)
-        if not self.pending(root):
-            return
-        if self.new is not None:
+        pending = self.pending(root)
+        if pending and self.new is not None:
             write_atomic(path, self.new)
-        else:
-            with disk_errors(path):
+        with disk_errors(path):
+            if pending and self.new is None:
                 path.unlink()
+            if path.parent.is_dir():
                 fsync_dir(path.parent)
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,7 +177,7 @@ class Put:
 
 
 @dataclass(frozen=True)
-class Move:
+class Move(_Instant):
     """A file gets another name in its folder."""
 
     old: str
@@ -193,15 +196,12 @@ class Move:
             raise _foreign(member(root, self.old))
         return there
 
-    def stage(self, root: Path, progress: Progress | None) -> None:
-        pass
-
     def apply(self, root: Path) -> None:
-        if not self.pending(root):
-            return
-        with disk_errors(member(root, self.old)):
-            os.rename(member(root, self.old), member(root, self.new))
-            fsync_dir(member(root, self.new).parent)
+        old, new = member(root, self.old), member(root, self.new)
+        with disk_errors(old):
+            if self.pending(root):
+                os.rename(old, new)
+            fsync_dir(new.parent)
 
     def to_dict(self) -> dict[str, Any]:
         return {"do": "move", "old": self.old, "new": self.new}
@@ -231,12 +231,7 @@ class Rewrite:
 
     def pending(self, root: Path) -> bool:
         path = member(root, self.path)
-        try:
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                now = file.read(max(len(self.old), len(self.new)))
-        except FileNotFoundError:
-            raise _foreign(path) from None
+        size, now = _look(path, 0, max(len(self.old), len(self.new)))
         if size == self.new_size and now.startswith(self.new):
             return False
         if size != self.old_size or not now.startswith(self.old):
@@ -249,14 +244,13 @@ class Rewrite:
 
     def apply(self, root: Path) -> None:
         path, staged = member(root, self.path), self.staged(root)
-        if not self.pending(root):
-            discard_copy(staged)
-            return
-        if not staged.is_file():
-            self.stage(root, None)
         with disk_errors(path):
-            os.replace(staged, path)
+            if self.pending(root):
+                if not staged.is_file():
+                    self.stage(root, None)
+                os.replace(staged, path)
             fsync_dir(path.parent)
+        discard_copy(staged)
 
     def to_dict(self) -> dict[str, Any]:
         return {

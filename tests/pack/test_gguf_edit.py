@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -203,28 +205,30 @@ def test_holes_stay_holes_in_a_copy(tmp_path: Path) -> None:
     assert allocated_bytes(tmp_path / "copy.gguf") < 4 << 20
 
 
-def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_tiny(tmp_path / "m.gguf")
-    header = read_header(path)
-    raw = outgrow(header, with_template(header, "y" * 9000))
+@pytest.fixture
+def copy_failing_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
+    """Copy a model under a longer header while the kernel's copy fails with the given number; return the copy."""
 
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    def run(code: int) -> Path:
+        path = write_tiny(tmp_path / "m.gguf")
+        header = read_header(path)
 
-    monkeypatch.setattr(os, "copy_file_range", full)
-    with pytest.raises(EnvironmentFailure, match="no space left"):
+        def failing(*_: object) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "copy_file_range", failing)
+        raw = outgrow(header, with_template(header, "y" * 9000))
         copy_with_header(path, header.data_offset, raw, tmp_path / "n.gguf")
+        return tmp_path / "n.gguf"
+
+    return run
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, copy_failing_with: Callable[[int], Path]) -> None:
+    with pytest.raises(EnvironmentFailure, match="no space left"):
+        copy_failing_with(errno.ENOSPC)
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.gguf"]
 
 
-def test_a_copy_works_where_the_kernel_does_not_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_tiny(tmp_path / "m.gguf")
-    header = read_header(path)
-    raw = outgrow(header, with_template(header, "y" * 9000))
-
-    def cannot(*_: object) -> int:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(os, "copy_file_range", cannot)
-    copy_with_header(path, header.data_offset, raw, tmp_path / "n.gguf")
-    assert weights_of([tmp_path / "n.gguf"]) == weights_of([path])
+def test_a_copy_works_where_the_kernel_does_not_copy(tmp_path: Path, copy_failing_with: Callable[[int], Path]) -> None:
+    assert weights_of([copy_failing_with(errno.ENOSYS)]) == weights_of([tmp_path / "m.gguf"])

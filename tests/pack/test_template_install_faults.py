@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -14,12 +15,13 @@ import numpy as np
 import pytest
 
 from strata_pack.chat.engines import Jinja2Engine
+from strata_pack.errors import BadInput
 from strata_pack.llama.logits_native import Model
 from strata_pack.pack import template_install_journal
 from strata_pack.pack.gguf_edit import PAD_KEY, pad_value
 from strata_pack.pack.layout import STATE_DIR, Pack, is_pack
 from strata_pack.pack.template_install import install, recover, rollback, status
-from strata_pack.pack.template_install_journal import Patch
+from strata_pack.pack.template_install_journal import Journal, Move, Patch, Put, Rewrite, Step, read_journal
 from strata_pack.weights.gguf_file import open_shards
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import write_shards, write_tiny
@@ -153,6 +155,42 @@ def test_a_torn_write_leaves_bytes_that_recovery_accepts_and_no_others(tmp_path:
         else:
             with pytest.raises(Exception, match="changed by something else"):
                 patch.pending(tmp_path)
+
+
+STEPS = (
+    Patch("a", 9, 2, b"\x00x", b"\xffy"),
+    Put("b", None, b"new"),
+    Put("b", b"old", None),
+    Move("a", "c/d"),
+    Rewrite("a", 10, 20, b"old", b"newer"),
+)
+
+
+def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
+    journal = Journal({"sha256": None}, {"sha256": "é"}, STEPS)
+    (tmp_path / "journal").write_bytes(journal.dump())
+    assert read_journal(tmp_path / "journal") == journal
+    assert journal.inverted().inverted() == journal
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a\0b"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
+def test_a_journal_that_names_a_file_outside_is_refused(tmp_path: Path, step: Step, path: str) -> None:
+    evil = {"old": path} if isinstance(step, Move) else {"path": path}
+    (tmp_path / "journal").write_bytes(Journal({}, {}, (dataclasses.replace(step, **evil),)).dump())  # type: ignore[type-var]
+    with pytest.raises(BadInput, match="outside the folder"):
+        read_journal(tmp_path / "journal")
+
+
+def test_a_journal_that_goes_through_a_link_is_refused(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "link").symlink_to(outside)
+    with pytest.raises(BadInput, match="is a link"):
+        Put("link/file", None, b"evil").apply(root)
+    assert not list(outside.iterdir())
 
 
 def test_the_journal_is_on_the_disk_before_the_first_byte_changes(
