@@ -80,13 +80,13 @@ def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         f"turns 2 to {len(rows)} read {again[0]:,} tokens with the thinking echoed, {again[1]:,} with it stripped",
         table=Table(("turn", "prompt, echoed", "read again", "prompt, stripped", "read again"), rows),
         chart=Chart(
-            title="Tokens read again in each turn of an agent session",
+            title="Tokens read again in each turn of an agent session, after the first",
             x_label="turn",
             y_label="tokens read again",
-            x=tuple(str(number + 1) for number in range(len(rows))),
+            x=tuple(str(number + 1) for number in range(1, len(rows))),
             series={
-                "thinking echoed": tuple(float(turn.prompt_n) for turn in echoed),
-                "thinking stripped": tuple(float(turn.prompt_n) for turn in stripped),
+                "thinking echoed": tuple(float(turn.prompt_n) for turn in echoed[later]),
+                "thinking stripped": tuple(float(turn.prompt_n) for turn in stripped[later]),
             },
         ),
         data={"echoed": [asdict(turn) for turn in echoed], "stripped": [asdict(turn) for turn in stripped]},

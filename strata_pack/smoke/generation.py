@@ -155,7 +155,7 @@ def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[s
         f"{scenario.id}/server-parser",
         "recorded for comparison: what the server's own /v1/chat/completions parser makes of the same replies",
         "passed",
-        f"{right} of {len(own)} right, {bogus} call(s){f'; {wrong}' if wrong else ''}",
+        f"recorded, not judged: {right} of {len(own)} right, {bogus} call(s){f'; {wrong}' if wrong else ''}",
         table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)) if rows else None,
         data={"replies": dict(own)},
     )

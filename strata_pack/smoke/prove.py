@@ -9,11 +9,11 @@ from typing import Any
 
 from strata_pack.chat.engines import available_engines
 from strata_pack.chat.golden import check, load_suite
-from strata_pack.files import dump_json, write_atomic
+from strata_pack.files import write_atomic
 from strata_pack.pack.layout import REPORTS_DIR, Pack, member, read_pack_template
 from strata_pack.pack.verify import verify
 from strata_pack.progress import Progress, Silent
-from strata_pack.report import Check, Report
+from strata_pack.report import Check, Report, to_json
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 
 
@@ -50,7 +50,7 @@ def prove(path: Path, options: SmokeOptions | None = None, progress: Progress | 
     golden = _golden(pack, watcher)
     smoked = run_smoke(path, options=options, progress=watcher)
     for name, report in (("golden", golden), ("smoke", smoked)):
-        write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), dump_json(report.to_dict()))
+        write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), to_json(report))
     return Proof(pack, (verified, golden, smoked))
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.report import Check
@@ -131,8 +132,6 @@ def test_a_file_that_is_no_model_is_the_environment_s_or_the_user_s(tmp_path, tw
 
 
 def test_a_model_without_the_turn_markers_fails_and_names_them(tmp_path, options):
-    from strata_pack.chat.library import load_shipped
-
     source = load_shipped("qwen3.8-flash-next").source
     model = write_tiny_model(tmp_path / "m.gguf", chat_template=source, special=("<|endoftext|>",), tags=())
     report = run_smoke(model, options=replace(options, only=("special-tokens",)))

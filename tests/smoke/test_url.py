@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from strata_pack.llama.answers import ChatReply
 from strata_pack.llama.server import LlamaServer
 from strata_pack.smoke.data_files import failures, mentions
 from strata_pack.smoke.public import whole_calls
@@ -107,8 +108,6 @@ def test_a_server_that_mixes_its_streams_fails():
 
 
 def test_calls_are_looked_for_in_reasoning_and_content():
-    from strata_pack.llama.answers import ChatReply
-
     text = failures("xml")[0].text
     reply = ChatReply.from_dict({"choices": [{"message": {"content": text, "reasoning_content": text}}]})
     assert [call.name for call in whole_calls(reply)] == ["list_jobs", "list_jobs"]
