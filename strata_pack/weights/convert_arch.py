@@ -14,6 +14,7 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
 from strata_pack.weights.convert_config import Config, architecture_name, effective, refuse_quantized, require
 
 
@@ -134,6 +135,8 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 )
 
 _BY_CLASS = {name: architecture for architecture in ARCHITECTURES for name in architecture.classes}
+_CODE_LLAMA_VOCABULARY = 32016
+CARD_LIMIT = 8 << 20
 _NEEDS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
 _LINEAR_NEEDS = (
     "linear_conv_kernel_dim",
@@ -172,9 +175,31 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
     if architecture.derives_head_dim and config.get("head_dim") is None:
         config = replace(config, values={**config.values, "head_dim": config.head_dim})
     require(config, _NEEDS)
+    _refuse_relatives(architecture, config, raw, where)
     if architecture.moe:
         require(config, ("num_experts_per_tok", "moe_intermediate_size"))
         config.integer("num_local_experts", "num_experts")
     if architecture.linear:
         require(config, _LINEAR_NEEDS)
     return architecture, config
+
+
+def _refuse_relatives(architecture: Architecture, config: Config, raw: Mapping[str, Any], where: Path) -> None:
+    """Refuse models that bear a supported class's name and for which llama.cpp's converter does more."""
+    folder = where.parent
+    kind = None
+    if architecture.name == "llama" and config.get("vocab_size") == _CODE_LLAMA_VOCABULARY:
+        kind = "CodeLlama, whose infill vocabulary"
+    elif architecture.name == "qwen3" and (folder / "modules.json").exists():
+        kind = "an embedding model, whose pooling"
+    elif architecture.name == "qwen3" and _is_reranker(folder, raw):
+        kind = "a reranker, whose classifier"
+    if kind is not None:
+        raise BadInput(f"is {kind} is not supported", where=folder, remedy="use a GGUF version of the model")
+
+
+def _is_reranker(folder: Path, raw: Mapping[str, Any]) -> bool:
+    card = folder / "README.md"
+    head = read_bytes(card, CARD_LIMIT).decode("utf-8", "replace").lower() if card.is_file() else ""
+    names = (folder.name, str(raw.get("_name_or_path", "")))
+    return "# qwen3-reranker" in head or any("qwen3-reranker" in name.lower() for name in names)

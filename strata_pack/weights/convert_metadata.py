@@ -17,12 +17,11 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
-from strata_pack.weights.convert_arch import Architecture
+from strata_pack.weights.convert_arch import CARD_LIMIT, Architecture
 from strata_pack.weights.convert_config import Config, read_json_object
 from strata_pack.weights.gguf_file import MetaValue
 from strata_pack.weights.tokenizer_special import SpecialTokens
 
-CARD_LIMIT = 8 << 20
 _MROPE_DEFAULT = [11, 11, 10, 0]
 _GRANITE_VOCABULARY = 49152
 

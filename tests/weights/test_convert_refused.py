@@ -100,6 +100,8 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("other", config(quantization_config={"quant_method": "bitsandbytes"}), r"quantized already \(bitsandbytes\)"),
     ("unnamed", config(quantization_config={"bits": 4}), "quantized already"),
     ("draft", config(draft_vocab_size=32000), "a draft model"),
+    ("embedding", write("modules.json", "[]"), "is an embedding model, whose pooling is not supported"),
+    ("reranker", write("README.md", "# Qwen3-Reranker-0.6B\n"), "is a reranker, whose classifier is not supported"),
     ("no size", config(hidden_size="wide"), "hidden_size is 'wide'"),
     ("negative", config(num_hidden_layers=-1), "num_hidden_layers is -1"),
     ("rope kind", config(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "'dynamic' is not supported"),
@@ -232,6 +234,7 @@ def change_model(name: str, folder: Path, change: Callable[[dict[str, Any]], Non
 @pytest.mark.parametrize(
     ("name", "values", "sentence"),
     [
+        ("llama3-rope", {"vocab_size": 32016}, "is CodeLlama, whose infill vocabulary is not supported"),
         ("llama3-rope", {"num_attention_heads": 7}, "which 7 heads cannot share"),
         ("qwen35", {"linear_num_key_heads": 3}, "4 value heads cannot be shared by 3 key heads"),
         ("qwen35", {"linear_value_head_dim": 16}, "has the shape"),
