@@ -80,6 +80,8 @@ class SafetensorsSource:
         recognising it; ``mtp`` False leaves out layers for multi-token prediction; ``name`` is the model's name in
         the header. ``BadInput`` for everything that cannot become a whole model.
         """
+        # The folder's name may become the model's: "." has none.
+        folder = folder if folder.name not in ("", "..") else folder.resolve()
         raw = read_json_object(folder / "config.json")
         self.architecture, config = recognise(raw, folder / "config.json")
         vocabulary = read_vocabulary(folder, config, raw, pre)

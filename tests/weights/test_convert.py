@@ -104,6 +104,12 @@ def test_threads_change_nothing(tiny: Any, tmp_path: Path) -> None:
             assert convert(source, tmp_path / "x.gguf", threads=threads).sha256 == RECORDED["qwen3moe"]["bf16"]
 
 
+def test_model_in_the_working_folder_has_the_folder_s_name(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tiny("qwen3"))
+    with SafetensorsSource.open(".") as here, SafetensorsSource.open(tiny("qwen3")) as there:
+        assert here.metadata == there.metadata
+
+
 def test_name_goes_into_the_header(tiny: Any, tmp_path: Path) -> None:
     with SafetensorsSource.open(tiny("qwen3"), name="Tiny Seven") as source:
         convert(source, tmp_path / "x.gguf")
