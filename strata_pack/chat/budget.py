@@ -32,6 +32,12 @@ CONTAINER = 4
 MAX_DEPTH = 2000
 """Levels of lists in lists; a list that holds itself has no end."""
 
+LARGE = 1 << 16
+"""Characters from which making a text is worth a look at the clock."""
+
+CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+"""What printing, comparing and hashing walk into."""
+
 SCALARS = (str, int, float, bool, bytes, type(None))
 
 
@@ -56,6 +62,21 @@ class LimitExceeded(Exception):
     """A rendering would need more than its limits allow; the text says which."""
 
 
+class _Weighed:
+    """A container, what it weighs, and how many levels it has."""
+
+    __slots__ = ("depth", "total", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self.total = 1
+        self.depth = 1
+
+    def add(self, child: _Weighed) -> None:
+        self.total += child.total
+        self.depth = max(self.depth, child.depth + 1)
+
+
 class Budget:
     """The state of one rendering."""
 
@@ -66,14 +87,20 @@ class Budget:
         self._deadline = time.monotonic() + limits.seconds
         self._steps = limits.steps
         self._made = limits.made_chars
-        self._weights: dict[int, tuple[Any, int]] = {}
+        self._next_look = self._steps - CLOCK_EVERY
+        self._weights: dict[int, _Weighed] = {}
 
     def step(self, count: int = 1) -> None:
         """Count ``count`` steps."""
         self._steps -= count
         if self._steps < 0:
             raise LimitExceeded(f"takes more than {self.limits.steps} steps")
-        if (count > CLOCK_EVERY or self._steps % CLOCK_EVERY == 0) and time.monotonic() > self._deadline:
+        if self._steps < self._next_look:
+            self._look_at_the_clock()
+
+    def _look_at_the_clock(self) -> None:
+        self._next_look = self._steps - CLOCK_EVERY
+        if time.monotonic() > self._deadline:
             raise LimitExceeded(f"takes longer than {self.limits.seconds:g} seconds")
 
     def text(self, chars: int) -> None:
@@ -86,6 +113,8 @@ class Budget:
         self._made -= chars
         if self._made < 0:
             raise LimitExceeded(f"makes more than {self.limits.made_chars} characters of text")
+        if chars > LARGE:
+            self._look_at_the_clock()
 
     def elements(self, count: int) -> None:
         """Ask for a list of ``count`` elements, before it is made."""
@@ -109,35 +138,35 @@ class Budget:
         """
         if isinstance(value, str):
             return 1 + len(value) // TEXT_PER_UNIT
-        if not isinstance(value, (list, tuple, dict)):
+        if not isinstance(value, CONTAINERS):
             return 1
         known = self._weights.get(id(value))
-        return self._weigh_tree(value) if known is None else known[1]
+        return (known or self._weigh_tree(value)).total
 
-    def _weigh_tree(self, root: Any) -> int:
-        """Weigh a tree of lists and dicts without recursion: a node is done when its children are."""
+    def _weigh_tree(self, root: Any) -> _Weighed:
+        """Weigh a tree of containers without recursion: a node is done when its children are."""
         weights = self._weights
-        stack: list[tuple[Any, Iterator[Any], int]] = [(root, _children(root), 1)]
+        stack: list[tuple[_Weighed, Iterator[Any]]] = [(_Weighed(root), _children(root))]
         while True:
-            value, rest, total = stack.pop()
+            node, rest = stack[-1]
             for child in rest:
                 if isinstance(child, str):
-                    total += 1 + len(child) // TEXT_PER_UNIT
-                elif not isinstance(child, (list, tuple, dict)):
-                    total += 1
+                    node.total += 1 + len(child) // TEXT_PER_UNIT
+                elif not isinstance(child, CONTAINERS):
+                    node.total += 1
                 elif (known := weights.get(id(child))) is not None:
-                    total += known[1]
+                    node.add(known)
                 else:
-                    stack += [(value, rest, total), (child, _children(child), 1)]
+                    stack.append((_Weighed(child), _children(child)))
                     break
             else:
-                self.step(1 + len(value) // TEXT_PER_UNIT)
-                weights[id(value)] = (value, total)
+                self.step(1 + len(node.value) // TEXT_PER_UNIT)
+                weights[id(node.value)] = node
+                stack.pop()
                 if not stack:
-                    return total
-                parent, parent_rest, parent_total = stack[-1]
-                stack[-1] = (parent, parent_rest, parent_total + total)
-            if len(stack) > MAX_DEPTH:
+                    return node
+                stack[-1][0].add(node)
+            if len(stack) > MAX_DEPTH or node.depth > MAX_DEPTH:
                 raise LimitExceeded(f"meets a value nested deeper than {MAX_DEPTH} levels")
 
     def walk(self, *values: Any) -> None:

@@ -1,8 +1,8 @@
 """Compiles a template into Python that asks the running rendering's budget.
 
 The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` count a block of
-statements or the test of a loop, ``made`` counts a container, ``joined`` is the operator ``~``, ``walked`` asks before
-a value is compared or hashed. Nothing but literals is worked out while compiling.
+statements or the test of a loop, ``made`` counts a container, ``joined`` and ``joined_escaped`` are the operator ``~``,
+``walked`` asks before a value is compared or hashed. Nothing but literals is worked out while compiling.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class CountingCode(CodeGenerator):
         super().visit_For(node, frame)
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self._ask("joined", node.nodes, frame)
+        escaped = frame.eval_ctx.autoescape or frame.eval_ctx.volatile
+        self._ask("joined_escaped" if escaped else "joined", node.nodes, frame)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
         simple = _is_plain(node.expr) or (len(node.ops) == 1 and _is_plain(node.ops[0].expr))

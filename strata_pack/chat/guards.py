@@ -25,6 +25,7 @@ from strata_pack.chat.budget import LimitExceeded, counted, current, printed_cha
 MAX_INT_BITS = 4096
 MAX_WIDTH = 10_000
 MAX_CUTSET = 256
+MAX_BACKWARD = 1 << 28
 MAX_LEGACY_CHARS = 64 << 10
 """The longest text for HTML filters, some of which take quadratic time."""
 
@@ -46,8 +47,8 @@ def _width(width: Any, what: str = "a width") -> None:
 # Methods: (self, *arguments) of the call.
 
 
-def _grows(_text: str, *_arguments: Any) -> None:
-    current().text(3 * len(_text))
+def _grows(text: str, *_arguments: Any) -> None:
+    current().text(3 * len(text))
 
 
 def _pads(text: str, width: Any = 0, *_fill: Any) -> None:
@@ -68,14 +69,26 @@ def _replaces(text: str, old: Any = "", new: Any = "", count: Any = -1, *_rest: 
         current().text(len(text) + found * len(new))
 
 
-def _strips(_text: str, cutset: Any = None) -> None:
-    current().text(len(_text))
+def _strips(text: str, cutset: Any = None) -> None:
+    current().text(len(text))
     if isinstance(cutset, str) and len(cutset) > MAX_CUTSET:
         raise LimitExceeded(f"strips more than {MAX_CUTSET} different characters")
 
 
 def _splits(text: str, *_arguments: Any) -> None:
     current().text(4 * len(text))
+
+
+def _searches_back(text: str, needle: Any = None, *_arguments: Any) -> None:
+    """CPython searches forwards in linear time, backwards in the product of both lengths."""
+    current().text(len(text))
+    if isinstance(needle, str) and len(text) * len(needle) > MAX_BACKWARD:
+        raise LimitExceeded("searches a long text backwards for a long text")
+
+
+def _splits_back(text: str, *arguments: Any) -> None:
+    _searches_back(text, *arguments)
+    _splits(text)
 
 
 def _tabs(text: str, width: Any = 8) -> None:
@@ -89,19 +102,20 @@ def _free(*_arguments: Any) -> None:
 
 
 _TEXT_TESTS = (
-    "startswith endswith find rfind index rindex count isdigit isalpha isalnum isspace isupper islower istitle "
+    "startswith endswith find index count isdigit isalpha isalnum isspace isupper islower istitle "
     "isnumeric isdecimal isascii isidentifier isprintable"
 )
-_TEXT_CHANGES = "upper lower title capitalize swapcase casefold removeprefix removesuffix partition rpartition"
+_TEXT_CHANGES = "upper lower title capitalize swapcase casefold removeprefix removesuffix partition"
 
 METHODS: Mapping[type, Mapping[str, Check]] = {
     str: {
         **dict.fromkeys(_TEXT_TESTS.split(), _free),
         **dict.fromkeys(_TEXT_CHANGES.split(), _grows),
-        **dict.fromkeys(("split", "rsplit", "splitlines"), _splits),
+        **dict.fromkeys(("split", "splitlines"), _splits),
+        **dict.fromkeys(("rfind", "rindex", "rpartition"), _searches_back),
+        "rsplit": _splits_back,
         **dict.fromkeys(("strip", "lstrip", "rstrip"), _strips),
         **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _pads),
-        "encode": _grows,
         "expandtabs": _tabs,
         "join": _joins,
         "replace": _replaces,
@@ -111,9 +125,11 @@ METHODS: Mapping[type, Mapping[str, Check]] = {
     tuple: dict.fromkeys(("index", "count"), _free),
     int: dict.fromkeys(("bit_length",), _free),
     float: dict.fromkeys(("is_integer",), _free),
-    bytes: dict.fromkeys(("decode",), _free),
+    bytes: {},
 }
 """The methods of builtin values that a template may call, and what is checked first. No other is reachable."""
+
+BUILTINS = tuple(METHODS)
 
 
 def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -121,9 +137,7 @@ def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mappi
 
     Raises ``SecurityError`` for a method that is not in ``METHODS``, ``LimitExceeded`` for a costly call.
     """
-    kind = next((kind for kind in METHODS if isinstance(owner, kind)), None)
-    if kind is None:
-        return arguments
+    kind = next(kind for kind in METHODS if isinstance(owner, kind))
     check = METHODS[kind].get(name)
     if check is None:
         raise SecurityError(f"the method {name!r} of {type(owner).__name__!r} is not for templates")
@@ -139,7 +153,7 @@ def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mappi
 
 
 def _add(left: Any, right: Any) -> None:
-    if isinstance(left, str) and isinstance(right, str):
+    if isinstance(left, (str, bytes)) and isinstance(right, (str, bytes)):
         current().text(len(left) + len(right))
     elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         current().elements(len(left) + len(right))
@@ -254,6 +268,8 @@ def _lists(value: Any, *_rest: Any, **_named: Any) -> None:
         current().elements(len(value))
 
 
+_PRINTING = "e escape forceescape string upper lower capitalize title urlencode"
+
 FILTER_CHECKS: Mapping[str, Check] = {
     "join": _joins_all,
     "indent": _indents,
@@ -266,8 +282,8 @@ FILTER_CHECKS: Mapping[str, Check] = {
     "format": _formats,
     "trim": _trims,
     "list": _lists,
-    **dict.fromkeys(("pprint", "striptags", "title", "truncate", "urlize", "wordwrap", "xmlattr"), _legacy),
-    **dict.fromkeys(("e", "escape", "forceescape", "string", "upper", "lower", "capitalize", "urlencode"), _prints),
+    **dict.fromkeys(("pprint", "striptags", "truncate", "urlize", "wordwrap", "xmlattr"), _legacy),
+    **dict.fromkeys(_PRINTING.split(), _prints),
 }
 
 UNWALKED = frozenset({"length", "count", "first", "last", "default", "d", "items", "safe", "attr", "map"})

@@ -10,7 +10,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import cache
-from types import BuiltinMethodType, GeneratorType
+from string import Formatter
+from types import BuiltinMethodType, GeneratorType, MethodType
 from typing import Any, NoReturn
 
 import jinja2
@@ -18,8 +19,9 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
+from jinja2.runtime import Context, Macro, markup_join
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from markupsafe import Markup
 
 from strata_pack.chat.budget import (
     SCALARS,
@@ -35,6 +37,7 @@ from strata_pack.chat.budget import (
 from strata_pack.chat.compiler import CountingCode
 from strata_pack.chat.failures import TemplateError, TemplateLimit, TemplateRefused
 from strata_pack.chat.guards import (
+    BUILTINS,
     OPERATORS,
     Namespace,
     check_format_spec,
@@ -47,6 +50,9 @@ from strata_pack.chat.guards import (
 )
 
 MAX_INDENT = 16
+ESCAPED = 6
+"""Characters that one character may become in HTML."""
+
 TEMPLATE_FILE = "<template>"
 """The file name that jinja2 gives to a template made of a string."""
 
@@ -145,6 +151,12 @@ class _Environment(ImmutableSandboxedEnvironment):
         return "".join(map(str, values))
 
     @staticmethod
+    def joined_escaped(*values: Any) -> str:
+        """The operator ``~`` where ``autoescape`` is on."""
+        current().text(ESCAPED * total_chars(values))
+        return markup_join(values)
+
+    @staticmethod
     def made(value: Any) -> Any:
         """``value``, a container that was just made or of which a slice will be taken."""
         current().copies(value)
@@ -163,9 +175,10 @@ class _Environment(ImmutableSandboxedEnvironment):
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         budget = current()
         budget.step()
-        if isinstance(__obj, BuiltinMethodType):
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(__obj, (BuiltinMethodType, MethodType)) and isinstance(owner, BUILTINS):
             named = {name: value for name, value in kwargs.items() if not name.startswith("_")}
-            args = check_method(__obj.__self__, __obj.__name__, args, named)
+            args = check_method(owner, __obj.__name__, args, named)
         elif not isinstance(__obj, Macro):
             budget.walk(*args, *kwargs.values())
         result = super().call(__context, __obj, *args, **kwargs)
@@ -176,22 +189,34 @@ class _Environment(ImmutableSandboxedEnvironment):
         """``str.format``, its fields measured; what is safe in them is jinja2's own rule."""
         if super().wrap_str_format(value) is None:
             return None
-        template, by_map = str(value.__self__), value.__name__ == "format_map"
-        formatter = _Formatter(self)
+        template, by_map = value.__self__, value.__name__ == "format_map"
+        escapes = isinstance(template, Markup)
+        formatter = _EscapeFormatter(self, escape=template.escape) if escapes else _Formatter(self)
 
         def formatted(*args: Any, **kwargs: Any) -> str:
-            return formatter.vformat(template, () if by_map else args, args[0] if by_map else kwargs)
+            text = formatter.vformat(template, () if by_map else args, args[0] if by_map else kwargs)
+            return Markup(text) if escapes else text
 
         return formatted
 
 
-class _Formatter(SandboxedFormatter):
+class _Measured(Formatter):
+    """Measures the fields of ``str.format`` before and after they are made."""
+
     def format_field(self, value: Any, format_spec: str) -> Any:
         check_format_spec(format_spec)
         current().text(printed_chars(value))
         text = super().format_field(value, format_spec)
         current().text(len(text))
         return text
+
+
+class _Formatter(_Measured, SandboxedFormatter):
+    pass
+
+
+class _EscapeFormatter(_Measured, SandboxedEscapeFormatter):
+    pass
 
 
 @cache
