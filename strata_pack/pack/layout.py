@@ -61,7 +61,7 @@ class Pack:
         Raises ``BadInput`` if there is no folder, no manifest, or a manifest that is not one. An interrupted template
         installation is finished or undone first.
         """
-        from strata_pack.pack.template_install import recover
+        from strata_pack.pack.template_install_state import recover
 
         if not path.is_dir():
             raise BadInput("no such pack (a folder with a manifest.json)", where=path)
@@ -93,7 +93,13 @@ def is_pack(path: Path) -> bool:
 
 
 def gguf_template(path: Path) -> str | None:
-    """Return the text under ``tokenizer.chat_template`` of a GGUF (of the first shard), or ``None``."""
+    """Return the text under ``tokenizer.chat_template`` of a GGUF (of the first shard), or ``None``.
+
+    An interrupted template installation is finished first.
+    """
+    from strata_pack.pack.template_install_state import recover
+
+    recover(path)
     with GgufFile.open(shard_paths(path)[0]) as gguf:
         value = gguf.metadata.get(TEMPLATE_KEY)
         return str(value.value) if value is not None else None

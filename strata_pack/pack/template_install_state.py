@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strata_pack.errors import BadInput
 from strata_pack.files import disk_errors, fsync_dir, write_atomic
-from strata_pack.pack.layout import GOLDEN, MODEL_DIR, TOKENIZER_DIR
+from strata_pack.pack.layout import MODEL_DIR
 from strata_pack.pack.template_install_journal import BACKUP, JOURNAL, STAGED, UNDO, Journal, read_journal
 from strata_pack.pack.template_install_target import locked_folder, state_folder
 from strata_pack.progress import Progress
@@ -37,11 +37,13 @@ def recover(path: Path) -> str | None:
         if (state_dir / JOURNAL).is_file():
             journal = read_allowed(state_dir / JOURNAL, path)
             journal.apply(root)
+            _remove_temporary(root, journal)
             _keep_backup(state_dir)
             done = f"finished an interrupted installation of the template {str(journal.after['sha256'])[:12]}"
         elif (state_dir / UNDO).is_file():
             journal = read_allowed(state_dir / UNDO, path).inverted()
             journal.apply(root)
+            _remove_temporary(root, journal)
             _finish_undo(state_dir)
             done = f"finished an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
         for leftover in _leftovers(path, state_dir):
@@ -51,15 +53,17 @@ def recover(path: Path) -> str | None:
 
 
 def _leftovers(path: Path, state_dir: Path) -> list[Path]:
-    """Return the temporary files that a killed installation of ``path`` has left."""
-    if path.is_dir():
-        folders = (path, path / MODEL_DIR, path / TOKENIZER_DIR, (path / GOLDEN).parent)
-        found = [file for folder in folders for file in folder.glob(".*.tmp")]
-        found += (path / MODEL_DIR).glob(STAGED.format("*") + "*")
-    else:
-        name = glob.escape(path.name)
-        found = [*path.parent.glob(f".{name}.*.tmp"), *path.parent.glob(STAGED.format(name) + "*")]
-    return [*found, *state_dir.glob(".*.tmp")]
+    """Return what an installation of ``path`` has left that was killed before its journal was written."""
+    folder, name = (path / MODEL_DIR, "*") if path.is_dir() else (path.parent, glob.escape(path.name))
+    return [*folder.glob(STAGED.format(name) + "*"), *state_dir.glob(".*.tmp")]
+
+
+def _remove_temporary(root: Path, journal: Journal) -> None:
+    """Remove the temporary files (``files.atomic_writer``) of the journal's own steps, and no others."""
+    for step in journal.steps:
+        path = root / step.target
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            leftover.unlink()
 
 
 def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress) -> None:
