@@ -16,6 +16,7 @@ from strata_pack.gateway.settings import LOOPBACK, Limits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.template_install_state import recover
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def _served(options: Options) -> tuple[Served, Path | None]:
         return Served(model=options.model_name or "", runtime="upstream"), None
     runtime = pick_runtime(options.runtime).name
     if options.pack.suffix == ".gguf":
+        recover(options.pack)
         return Served(model=options.model_name or options.pack.stem, runtime=runtime), options.pack
     pack = Pack.open(options.pack)
     model, recipe = pack.manifest["model"], pack.manifest["recipe"]

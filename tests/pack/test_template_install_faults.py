@@ -19,7 +19,7 @@ from strata_pack.errors import BadInput
 from strata_pack.llama.logits_native import Model
 from strata_pack.pack import template_install_journal
 from strata_pack.pack.gguf_edit import PAD_KEY, pad_value
-from strata_pack.pack.layout import STATE_DIR, Pack, is_pack
+from strata_pack.pack.layout import STATE_DIR, Pack, gguf_template, is_pack
 from strata_pack.pack.template_install import install, recover, rollback, status
 from strata_pack.pack.template_install_journal import Journal, Move, Patch, Put, Rewrite, Step, read_journal
 from strata_pack.weights.gguf_file import open_shards
@@ -255,6 +255,27 @@ def test_status_tells_of_an_installation_that_it_finished(tmp_path: Path, templa
     assert found.recovered is not None
     assert "finished an interrupted installation" in found.notes[0]
     assert hashes(root) == new
+
+
+def test_reading_the_template_of_a_plain_gguf_finishes_the_installation_first(tmp_path: Path, template: Path) -> None:
+    template.write_text(LONG)
+    folder = tmp_path / "target"
+    path = folder / _padded(folder)
+    old = path.read_bytes()
+    install(path, str(template), force=True, engines=[Jinja2Engine()])
+    state = path.with_name(path.name + STATE_DIR)
+    (state / "backup-0001").rename(state / "journal")
+    path.write_bytes(old)
+    assert gguf_template(path) == LONG
+
+
+def test_the_temporary_file_of_another_program_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "target"
+    path = folder / _padded(folder)
+    other = folder / ".m.gguf.abc.tmp"
+    other.write_bytes(b"a model that is being written")
+    recover(path)
+    assert other.is_file()
 
 
 def test_recovery_refuses_a_gguf_that_was_replaced_in_between(tmp_path: Path, template: Path) -> None:
