@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +39,11 @@ from strata_pack.pack.template_install_target import (
     read_tokenizer_config,
 )
 from strata_pack.progress import Progress
-from strata_pack.weights.gguf_file import MetaValue, shard_name, shard_paths
+from strata_pack.weights.gguf_file import MetaValue, shard_name
 
 Method = Literal["in place", "first shard", "copy", "none"]
 
+_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 MARGIN = 16 << 20
 """Bytes kept free beside what is written."""
 
@@ -135,8 +137,7 @@ def _plan_first_shard(
     first, behind = split
     count = len(headers) + 1
     folder = headers[0].path.parent
-    single = len(shard_paths(headers[0].path)) == 1 and count == 2
-    stem = headers[0].path.stem if single else headers[0].path.name.rsplit("-", 3)[0]
+    stem = _SHARD_SUFFIX.sub("", headers[0].path.stem)
     names = [shard_name(stem, index, count) for index in range(count)]
     if taken := next((name for name in names if (folder / name).exists()), None):
         raise BadInput("is in the way of the pack's new first shard", where=folder / taken, remedy="move it away")

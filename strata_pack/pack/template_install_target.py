@@ -87,7 +87,6 @@ class TemplateCopy:
 class Target:
     """``root`` is the folder that all changes stay in; ``files`` the GGUF files in shard order."""
 
-    path: Path
     root: Path
     state_dir: Path
     files: tuple[Path, ...]
@@ -114,13 +113,13 @@ def state_folder(path: Path) -> tuple[Path, Path]:
 def resolve(path: Path) -> tuple[Path, Path]:
     """Return (root, state folder) of a PACK or GGUF; any shard stands for the first.
 
-    Raises ``BadInput`` for what is neither, and for a link: its file may be a cache's, which must keep its bytes.
+    Raises ``BadInput`` for what is neither, and for a linked GGUF: the file may be a cache's, which must keep its bytes.
     """
+    if path.is_dir():
+        return state_folder(path.resolve())
     if path.is_symlink():
         remedy = "copy it, or name what it points to if that is yours to change"
         raise BadInput(f"is a link to {os.readlink(path)}", where=path, remedy=remedy)
-    if path.is_dir():
-        return state_folder(path)
     if not path.exists():
         raise BadInput("no such pack or GGUF file", where=path)
     if path.suffix != ".gguf":
@@ -157,7 +156,7 @@ def open_target(path: Path) -> Target:
     copies = [*_gguf_copies(shards[0]), *(_folder_copies(root) if pack is not None else ())]
     for shard in shards:
         shard.close()
-    return Target(path, root, state_dir, files, pack, tuple(copies))
+    return Target(root, state_dir, files, pack, tuple(copies))
 
 
 def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:

@@ -1,4 +1,8 @@
-"""Templates into packs and GGUF files, and back."""
+"""Templates into packs and GGUF files, and back.
+
+Cases of the specification: TI-004 (Modelfile), TI-006 (unknown template), TI-007 (rollback here, interruption in
+``test_template_install_faults``), TI-010 (what overrides it), PB-004 (tensors untouched), PB-007 (line ends).
+"""
 
 from __future__ import annotations
 
@@ -170,6 +174,14 @@ def test_a_gguf_inside_a_pack_is_refused_by_the_packs_name(tmp_path: Path, put: 
         with pytest.raises(BadInput, match="belongs to the pack"):
             action(root / "model/tiny.gguf")
     assert hashes(root) == before
+
+
+def test_a_link_to_a_packs_folder_stands_for_the_pack(tmp_path: Path, put: Any) -> None:
+    root = write_pack(tmp_path / "pack")
+    (tmp_path / "current").symlink_to(root)
+    put(tmp_path / "current", SHORT)
+    assert gguf_template(root / "model/tiny.gguf") == SHORT
+    assert rollback(tmp_path / "current").changed
 
 
 def test_a_full_disk_is_said_before_anything_is_written(
