@@ -113,7 +113,7 @@ def state_folder(path: Path) -> tuple[Path, Path]:
 def resolve(path: Path) -> tuple[Path, Path]:
     """Return (root, state folder) of a PACK or GGUF; any shard stands for the first.
 
-    Raises ``BadInput`` for what is neither, and for a linked GGUF: the file may be a cache's, which must keep its bytes.
+    Raises ``BadInput`` for what is neither, and for a linked GGUF: its file may be a cache's and must keep its bytes.
     """
     if path.is_dir():
         return state_folder(path.resolve())
