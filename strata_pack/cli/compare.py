@@ -23,14 +23,14 @@ def compare(
     model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model to judge.")],
     against: Annotated[Path, typer.Option(metavar="PACK|GGUF", help="The reference, as exact as you have it.")],
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A UTF-8 text. [default: a chapter of Alice in Wonderland]")
+        Path | None, typer.Option(metavar="FILE", help="A UTF-8 text. Default: a chapter of Alice in Wonderland.")
     ] = None,
     max_kl: Annotated[
         float | None, typer.Option("--max-kl", min=0, help="Exit code 1 if the mean KL divergence (nats) is above.")
     ] = None,
     context: Annotated[int, typer.Option(min=32, help="Tokens of a window; its second half is scored.")] = 512,
-    windows: Annotated[int | None, typer.Option(min=1, help="Windows at most. [default: the whole text]")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="[default: all cores]")] = None,
+    windows: Annotated[int | None, typer.Option(min=1, help="Windows at most. Default: the whole text.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     llama_server: Annotated[
         Path | None,
         typer.Option(
