@@ -40,6 +40,7 @@ TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_X
 
 _PROBE_ROWS, _PROBE_COLUMNS = 6, 512
 _MODULE = "xllamacpp"
+_EXPONENT_BITS = {Q.F16: np.uint16(0x7C00), Q.BF16: np.uint16(0x7F80)}
 _TO_F32_FLOATS = {Q.F16: "ggml_fp16_to_fp32_row", Q.BF16: "ggml_bf16_to_fp32_row"}
 
 
@@ -156,8 +157,14 @@ class Ggml:
     def is_finite(self, type: Q, data: Bytes) -> bool:
         """Return whether no float in ``data`` (whole blocks of ``type``) is NaN or infinite.
 
-        For block types the scales are looked at. ggml says a line on stderr when one is found.
+        Of block types the scales are looked at; ggml says a line on stderr when one is found.
         """
+        if type is Q.F32:
+            return bool(np.isfinite(data.view(np.float32)).all())
+        exponent = _EXPONENT_BITS.get(type)
+        if exponent is not None:
+            # All exponent bits set: numpy compares integers far faster than ggml or numpy itself decode halves.
+            return not ((data.view(np.uint16) & exponent) == exponent).any()
         return bool(self._validate(type, data.ctypes.data, data.nbytes))
 
     def probe_hash(self, types: Iterable[Q] = ()) -> str:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,8 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import CHUNK, disk_errors, fsync_dir
 
 JOURNAL_FORMAT = 1
+FLUSH_EVERY = 32 << 20
+"""Bytes after which the disk is asked to take what it has not yet, beside the work."""
 MAX_JOURNAL = 1 << 28
 """Bytes; a line a tensor makes a few megabytes at most."""
 
@@ -64,6 +67,9 @@ class PartialFiles:
         self._hashes = [hashlib.sha256() for _ in paths]
         self._sizes = [0] * len(paths)
         self._journal: IO[bytes] | None = None
+        self._flusher = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._flush: Future[None] | None = None
+        self._unflushed = 0
         self.finished_tensors: frozenset[str] = frozenset()
         """Names of the tensors an earlier run has written whole."""
 
@@ -95,7 +101,13 @@ class PartialFiles:
         with disk_errors(self._paths[file]):
             self._files[file].write(data)
         self._hashes[file].update(data)
-        self._sizes[file] += memoryview(data).nbytes
+        size = memoryview(data).nbytes
+        self._sizes[file] += size
+        self._unflushed += size
+        if self._unflushed >= FLUSH_EVERY and (self._flush is None or self._flush.done()):
+            # Left to itself the kernel would begin to write only when we wait for the disk at the end.
+            self._unflushed = 0
+            self._flush = self._flusher.submit(os.fsync, self._files[file].fileno())
 
     def mark(self, file: int, tensor: str) -> None:
         """Note that ``tensor`` is whole, with everything before it."""
@@ -109,6 +121,8 @@ class PartialFiles:
     def finish(self) -> tuple[WrittenFile, ...]:
         """Make all files durable and give them their names, the first one last: it is what readers open."""
         with disk_errors(self._paths[0]):
+            if self._flush is not None:
+                self._flush.result()
             for file in self._files:
                 file.flush()
                 os.fsync(file.fileno())
@@ -163,6 +177,7 @@ class PartialFiles:
         self._journal_path.unlink(missing_ok=True)
 
     def _close(self) -> None:
+        self._flusher.shutdown(wait=True)
         for file in (*self._files, *([self._journal] if self._journal else [])):
             file.close()
 
