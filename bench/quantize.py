@@ -1,0 +1,211 @@
+"""Quantizing: ``strata_pack`` against llama.cpp's own quantizer (``cyllama``), wall time and peak memory per type.
+
+    python bench/quantize.py [--megabytes 520] [--rounds 3] [--threads 2] [--types Q8_0 Q4_K_M ...]
+
+Makes a random F16 model of the given size on the spot and quantizes it in alternating runs, each in a process of its
+own. Both walls end when the file is on the disk: ours syncs before it ends, for the reference it is done here. Beside
+the figures stands what the machine allows: the time of reading the source and writing and syncing as many bytes as the
+result has, and the share of the cores' time that went into quantizing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from strata_pack.files import CHUNK, dump_json  # noqa: E402
+from tests.weights.quantize_models import Shape, sizes, write_model  # noqa: E402
+
+RESULT = ROOT / "bench/results/quantize.json"
+TYPES = ("F16", "BF16", "Q8_0", "Q4_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_NL", "IQ4_XS")
+TARGETS = {"wall": 1.10, "memory": 0.8}
+SHAPE = Shape(hidden=1024, ffn=3072, heads=16, kv_heads=8, vocab=32768)
+
+OURS = """
+import sys
+from pathlib import Path
+from strata_pack.weights.quantize import plan_quantization, run_plan
+from strata_pack.weights.tensor_source import GgufSource
+source, out, preset, threads = sys.argv[1:]
+with GgufSource(source) as opened:
+    run_plan(plan_quantization(opened, preset), Path(out), threads=int(threads))
+"""
+REFERENCE = """
+import sys
+from cyllama.llama.llama_cpp import LlamaModelQuantizeParams, model_quantize
+source, out, file_type, threads = sys.argv[1:]
+params = LlamaModelQuantizeParams()
+params.ftype, params.nthread = int(file_type), int(threads)
+model_quantize(source, out, params)
+"""
+
+
+def machine() -> str:
+    """Return the machine in words."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU")
+    return f"{len(os.sched_getaffinity(0))} cores, {model}, Python {sys.version.split()[0]}"
+
+
+def make_model(path: Path, megabytes: int) -> None:
+    """Write a model of at least ``megabytes`` (F16)."""
+    layers = 1
+    while sum(2 * _product(size) for size in sizes(replace(SHAPE, layers=layers)).values()) < megabytes * 1_000_000:
+        layers += 1
+    write_model(path, replace(SHAPE, layers=layers))
+
+
+def _product(size: tuple[int, ...]) -> int:
+    result = 1
+    for n in size:
+        result *= n
+    return result
+
+
+def measure(script: str, arguments: list[str], out: Path) -> dict[str, float]:
+    """Run a script; return seconds to its end, to the file being on the disk, CPU seconds and the peak in MB."""
+    out.unlink(missing_ok=True)
+    os.sync()
+    begin = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    ended = time.perf_counter() - begin
+    if status:
+        raise SystemExit(f"quantizing to {out.name} failed with status {status}")
+    with out.open("rb") as file:
+        os.fsync(file.fileno())
+    synced = time.perf_counter() - begin
+    return {
+        "ended_s": ended,
+        "wall_s": synced,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss * 1024 / 1e6,
+    }
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(CHUNK):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def disk_limit(source: Path, out: Path, scratch: Path) -> float:
+    """Return the seconds of reading the source and writing and syncing the bytes of ``out``."""
+    begin = time.perf_counter()
+    with source.open("rb") as file:
+        while file.read(4 * CHUNK):
+            pass
+    with out.open("rb") as file, scratch.open("wb") as copy:
+        while data := file.read(4 * CHUNK):
+            copy.write(data)
+        copy.flush()
+        os.fsync(copy.fileno())
+    seconds = time.perf_counter() - begin
+    scratch.unlink()
+    return seconds
+
+
+def compare(source: Path, preset: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """Return the figures of one type: medians over the rounds, the largest peak."""
+    from strata_pack.weights.presets import PRESETS
+
+    outs = {"ours": scratch / "ours.gguf", "reference": scratch / "reference.gguf"}
+    plans = {
+        "ours": (OURS, [str(source), str(outs["ours"]), preset, str(options.threads)]),
+        "reference": (
+            REFERENCE,
+            [str(source), str(outs["reference"]), str(PRESETS[preset].file_type), str(options.threads)],
+        ),
+    }
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in plans}
+    for _ in range(options.rounds):
+        for name, (script, arguments) in plans.items():
+            runs[name].append(measure(script, arguments, outs[name]))
+    figures: dict[str, Any] = {
+        name: {
+            **{key: statistics.median(run[key] for run in found) for key in ("ended_s", "wall_s", "cpu_s")},
+            "peak_mb": max(run["peak_mb"] for run in found),
+        }
+        for name, found in runs.items()
+    }
+    ours, theirs = figures["ours"], figures["reference"]
+    figures |= {
+        "wall_ratio": ours["wall_s"] / theirs["wall_s"],
+        "ended_ratio": ours["ended_s"] / theirs["ended_s"],
+        "cpu_ratio": ours["cpu_s"] / theirs["cpu_s"],
+        "memory_ratio": ours["peak_mb"] / theirs["peak_mb"],
+        "identical": sha256(outs["ours"]) == sha256(outs["reference"]),
+        "megabytes": outs["ours"].stat().st_size / 1e6,
+        "disk_s": disk_limit(source, outs["ours"], scratch / "copy"),
+        "core_share": ours["cpu_s"] / ours["wall_s"] / options.threads,
+    }
+    for path in outs.values():
+        path.unlink()
+    return figures
+
+
+def show(preset: str, found: Mapping[str, Any]) -> None:
+    """Print one row."""
+    ours, theirs = found["ours"], found["reference"]
+    print(
+        f"{preset:8}{found['megabytes']:8.0f}{ours['wall_s']:9.2f}{theirs['wall_s']:9.2f}{found['wall_ratio']:7.2f}"
+        f"{found['cpu_ratio']:7.2f}{ours['peak_mb']:9.0f}{theirs['peak_mb']:9.0f}{found['memory_ratio']:7.2f}"
+        f"{found['disk_s']:8.2f}{found['core_share']:7.0%}  {'same bytes' if found['identical'] else 'OTHER BYTES'}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Measure, print, and write the result file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=520)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--types", nargs="+", default=TYPES)
+    parser.add_argument("--scratch", type=Path, help="folder for the models (about three times their size)")
+    options = parser.parse_args()
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
+        source = Path(folder) / "source.gguf"
+        # In another process: what this one has ever held would count as the peak of the processes it starts.
+        maker = multiprocessing.get_context("spawn").Process(target=make_model, args=(source, options.megabytes))
+        maker.start()
+        maker.join()
+        megabytes = source.stat().st_size / 1e6
+        print(f"{machine()}; source {megabytes:.0f} MB (F16), {options.threads} threads, {options.rounds} rounds")
+        print("type          MB   ours s    ref s  ratio    cpu  ours MB   ref MB  ratio  disk s  cores")
+        for preset in options.types:
+            results[preset] = compare(source, preset, options, Path(folder))
+            show(preset, results[preset])
+    summary = {
+        "machine": machine(),
+        "source_mb": megabytes,
+        "threads": options.threads,
+        "rounds": options.rounds,
+        "targets": TARGETS,
+        "types": results,
+    }
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_bytes(dump_json(summary))
+
+
+if __name__ == "__main__":
+    main()
