@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from strata_pack.cli.app import app
 from strata_pack.weights.gguf_file import open_shards
+from tests.tiny_models import write_model as write_checkpoint
 from tests.weights.quantize_models import DENSE, write_imatrix, write_model
 
 SMALL = replace(DENSE, layers=2, ffn=256, vocab=64)
@@ -136,3 +137,13 @@ def test_a_disk_that_is_too_small_is_noticed_before_the_first_byte(
     assert result.exit_code == 3
     assert "not enough disk space" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
+@pytest.mark.parametrize("variant", ["qwen3", "qwen3moe"])
+def test_a_checkpoint_is_quantized_to_the_file_of_the_converted_model(variant: str, tmp_path: Path) -> None:
+    folder, converted = tmp_path / "checkpoint", tmp_path / "converted.gguf"
+    write_checkpoint(variant, folder)
+    assert CliRunner().invoke(app, ["convert", str(folder), "-o", str(converted)]).exit_code == 0
+    assert call(folder, tmp_path / "direct.gguf", "--quant", "Q4_K_M").exit_code == 0
+    assert call(converted, tmp_path / "in-two-steps.gguf", "--quant", "Q4_K_M").exit_code == 0
+    assert (tmp_path / "direct.gguf").read_bytes() == (tmp_path / "in-two-steps.gguf").read_bytes()
