@@ -43,6 +43,8 @@ BEGINNINGS = {tag: prefixes([tag]) for tag in (THINK_OPEN, THINK_CLOSE, CALL_OPE
 class State(Enum):
     """What the machine has behind it."""
 
+    __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
+
     START = auto()
     """Nothing but white space."""
     BEHIND_THINK = auto()
@@ -193,6 +195,8 @@ class Machine:
 
 def _blocks(texts: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
     """Return ``texts`` in blocks, the first one last (as a stack)."""
+    if len(texts) == 1 and len(texts[0][0]) <= BLOCK:
+        return texts
     return [
         (text[start : start + BLOCK], may_end)
         for text, may_end in reversed(texts)

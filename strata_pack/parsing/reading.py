@@ -31,6 +31,8 @@ class Status(Enum):
 class Place(Enum):
     """What a reader has behind it."""
 
+    __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
+
     HEADER = auto()
     """Nothing yet: ``<function=NAME>`` must come."""
     BODY = auto()

@@ -28,6 +28,8 @@ MAX_NAME = 256
 class Token(Enum):
     """What stands at a place inside a call."""
 
+    __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
+
     FUNCTION = auto()
     """``<function=NAME>``"""
     FUNCTION_UNCLOSED = auto()
@@ -103,6 +105,9 @@ def read_tag(text: str, pos: int, argument_names: Collection[str]) -> Tag:
     fixed = _FIXED_TAG.match(text, pos)
     if fixed is not None:
         return Tag(_FIXED[fixed[0]], fixed.end())
+    rest = text[pos : pos + 24]
+    if rest in _BEGINNINGS:
+        return Tag(Token.OPEN, pos)
     named = _NAMED.match(text, pos)
     if named is not None:
         return _read_named(text, named, argument_names)
@@ -113,10 +118,8 @@ def read_tag(text: str, pos: int, argument_names: Collection[str]) -> Tag:
                 return Tag(Token.OPEN, pos)
             name = clean_name(match[1]) if match.re.groups == 2 else "-"
             return Tag(token, match.end(), name) if name else Tag(Token.TEXT, pos)
-    rest = text[pos : pos + 24]
-    if rest in _BEGINNINGS or (len(text) - pos < 24 and _PARAMETER_ATTRIBUTE_BEGINNING.match(rest)):
-        return Tag(Token.OPEN, pos)
-    return Tag(Token.TEXT, pos)
+    open_tag = len(text) - pos < 24 and _PARAMETER_ATTRIBUTE_BEGINNING.match(rest)
+    return Tag(Token.OPEN if open_tag else Token.TEXT, pos)
 
 
 def _read_named(text: str, match: re.Match[str], argument_names: Collection[str]) -> Tag:
