@@ -23,29 +23,34 @@ def serve(
         str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there instead.")
     ] = None,
     template: Annotated[
-        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file. [default: the model's own]")
+        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file; else the model's own.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; other than loopback only with a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on, 0 for a free one.", min=0, max=65535)] = 8080,
+    host: Annotated[
+        str, typer.Option(metavar="ADDR", help="Address to listen on; beyond loopback only with a key.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", help="Port; 0 for a free one.", min=0, max=65535)] = 8080,
     api_key: Annotated[
-        str | None, typer.Option(envvar="STRATA_API_KEY", help="Key that clients must send.", show_envvar=True)
+        str | None, typer.Option(metavar="KEY", envvar="STRATA_API_KEY", help="Key that clients must send.")
     ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="File with keys, one a line.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with keys, one a line.")] = None,
     upstream_key: Annotated[
-        str | None, typer.Option(envvar="STRATA_UPSTREAM_KEY", help="Key to send upstream.", show_envvar=True)
+        str | None, typer.Option(metavar="KEY", envvar="STRATA_UPSTREAM_KEY", help="Key to send upstream.")
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option(help="Requests that generate at a time. [default: the upstream's slots, or 1]", min=1)
+        int | None,
+        typer.Option(metavar="N", help="Requests that generate at a time; else the slots, or 1.", min=1),
     ] = None,
-    queue: Annotated[int, typer.Option(help="Requests that may wait; more get 429.", min=0)] = 64,
-    context: Annotated[int, typer.Option(help="Tokens of context of one slot, with PACK.", min=256)] = 32768,
-    runtime: Annotated[str | None, typer.Option(help="llama.cpp runtime, with PACK.")] = None,
+    queue: Annotated[int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)] = 64,
+    context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = 32768,
+    runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
     reasoning_budget: Annotated[
-        int | None, typer.Option(help="Tokens of thinking per reply, unless the request says.", min=0)
+        int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
     ] = None,
-    model_name: Annotated[str | None, typer.Option(help="Name of the model in replies.")] = None,
-    start_timeout: Annotated[float, typer.Option(help="Seconds to wait for the llama.cpp server.", min=1)] = 600,
-    drain: Annotated[float, typer.Option(help="Seconds that running requests get at the end.", min=0)] = 30,
+    model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
+    start_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)] = 600,
+    drain: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that running requests get at the end.", min=0)
+    ] = 30,
 ) -> None:
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
     from strata_pack.gateway.command import Options, run

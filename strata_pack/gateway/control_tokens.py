@@ -103,7 +103,9 @@ def gguf_control_tokens(path: Path) -> list[str]:
         if tokens is None or kinds is None or not isinstance(tokens.value, Sequence):
             return []
         pairs = zip(tokens.value, kinds.value, strict=False)
-        return [str(text) for text, kind in pairs if kind in CONTROL_TYPES]
+        # Some files call a control token user-defined; llama.cpp then corrects it by its looks.
+        looks = re.compile("|".join(LOOKS_LIKE_CONTROL))
+        return [str(text) for text, kind in pairs if kind in CONTROL_TYPES or looks.fullmatch(str(text))]
 
 
 def template_literals(source: str) -> list[str]:

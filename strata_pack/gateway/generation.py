@@ -155,6 +155,8 @@ class Generation:
         rest = self.parser.finish(reason)
         if ending.kind != "call":
             self._note(rest)
+            if len(self.call_names) > 1 and not self.turn.parallel_tool_calls:
+                rest = self._first_call(rest)
             if rest:
                 yield rest
         self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
@@ -208,7 +210,9 @@ class Generation:
         }
         if self._seed is not None:
             body["seed"] = self._seed
-        start = str((await self._upstream.json("POST", "/completion", body)).get("content", "")).lstrip()
+        start = str(
+            (await self._upstream.json("POST", "/completion", body, generates=True)).get("content", "")
+        ).lstrip()
         return start.startswith(CALL_START) or (start != "" and CALL_START.startswith(start))
 
     @property
@@ -246,13 +250,12 @@ class Generation:
         events = self._feed(delta)
         if self._thinking:
             usage.reasoning += fresh
-        if last.get("stop"):
-            self._measure(last)
-            stop_text = last.get("stopping_word", "")
-            return events, Ending(last.get("stop_type", "eos"), stop_text)
         if self.call_names and not self.turn.parallel_tool_calls:
             self._measure(last)
             return self._first_call(events), Ending("call")
+        if last.get("stop"):
+            self._measure(last)
+            return events, Ending(last.get("stop_type", "eos"), last.get("stopping_word", ""))
         if self._budget_spent(delta, events):
             self._measure(last)
             return events, Ending("budget")
@@ -280,8 +283,9 @@ class Generation:
                 if event.kind == "tool_call" and event.call is not None:
                     self.call_names.append(event.call.name)
 
-    @staticmethod
-    def _first_call(events: list[Event]) -> list[Event]:
+    def _first_call(self, events: list[Event]) -> list[Event]:
+        """Return ``events`` up to the first call, which is the last one that the client wants."""
+        del self.call_names[1:]
         end = next(index for index, event in enumerate(events) if event.kind == "tool_call")
         return events[: end + 1]
 

@@ -14,6 +14,7 @@ from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
+from strata_pack.parsing import CallFormat
 
 LARGE = 256 << 10
 """Characters of messages from which rendering leaves the event loop to a thread."""
@@ -64,7 +65,7 @@ class Prompts:
         control: ControlTokens,
         upstream: Upstream,
         *,
-        call_format: str = "auto",
+        call_format: CallFormat = "auto",
         bos: str = "",
         adds_bos: bool = False,
     ) -> None:

@@ -32,6 +32,7 @@ from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
+from strata_pack.parsing import CallFormat
 
 READY_SECONDS = 60.0
 KEY_FILE_LIMIT = 1 << 20
@@ -48,7 +49,7 @@ class TemplateChoice:
     source: str
     id: str
     status: str
-    call_format: str
+    call_format: CallFormat
 
 
 def choose_template(wanted: str | None, fallback: str) -> TemplateChoice:
@@ -64,12 +65,12 @@ def choose_template(wanted: str | None, fallback: str) -> TemplateChoice:
         raise BadInput("the upstream has no chat template", remedy="name one with --template")
     for shipped in list_templates():
         if shipped.source == source:
-            form = "json" if shipped.formats == ("json",) else "auto"
+            form: CallFormat = "json" if shipped.formats == ("json",) else "auto"
             return TemplateChoice(source, shipped.id, status_of(source), form)
     return TemplateChoice(source, "custom", status_of(source), call_format_of(source))
 
 
-def call_format_of(source: str) -> str:
+def call_format_of(source: str) -> CallFormat:
     """Return the parser's ``call_format`` for an unknown template: "json" if it teaches calls as JSON."""
     return "json" if "<tool_call>" in source and "<function=" not in source else "auto"
 
@@ -189,10 +190,10 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(gateway: Gateway, sock: socket.socket) -> None:
-    """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``."""
+def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+    """Return how uvicorn serves ``gateway``."""
     limits = gateway.settings.limits
-    config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(gateway),
         http=limited_protocol(limits.header_bytes, limits.header_seconds),
         ws="none",
@@ -203,7 +204,11 @@ def serve(gateway: Gateway, sock: socket.socket) -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.drain_seconds),
     )
-    _Server(config, gateway).run(sockets=[sock])
+
+
+def serve(gateway: Gateway, sock: socket.socket) -> None:
+    """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``."""
+    _Server(uvicorn_config(gateway), gateway).run(sockets=[sock])
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import EventStream, Reply
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
-from strata_pack.parsing import Counters, Event, OutputParser
+from strata_pack.parsing import CallFormat, Counters, Event, OutputParser
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -37,7 +37,9 @@ class Caller:
 class Gateway:
     """All that lives as long as the server."""
 
-    def __init__(self, settings: Settings, upstream: Upstream, prompts: Prompts, *, call_format: str = "auto") -> None:
+    def __init__(
+        self, settings: Settings, upstream: Upstream, prompts: Prompts, *, call_format: CallFormat = "auto"
+    ) -> None:
         limits = settings.limits
         self.settings = settings
         self.upstream = upstream
@@ -89,8 +91,8 @@ class Gateway:
             thinking=prompt.thinking,
             tools=turn.parsed_tools,
             stream_tools=turn.stream,
-            implicit_end=self.settings.implicit_end,  # type: ignore[arg-type]
-            call_format=self._call_format,  # type: ignore[arg-type]
+            implicit_end=self.settings.implicit_end,
+            call_format=self._call_format,
         )
         generation = Generation(
             turn,

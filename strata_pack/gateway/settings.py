@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from strata_pack.parsing import ImplicitEnd
+
 UNKNOWN = "unknown"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -32,7 +34,6 @@ class Limits:
     header_seconds: float = 10.0
     body_seconds: float = 30.0
     queue_seconds: float = 120.0
-    request_seconds: float = 3600.0
     stalled_client_seconds: float = 60.0
     choices: int = 16
     ping_seconds: float = 15.0
@@ -45,7 +46,7 @@ class Settings:
 
     ``hosts``: the names under which a client may call a gateway without keys (a browser that was told to think of
     another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
-    request says otherwise, ``None`` for no limit. ``call_format``: the form of calls, "auto", "xml" or "json".
+    request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy.
     """
 
     served: Served
@@ -53,5 +54,4 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     reasoning_budget: int | None = None
-    implicit_end: str = "guarded"
-    call_format: str = "auto"
+    implicit_end: ImplicitEnd = "guarded"

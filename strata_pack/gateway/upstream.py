@@ -52,17 +52,23 @@ class Upstream:
         self._key = api_key
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # trust_env=False: a proxy of the environment must never see a request to a server on loopback.
-        self._http = httpx.AsyncClient(headers=headers, trust_env=False, timeout=JSON_TIMEOUT)
+        self._http = httpx.AsyncClient(headers=headers, trust_env=False)
 
     async def close(self) -> None:
         """Close the idle connections."""
         await self._http.aclose()
 
-    async def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the JSON object that the server answers; raises ``ApiError`` (503 away, 400 refused)."""
+    async def json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, generates: bool = False
+    ) -> dict[str, Any]:
+        """Return the JSON object that the server answers; raises ``ApiError`` (503 away, 400 refused).
+
+        ``generates``: the answer may take as long as a stream may be silent.
+        """
+        timeout = self._idle_timeout if generates else JSON_TIMEOUT
         for attempt in (0, 1):
             try:
-                answer = await self._http.request(method, self.url + path, json=body)
+                answer = await self._http.request(method, self.url + path, json=body, timeout=timeout)
                 break
             except httpx.TimeoutException as error:
                 raise unavailable(AWAY, kind="upstream_timeout") from error

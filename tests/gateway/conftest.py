@@ -18,11 +18,9 @@ import uvicorn
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.template import ChatTemplate
-from strata_pack.gateway.app import create_app
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.protocol import limited_protocol
-from strata_pack.gateway.run import bind, url_of
+from strata_pack.gateway.run import bind, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.gateway.upstream import Upstream
@@ -32,7 +30,9 @@ T = TypeVar("T")
 DATA = Path(__file__).parent.parent / "data"
 TEMPLATE_ID = "qwen3.8-flash-next"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
-SETTINGS = Settings(Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), Limits(parallel=4, queue=8))
+SETTINGS = Settings(
+    Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), Limits(parallel=4, queue=8, drain_seconds=2)
+)
 
 
 def cases(name: str) -> list[dict[str, Any]]:
@@ -60,6 +60,8 @@ class House:
         self._upstream_url = upstream_url
         self._idle = idle
         self._ready = threading.Event()
+        # One client: each new one reads all certificate authorities of the machine.
+        self.http = httpx.Client(timeout=20, verify=False, trust_env=False)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
 
     async def _main(self) -> None:
@@ -88,6 +90,7 @@ class House:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.http.close()
         self.server.should_exit = True
         self._thread.join(20)
 
@@ -98,10 +101,10 @@ class House:
     # Asking
 
     def post(self, body: dict[str, Any], path: str = "/v1/chat/completions", **more: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=20, **more)
+        return self.http.post(self.url + path, json=body, **more)
 
     def get(self, path: str, **more: Any) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20, **more)
+        return self.http.get(self.url + path, **more)
 
     def chat(self, text: str | list[str], **fields: Any) -> dict[str, Any]:
         """Return the reply to a chat request whose upstream generates ``text``."""
@@ -140,19 +143,6 @@ class House:
                 return False
             time.sleep(0.01)
         return True
-
-
-def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
-    limits = gateway.settings.limits
-    return uvicorn.Config(
-        create_app(gateway),
-        http=limited_protocol(limits.header_bytes, limits.header_seconds),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=2,
-    )
 
 
 def events(text: str) -> list[dict[str, Any]]:

@@ -135,6 +135,11 @@ def test_without_parallel_calls_the_generation_ends_after_the_first(house: House
             calls = choice["message"]["tool_calls"]
             assert choice["finish_reason"] == "tool_calls"
         assert len(calls) == 1
+    unclosed = f"</think>\n\n{CALL}\n{CALL}".removesuffix("</tool_call>").replace("</tool_call>\n", "")
+    assert (
+        len(house.chat([unclosed], tools=[LOOKUP], parallel_tool_calls=False)["choices"][0]["message"]["tool_calls"])
+        == 1
+    )
 
 
 def test_the_counters_of_a_reply_come_when_asked_for(house: House) -> None:

@@ -230,5 +230,5 @@ def test_a_drain_finishes_what_runs_and_takes_nothing_new() -> None:
             house.server.should_exit = True
             time.sleep(0.3)
             with pytest.raises(httpx.ConnectError):
-                house.get("/health")
+                httpx.get(house.url + "/health")
             assert list(lines)[-2] == "data: [DONE]"

@@ -117,7 +117,7 @@ def examples(house: House, count: int) -> None:
 
 
 def test_no_request_from_the_schema_gets_a_500(served: House) -> None:
-    examples(served, 10)
+    examples(served, 6)
 
 
 @pytest.mark.slow
