@@ -8,7 +8,7 @@ from pathlib import Path
 from strata_pack.chat.golden import GoldenSuite, load_suite
 from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
 from strata_pack.chat.recorded import record_suite
-from strata_pack.chat.repair import repair_template
+from strata_pack.chat.repair import RepairRefused, repair_template
 from strata_pack.chat.repair_rules import CallForm
 from strata_pack.chat.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, WrongUse
@@ -46,7 +46,11 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             raise BadInput("the source has no chat template", remedy=remedy)
         text, origin, identity = source_text, "source", _known_id(source_text)
         if option == AUTO and status_of(source_text) != "repaired":
-            repaired = repair_template(source_text)
+            try:
+                repaired = repair_template(source_text)
+            except RepairRefused as error:
+                remedy = f"use --template keep, a file of your own, or one of {_ids()}"
+                raise BadInput(f"the source's template cannot be repaired: {error.problem}", remedy=remedy) from error
             text = repaired.text
             origin = "repaired" if repaired.changed else "source"
             form = repaired.proof.form

@@ -164,6 +164,13 @@ def test_a_checkpoint_is_converted_quantized_and_its_own_template_repaired(
     assert read_pack_template(built.path).endswith(stock)
 
 
+def test_a_template_that_cannot_be_repaired_says_what_to_do(request_: BuildRequest, tmp_path: Path) -> None:
+    template = (ROOT / "tests/data/chat/stock/other_calls.jinja").read_text()
+    source = write_tiny(tmp_path / "other.gguf", template)
+    with pytest.raises(BadInput, match=r"cannot be repaired.*--template keep"):
+        build_pack(replace(request_, source=str(source), template="auto", golden=None))
+
+
 def test_a_repaired_template_brings_the_cases_it_was_proved_on(request_: BuildRequest, checkpoint: Path) -> None:
     golden = build_pack(replace(request_, source=str(checkpoint), template="auto", golden=None)).manifest["golden"]
     assert golden is not None
