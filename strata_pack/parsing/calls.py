@@ -51,7 +51,7 @@ class CallStates(ThinkingStates):
         if self._thinking:
             self.counters.rejected_candidates["no_function"] += 1
         else:
-            self._wrapped_prose = "\n" in text
+            self._wrapped_prose = self._wrapped_prose or "\n" in text
         self._ticks = 0
         self._begin_text()
         self._plain(text)

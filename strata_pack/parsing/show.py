@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
 from strata_pack.parsing.events import Event
 from strata_pack.parsing.parser import OutputParser
 from strata_pack.parsing.replies import BadLine, read_log
@@ -23,18 +24,12 @@ LOG_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson")
 
 
 def _read(path: Path, limit: int) -> str:
-    try:
-        if str(path) == "-":
-            data = sys.stdin.buffer.read(limit + 1)
-        else:
-            with path.open("rb") as file:
-                data = file.read(limit + 1)
-    except FileNotFoundError:
-        raise BadInput("no such file", where=path) from None
-    except OSError as error:
-        raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=path) from error
-    if len(data) > limit:
-        raise BadInput(f"is larger than {limit} bytes", where=path)
+    if str(path) == "-":
+        data = sys.stdin.buffer.read(limit + 1)
+        if len(data) > limit:
+            raise BadInput(f"is larger than {limit} bytes", where="standard input")
+    else:
+        data = read_bytes(path, limit)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -83,6 +83,8 @@ def test_a_finished_parser_takes_no_more_text() -> None:
         (f"`x` and {JOBS}", "`x` and ", 1),
         ("<tool_call>" * 3, "<tool_call>" * 3, 0),
         (f"<tool_call>\n{JOBS}", "<tool_call>", 1),
+        (f"<tool_call>\nan <tool_call> x\n{BARE}", f"<tool_call>\nan <tool_call> x\n{BARE}", 0),
+        (f"<tool_call>\nx\n</tool_call>\n{BARE}", "<tool_call>\nx\n</tool_call>", 1),
         ('<tool_call>\n{"name": "jobs"}\n</tool_call>', "", 1),
         ('<tool_call>\n{"name": 5, "arguments": {}}\n</tool_call>', None, 0),
         ('<tool_call>\n{"name": "jobs", "arguments": [1]}\n</tool_call>', None, 0),
