@@ -14,8 +14,12 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+LOG_DELAY = 0.5
+"""Seconds that the library's log gets to write out why it failed."""
 
 
 def _set(target: Any, name: str, value: Any) -> None:
@@ -58,6 +62,8 @@ def main() -> None:
         else:
             serve(json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log
+        # The library writes its log from a thread of its own and drops what is left at the exit: the reason, mostly.
+        time.sleep(LOG_DELAY)
         print(f"child: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 

@@ -64,7 +64,7 @@ _REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
         "model",
         re.compile(r"failed to load model|error loading model|invalid magic|failed to open", re.I),
         "the server cannot load the model",
-        "check the file with `strata-pack gguf inspect`",
+        "look at the file with `strata-pack inspect`",
     ),
 )
 """What the log of a dead server means: reason, what it looks like, sentence, remedy. The first match counts."""
@@ -99,6 +99,7 @@ class LlamaServer(LlamaClient):
         self.runtime = runtime
         self.log_path = log_path
         self._log_start = log_start
+        self._log_is_temporary = False
         self._process = process
 
     @classmethod
@@ -123,9 +124,9 @@ class LlamaServer(LlamaClient):
         """Start serving ``model`` on loopback and return when it answers.
 
         ``parallel`` is the number of slots, ``context`` the tokens of each, or of all together if it is ``shared``;
-        ``port`` None takes a free one;
-        ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``extra`` are options for a ``llama-server``
-        binary. Raises ``StartFailed``, ``BadInput`` for a missing file.
+        ``port`` None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``extra`` are
+        options for a ``llama-server`` binary. Without ``log_path`` the log is a temporary file, which a clean stop
+        removes and any other end leaves. Raises ``StartFailed``, ``BadInput`` for a missing file.
         """
         for file in (model, template_file):
             if file is not None and not file.is_file():
@@ -133,7 +134,7 @@ class LlamaServer(LlamaClient):
         chosen = runtime or pick_runtime()
         if port is not None and not _is_free(port):
             raise StartFailed("port", f"port {port} is taken", "", where=model, remedy="choose another one, or none")
-        log = log_path or Path(tempfile.mkstemp(prefix="strata-llama-", suffix=".log")[1])
+        log = log_path or _temporary_log()
         for attempt in range(PORT_TRIES):
             number = port if port is not None else 0 if chosen.kind == "embedded" else _free_port()
             settings = ServerSettings(
@@ -151,11 +152,14 @@ class LlamaServer(LlamaClient):
                 extra=tuple(extra),
             )
             try:
-                return cls._launch(settings, chosen, log, timeout_s)
+                server = cls._launch(settings, chosen, log, timeout_s)
             except StartFailed as failure:
                 # Another process may take our free port before the server binds it.
                 if failure.reason != "port" or port is not None or attempt + 1 == PORT_TRIES:
                     raise
+            else:
+                server._log_is_temporary = log_path is None
+                return server
         raise AssertionError("unreachable")
 
     @classmethod
@@ -186,7 +190,7 @@ class LlamaServer(LlamaClient):
                 if ready.is_file():
                     self.url = ready.read_text(encoding="utf-8")
                     return
-            elif self.health():
+            elif self._answers(end):
                 return
             if time.monotonic() >= end:
                 raise StartFailed(
@@ -194,11 +198,16 @@ class LlamaServer(LlamaClient):
                     f"the server was not ready after {timeout_s:.0f} s",
                     self.log_tail(),
                     where=self.settings.model,
-                    remedy="give it more time with --start-timeout",
+                    remedy="give it more time",
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.25)
         raise self._post_mortem()
+
+    def _answers(self, end: float) -> bool:
+        """Whether the server is healthy, and it is ours: after a lost race for the port somebody else would answer."""
+        with self.time_limit(max(end - time.monotonic(), POLL)):
+            return self.health() and self.running
 
     def _post_mortem(self) -> StartFailed:
         log = self.log_since(0)
@@ -257,6 +266,7 @@ class LlamaServer(LlamaClient):
 
     def stop(self) -> None:
         """End the process and wait for it; harmless when it has ended already."""
+        clean = self.running
         self.close()
         stdin = self._process.stdin
         if stdin is not None:
@@ -266,6 +276,8 @@ class LlamaServer(LlamaClient):
         except subprocess.TimeoutExpired:
             self._process.kill()  # the server dies with its keeper
             self._process.wait()
+        if clean and self._log_is_temporary:
+            self.log_path.unlink(missing_ok=True)
 
     def __enter__(self) -> LlamaServer:
         return self
@@ -288,6 +300,12 @@ def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         start_new_session=True,
         env=environment,
     )
+
+
+def _temporary_log() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="strata-llama-", suffix=".log")
+    os.close(descriptor)
+    return Path(name)
 
 
 def _is_free(port: int) -> bool:

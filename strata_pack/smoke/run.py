@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -85,6 +86,10 @@ def run_smoke(
         checks += skipped(played, f"not played: {INTERRUPTED}")
     finally:
         house.stop()
+    if any(check.status in ("failed", "error") for check in checks):
+        facts["server log"] = str(log_dir)
+    elif chosen.log_dir is None:
+        shutil.rmtree(log_dir, ignore_errors=True)
     return _report(f"smoke: {target.name}", checks, facts, started, begin)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from strata_pack.llama.answers import RequestRefused, ServerGone, ServerTimeout
 from strata_pack.llama.server import LlamaServer
-from tests.llama.processes import server_pid
+from tests.llama.processes import gone, server_pid
 
 pytestmark = pytest.mark.xdist_group("tiny-server")
 
@@ -150,6 +150,17 @@ def test_a_stopped_server_is_gone_and_stopping_twice_is_harmless(tiny):
     running.stop()
     running.stop()
     assert not running.running
+
+
+def test_a_temporary_log_goes_with_a_clean_stop_and_stays_after_a_death(tiny):
+    with LlamaServer.start(tiny, context=256, warmup=False, threads=1) as clean:
+        assert clean.log_path.is_file()
+    assert not clean.log_path.exists()
+    with LlamaServer.start(tiny, context=256, warmup=False, threads=1) as died:
+        os.kill(server_pid(died.pid), signal.SIGKILL)
+        assert gone([died.pid])
+    assert "ended by SIGKILL" in died.log_path.read_text()
+    died.log_path.unlink()
 
 
 def test_asking_a_dead_server_says_that_it_died(tiny):
