@@ -63,8 +63,10 @@ _KEPT_PARTS = (
 """Norms, routers, small convolutions and the like keep their type: they are tiny and sensitive."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
 
+MAX_ARCHITECTURE = 64
+"""Letters of an architecture's name; llama.cpp's longest has 20."""
 _70B_LAYERS = 80
-_70B_ARCHITECTURES: Mapping[str, bool] = {
+_70B_IF_GROUPED: Mapping[str, bool] = {
     **dict.fromkeys(("llama", "llama-embed"), True),
     **dict.fromkeys(("deci", "olmo", "qwen2"), False),
 }
@@ -362,9 +364,11 @@ def sort_key(name: str) -> tuple[int, bytes]:
 def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts:
     """Read the facts off a header; ``BadInput`` when it names no architecture or no number of layers."""
     architecture = metadata.get("general.architecture")
-    if architecture is None or not isinstance(architecture.value, str):
+    name = None if architecture is None else architecture.value
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_ARCHITECTURE:
         raise BadInput("the header has no general.architecture, so it is no model")
-    name = architecture.value
+    if f"{name}.block_count" not in metadata:
+        raise BadInput(f"the header has no {name}.block_count, so it is no model")
 
     def number(key: str, default: int) -> int:
         stored = metadata.get(f"{name}.{key}")
@@ -375,9 +379,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
             raise BadInput(f"{name}.{key} is no number")
         return value
 
-    layers = number("block_count", -1) if f"{name}.block_count" in metadata else None
-    if layers is None:
-        raise BadInput(f"the header has no {name}.block_count, so it is no model")
+    layers = number("block_count", 0)
     heads = number("attention.head_count", 0)
     kv_heads = number("attention.head_count_kv", heads)
     return Facts(
@@ -385,9 +387,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
         layers=layers,
         experts=number("expert_count", 0),
         grouping=heads // kv_heads if kv_heads else 0,
-        is_70b=layers == _70B_LAYERS
-        and (heads != kv_heads or not _70B_ARCHITECTURES.get(name, True))
-        and name in _70B_ARCHITECTURES,
+        is_70b=layers == _70B_LAYERS and _70B_IF_GROUPED.get(name) in (False, heads != kv_heads),
         has_imatrix=has_imatrix,
     )
 

@@ -12,7 +12,7 @@ import pytest
 from gguf import GGMLQuantizationType as Q
 from gguf import GGUFValueType as V
 from gguf import LlamaFileType
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_pack.errors import BadInput, WrongUse
@@ -218,6 +218,7 @@ def test_the_models_called_70b_are_known(arch: str, kv_heads: int, layers: int, 
     assert read_facts(shape_metadata(shape), has_imatrix=False).is_70b is expected
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 200))
 def test_more_bits_are_given_to_both_ends_and_about_a_third_between(n: int) -> None:
     chosen = [Place(i, n).more_bits for i in range(n)]
