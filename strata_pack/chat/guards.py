@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 import jinja2
@@ -22,6 +22,7 @@ from jinja2.utils import generate_lorem_ipsum
 
 from strata_pack.chat.budget import LimitExceeded, counted, current, printed_chars, total_chars
 
+MAX_AT_ONCE = 1 << 19
 MAX_INT_BITS = 4096
 MAX_WIDTH = 10_000
 MAX_CUTSET = 256
@@ -293,6 +294,16 @@ EAGER = frozenset({"batch", "groupby", "join", "list", "max", "min", "slice", "s
 """Filters that run through a whole iterator: it is made a list first, step by step, so that it can be measured."""
 
 
+def _run_through(value: Any) -> Any:
+    """Return what an eager filter shall run through, in one call that cannot be interrupted."""
+    value = counted(value) if isinstance(value, Iterator) else value
+    if isinstance(value, Sized):
+        if len(value) > MAX_AT_ONCE:
+            raise LimitExceeded(f"sorts or joins more than {MAX_AT_ONCE} elements at once")
+        current().step(len(value))
+    return value
+
+
 def guarded(name: str, function: Callable[..., Any], check: Check | None = None) -> Callable[..., Any]:
     """Return ``function`` (a filter or a test) asking the budget before it runs."""
     skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
@@ -303,8 +314,8 @@ def guarded(name: str, function: Callable[..., Any], check: Check | None = None)
         budget = current()
         budget.step()
         arguments = list(given[skipped:])
-        if eager and arguments and isinstance(arguments[0], Iterator):
-            arguments[0] = counted(arguments[0])
+        if eager and arguments:
+            arguments[0] = _run_through(arguments[0])
         if walks:
             budget.walk(*arguments, *named.values())
         if check is not None:
