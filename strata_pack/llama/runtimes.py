@@ -29,6 +29,9 @@ AUTO = "auto"
 BUILD_RECORD = "runtime.json"
 RECORD_LIMIT = 1 << 16
 
+VERBOSITY = 4
+"""The level at which llama.cpp logs the devices it uses and the layers it puts there."""
+
 
 @dataclass(frozen=True)
 class ServerSettings:
@@ -105,6 +108,7 @@ def _embedded_command(settings: ServerSettings, ready: Path) -> list[str]:
         "warmup": settings.warmup,
         "ui": False,
         "offline": True,
+        "verbosity": VERBOSITY,
         "n_gpu_layers": -1 if settings.gpu_layers is None else settings.gpu_layers,
     }
     if settings.template_file is not None:
@@ -120,7 +124,7 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
         *(str(path), "--model", str(settings.model)),
         *("--host", settings.host, "--port", str(settings.port)),
         *("--ctx-size", str(settings.total_context), "--parallel", str(settings.parallel)),
-        *("--jinja", "--no-webui"),
+        *("--jinja", "--no-webui", "--verbosity", str(VERBOSITY)),
     ]
     valued: Mapping[str, Any] = {
         "--n-gpu-layers": settings.gpu_layers,

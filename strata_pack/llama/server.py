@@ -210,10 +210,9 @@ class LlamaServer(LlamaClient):
             return self.health() and self.running
 
     def _post_mortem(self) -> StartFailed:
-        log = self.log_since(0)
-        tail = self.log_tail()
+        errors, tail = "\n".join(self._error_lines()), self.log_tail()
         for reason, pattern, sentence, remedy in _REASONS:
-            if pattern.search(log):
+            if pattern.search(errors):
                 return StartFailed(reason, sentence, tail, where=self.settings.model, remedy=remedy)
         sentence = f"the server ended with status {self._process.returncode} before it was ready"
         return StartFailed("died", sentence, tail, where=self.settings.model, remedy=f"read {self.log_path}")
@@ -249,9 +248,11 @@ class LlamaServer(LlamaClient):
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
         """Return the last lines of the log that tell of an error, or simply the last ones, joined with ``" | "``."""
-        every = [line.strip() for line in self.log_since(0).splitlines() if line.strip()]
-        telling = [line for line in every if _ERROR_LINE.search(line)]
-        return " | ".join((telling or every)[-lines:])
+        telling = self._error_lines() or [line.strip() for line in self.log_since(0).splitlines() if line.strip()]
+        return " | ".join(telling[-lines:])
+
+    def _error_lines(self) -> list[str]:
+        return [line.strip() for line in self.log_since(0).splitlines() if _ERROR_LINE.search(line)]
 
     def log_position(self) -> int:
         """Return the length of the log in bytes; give it to ``log_since`` later."""
