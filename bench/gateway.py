@@ -2,8 +2,8 @@
 
 A replaying llama-server sends 100 tokens a second per stream; the gateway runs in a process of its own, and so do the
 replay and the clients. Tokens per second are compared with the bare upstream, with the same client; the added time to
-the first token comes from a probe that asks bare and through the gateway in turn while the streams run (the CPU of
-those probes counts too). ``--real MODEL`` measures before a real llama.cpp server too.
+the first token comes from a probe that asks bare and through the gateway in turn while the streams run.
+``--real MODEL`` measures before a real llama.cpp server too.
 
     python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--real model.gguf]
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 RATE = 100.0
-ROUNDS = 2
+ROUNDS = 1
 SPREAD = 0.97
 """Seconds over which the streams of a round start, so that they do not beat in step."""
 
@@ -178,14 +178,14 @@ async def probe(bare: Request, through: Request, until: asyncio.Event) -> list[t
 
 
 async def rounds(count: int, bare: Request, through: Request, short: tuple[Request, Request], pid: int) -> dict:
-    """Run ``count`` streams bare, then through the gateway with a probe beside them; return what was measured."""
+    """Run ``count`` streams bare, through the gateway, and again through it with a probe; return what was measured."""
     plain = await round_of(count, bare)
-    over = asyncio.Event()
-    probing = asyncio.create_task(probe(*short, over))
-    await asyncio.sleep(0.1)
     before = cpu_seconds(pid)
     streams = await round_of(count, through)
     spent = cpu_seconds(pid) - before
+    over = asyncio.Event()
+    probing = asyncio.create_task(probe(*short, over))
+    await round_of(count, through)
     over.set()
     return {"bare": plain, "through": streams, "cpu": spent, "pairs": await probing}
 
