@@ -234,7 +234,7 @@ async def run(minutes: float) -> dict:
     first, last = statistics.median(warm[:part]), statistics.median(warm[-part:])
     return {
         "minutes": minutes,
-        "requests": sum(soak.seen.values()),
+        "requests": sum(count for what, count in soak.seen.items() if not what.startswith("stream ")),
         "seen": dict(soak.seen),
         "lost": soak.lost[:20],
         "lost_count": len(soak.lost),
