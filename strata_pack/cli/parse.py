@@ -14,22 +14,24 @@ from strata_pack.parsing import CallFormat, ImplicitEnd
 app = typer.Typer()
 
 
-@app.command(epilog="Example: strata-pack parse reply.txt --tools request.json --events")
+@app.command(epilog="Example: strata-pack parse reply.txt --tools request.json")
 @face
 def parse(
-    path: Annotated[Path, typer.Argument(help="A text, - for standard input, or a log (.jsonl, .gz, .zst).")],
+    path: Annotated[Path, typer.Argument(help="A text, - for standard input, or a log (.jsonl, .gz, .zst).")] = Path(
+        "-"
+    ),
     thinking: Annotated[bool, typer.Option(help="The prompt left the thinking open.")] = True,
     tools: Annotated[Path | None, typer.Option(help="The request's tools, as JSON.", metavar="FILE")] = None,
     implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls end the thinking.")] = "guarded",
     call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
     finish_reason: Annotated[str, typer.Option(help="How the text ended; length: it was cut.")] = "stop",
-    events: Annotated[bool, typer.Option("--events", help="Print the events, one JSON object a line.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="Reasoning, content, calls, counters instead.")] = False,
     stream_tools: Annotated[bool, typer.Option("--stream-tools", help="Send calls while they are written.")] = False,
     delta: Annotated[int, typer.Option(min=0, help="Characters a delta; 0 for all at once.")] = 0,
     *,
     out: Out,
 ) -> None:
-    """Parse generated text, or the replies of a log, and print what is in it."""
+    """Parse generated text, or the replies of a log, and print its events, one JSON object a line."""
     from strata_pack.parsing.show import parse_file, read_tools_file
 
     declared = None if tools is None else read_tools_file(tools)
@@ -51,12 +53,13 @@ def parse(
         if "error" in reply:
             out.note(f"line {reply['line']} {reply['error']}")
             continue
+        if not summary:
+            place = {key: reply[key] for key in ("line", "model") if key in reply}
+            for event in reply["events"]:
+                out.line(json.dumps({**place, **event}, ensure_ascii=False))
+            continue
         if "line" in reply:
             out.line(f"line {reply['line']} ({reply['model']})")
-        if events:
-            for event in reply["events"]:
-                out.line(json.dumps(event, ensure_ascii=False))
-            continue
         for kind in ("reasoning", "content"):
             out.line(f"{kind}: {reply[kind]!r}")
         for call in reply["calls"]:

@@ -69,9 +69,9 @@ def test_requantizing_must_be_allowed(smollm2: Path, tmp_path: Path) -> None:
 
 def test_parse_reads_generated_text_from_stdin() -> None:
     text = "I need the list.\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
-    done = run("parse", "-", stdin=text)
+    done = run("parse", stdin=text)
     events = [json.loads(line) for line in done.out.splitlines()]
-    assert (done.code, events[-1]["kind"], events[-1]["call"]["name"]) == (0, "tool_call", "list_jobs")
+    assert (done.code, events[-1]["kind"], events[-1]["name"]) == (0, "tool_call", "list_jobs")
 
 
 def test_runtime_list_names_the_embedded_server() -> None:

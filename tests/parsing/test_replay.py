@@ -155,7 +155,7 @@ def parse_command(*arguments: str, text: str | None = None) -> Any:
 
 
 def test_parse_prints_a_summary_of_standard_input() -> None:
-    done = parse_command("-", text=f"Go.\n{CALL}")
+    done = parse_command("--summary", text=f"Go.\n{CALL}")
     assert "reasoning: 'Go.\\n'" in done.output
     assert 'call: run_code {"code": "print(2)"}' in done.output
 
@@ -163,10 +163,15 @@ def test_parse_prints_a_summary_of_standard_input() -> None:
 def test_parse_prints_events_that_do_not_depend_on_the_deltas(tmp_path: Path) -> None:
     path = tmp_path / "reply.txt"
     path.write_text(f"r</think>\n\n{CALL}", encoding="utf-8")
-    done = parse_command(str(path), "--events", "--stream-tools", "--delta", "3")
+    done = parse_command(str(path), "--stream-tools", "--delta", "3")
     events = [json.loads(line) for line in done.output.splitlines()]
     assert "".join(event["text"] for event in events if event["kind"] == "tool_args") == '{"code": "print(2)"}'
     assert events[-1]["arguments"] == {"code": "print(2)"}
+
+
+def test_parse_says_with_each_event_of_a_log_where_it_was(tmp_path: Path) -> None:
+    done = parse_command(str(write_log(tmp_path / "log.jsonl", RECORDS[:2])))
+    assert {json.loads(line)["line"] for line in done.stdout.splitlines()} == {1, 2}
 
 
 def test_parse_reads_tools_from_a_request(tmp_path: Path) -> None:
