@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.weights.hub_repo import STATE_FOLDER
-from tests.hub_server import Fault, HubServer
+from tests.hub_server import Fault, Hit, HubServer
 from tests.weights.hub_fixtures import BODY, REPO, WEIGHTS, dest, hub
 
 __all__ = ["dest", "hub"]
@@ -48,10 +48,19 @@ def wait_for_bytes(process: subprocess.Popen[str], dest: Path, more_than: int) -
         time.sleep(0.005)
 
 
+def wait_for_hits(hub: HubServer, count: int) -> list[Hit]:
+    """Return the requests for the weights; the server logs one when it has noticed that its client is gone."""
+    deadline = time.monotonic() + 30
+    while len(hits := hub.body_hits(WEIGHTS)) < count:
+        assert time.monotonic() < deadline, hits
+        time.sleep(0.02)
+    return hits
+
+
 @pytest.mark.parametrize("kind", EXIT, ids=lambda kind: kind.name)
 def test_only_the_missing_bytes_travel_after(kind: signal.Signals, hub: HubServer, dest: Path) -> None:
     moments = random.Random(int(kind))
-    hub.fail(WEIGHTS, *(Fault(rate=200_000) for _ in range(KILLS)))
+    hub.fail(WEIGHTS, *(Fault(rate=30_000) for _ in range(KILLS)))
     kept = [0]
     for _ in range(KILLS):
         process = start(hub, dest)
@@ -66,7 +75,8 @@ def test_only_the_missing_bytes_travel_after(kind: signal.Signals, hub: HubServe
     out, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     # Every request began at the exact byte that had arrived before, so no byte of the file came twice.
-    asked = [int(hit.range.removeprefix("bytes=").rstrip("-")) if hit.range else 0 for hit in hub.body_hits(WEIGHTS)]
+    hits = wait_for_hits(hub, KILLS + 1)
+    asked = [int(hit.range.removeprefix("bytes=").rstrip("-")) if hit.range else 0 for hit in hits]
     assert sorted(asked) == kept
     assert json.loads(out)["bytes_travelled"] == len(BODY) - kept[-1]
     assert (dest / WEIGHTS).read_bytes() == BODY
@@ -81,11 +91,11 @@ def test_slow_server_does_not_hold_up_the_end(kind: signal.Signals, hub: HubServ
     process.send_signal(kind)
     process.communicate(timeout=30)
     assert process.returncode == EXIT[kind]
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < 15  # the body would take a minute
 
 
 def test_lock_of_a_killed_fetch_does_not_stay(hub: HubServer, dest: Path) -> None:
-    hub.fail(WEIGHTS, Fault(rate=100_000))
+    hub.fail(WEIGHTS, Fault(rate=30_000))
     first = start(hub, dest)
     wait_for_bytes(first, dest, 0)
     second = start(hub, dest)
