@@ -69,6 +69,7 @@ def dense(models: dict[str, Path]) -> Path:
 
 
 @needs_oracle()
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHAPES)
 def test_whole_files_are_the_references_for_all_presets(name: str, models: dict[str, Path], tmp_path: Path) -> None:
     presets = list(PRESETS) if name == "odd" else UNWEIGHTED
@@ -97,6 +98,7 @@ def compare_weighted(name: str, presets: list[str], source: Path, folder: Path) 
 
 
 @needs_oracle()
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["dense", "moe"])
 def test_files_with_an_imatrix_are_the_references(name: str, models: dict[str, Path], tmp_path: Path) -> None:
     presets = ["Q4_0", "Q5_1", "Q2_K_S", "Q3_K_M", "Q4_K_M", "Q5_K_S", "Q6_K", "IQ4_XS", "IQ3_XS"]
@@ -133,6 +135,7 @@ def test_iq1_m_differs_from_the_reference_only_in_the_rounding_of_some_blocks(de
 
 
 @needs_oracle()
+@pytest.mark.timeout(600)
 def test_a_real_quantized_model_is_requantized_to_the_references_bytes(smollm2: Path, tmp_path: Path) -> None:
     reference([(smollm2, tmp_path / "ref.gguf", {"ftype": 15, "allow_requantize": True, "nthread": 2})])
     result = quantize(smollm2, tmp_path / "ours.gguf", "Q4_K_M", allow_requantize=True)

@@ -86,6 +86,7 @@ def kill_again_and_again(source: Path, expected: str, out: Path, kills: int, see
     assert sorted(path.name for path in out.parent.iterdir()) == [out.name]
 
 
+@pytest.mark.timeout(600)
 def test_a_run_killed_at_random_goes_on_and_writes_the_same_file(source: Path, expected: str, tmp_path: Path) -> None:
     kill_again_and_again(source, expected, tmp_path / "out.gguf", 3, seed=1)
 
