@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.e2e.command import run
+from tests.gateway.served import Served
 
 pytestmark = pytest.mark.xdist_group("smollm2")
 
@@ -52,12 +55,29 @@ def test_template_status_of_the_pack_is_repaired(pack: Path) -> None:
 def test_the_golden_cases_render_alike_on_the_real_server(pack: Path) -> None:
     done = run("golden", "check", pack, "--engine", "jinja2", "--engine", "llama.cpp", "--json")
     assert (done.code, done.json["ok"]) == (0, True), done.err
-    assert {engine["name"] for engine in done.json["engines"]} == {"jinja2", "llama.cpp"}
+    assert {engine["name"] for engine in done.json["targets"][0]["engines"]} == {"jinja2", "llama.cpp"}
 
 
-def test_smoke_passes(pack: Path) -> None:
-    done = run("smoke", pack, "--json")
+def test_smoke_passes_what_a_pack_is_for(pack: Path) -> None:
+    only = ("template-loaded", "repair-reasoning", "repair-content", "stranded-call", "mentions")
+    done = run("smoke", pack, "--json", *(word for name in only for word in ("--only", name)))
     assert (done.code, done.json["status"]) == (0, "passed"), done.out[-3000:] + done.err
+
+
+def test_serve_answers_an_openai_client_with_the_pack(pack: Path) -> None:
+    served = Served(str(pack), "--context", "2048")
+    try:
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
+        reply = client.chat.completions.create(
+            model=client.models.list().data[0].id, messages=[{"role": "user", "content": "Hi"}], max_tokens=4
+        )
+    finally:
+        served.process.send_signal(signal.SIGTERM)
+        served.process.communicate(timeout=60)
+    assert served.facts["template"] == {"id": TEMPLATE, "status": "repaired"}
+    assert reply.usage is not None
+    assert reply.usage.completion_tokens == 4
+    assert served.process.returncode == 143
 
 
 def test_requantizing_must_be_allowed(smollm2: Path, tmp_path: Path) -> None:

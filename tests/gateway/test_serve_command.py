@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -19,8 +16,7 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.gateway.run import bind, call_format_of, check_exposure, choose_template, read_keys
 from tests.gateway.conftest import TEMPLATE_ID, events
-
-COMMAND = str(Path(sys.executable).parent / "strata-pack")
+from tests.gateway.served import COMMAND, Served
 
 
 def refusal(*options: str) -> subprocess.CompletedProcess[str]:
@@ -93,41 +89,6 @@ def test_a_taken_port_is_told() -> None:
 
     with bind("127.0.0.1", 0) as taken, pytest.raises(EnvironmentFailure, match="choose another --port"):
         bind("127.0.0.1", taken.getsockname()[1])
-
-
-class Served:
-    """A running ``strata-pack serve`` and what it announced."""
-
-    def __init__(self, *options: str) -> None:
-        self.process = subprocess.Popen(
-            [COMMAND, "serve", *options, "--port", "0", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        text = ""
-        for line in self.process.stdout:
-            text += line
-            if line.rstrip() == "}":
-                break
-        self.facts: dict[str, Any] = json.loads(text)
-        self.url: str = self.facts["url"]
-
-    def post(self, **fields: Any) -> httpx.Response:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
-
-    def descendants(self) -> list[int]:
-        return _descendants(self.process.pid)
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text(encoding="ascii").split():
-            found += [int(child), *_descendants(int(child))]
-    return found
 
 
 @pytest.fixture(scope="module")
