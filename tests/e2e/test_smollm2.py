@@ -59,7 +59,7 @@ def test_the_golden_cases_render_alike_on_the_real_server(pack: Path) -> None:
 
 
 def test_smoke_passes_what_a_pack_is_for(pack: Path) -> None:
-    only = ("template-loaded", "repair-reasoning", "repair-content", "stranded-call", "mentions")
+    only = ("template-loaded", "repair-reasoning", "repair-content", "stranded-call")
     done = run("smoke", pack, "--json", *(word for name in only for word in ("--only", name)))
     assert (done.code, done.json["status"]) == (0, "passed"), done.out[-3000:] + done.err
 
