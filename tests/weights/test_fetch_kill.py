@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.weights.hub_repo import STATE_FOLDER
-from tests.hub_server import Fault, Hit, HubServer
+from tests.hub_server import Fault, Hit, HubServer, etag_of
 from tests.weights.hub_fixtures import BODY, REPO, WEIGHTS, dest, hub
 
 __all__ = ["dest", "hub"]
@@ -35,9 +35,8 @@ def start(hub: HubServer, dest: Path) -> subprocess.Popen[str]:
 
 def arrived(dest: Path) -> int:
     """Return the bytes of the weights' partial body."""
-    folder = dest / STATE_FOLDER / "parts"
-    sizes = [path.stat().st_size for path in folder.iterdir()] if folder.is_dir() else []
-    return max(sizes, default=0)
+    parts = (dest / STATE_FOLDER / "parts").glob(f"{etag_of(BODY)}-*")
+    return max((path.stat().st_size for path in parts), default=0)
 
 
 def wait_for_bytes(process: subprocess.Popen[str], dest: Path, more_than: int) -> None:
