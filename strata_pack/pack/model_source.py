@@ -17,8 +17,9 @@ from strata_pack.files import read_bytes, sha256_file
 from strata_pack.pack.layout import TEMPLATE_KEY
 from strata_pack.pack.manifest import FileEntry, SourceEntry
 from strata_pack.progress import Progress
+from strata_pack.weights.convert import SafetensorsSource, check_convertible
 from strata_pack.weights.gguf_file import MetaValue, shard_paths
-from strata_pack.weights.hub import fetch
+from strata_pack.weights.hub import FetchPlan, fetch
 from strata_pack.weights.hub_select import SIDE_FILES, Weights, choose_weights
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
@@ -112,14 +113,25 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
     # The converter takes the model's name from the folder's, as llama.cpp's does.
     title = source.repo_id.rpartition("/")[2]
     folder = into / title
+    formats: list[str] = []
+
+    def announce(plan: FetchPlan) -> None:
+        formats.append(plan.selection.weights.format)
+        progress.note(plan.sentence())
+
+    def before_weights(fetched: Path) -> None:
+        if "safetensors" in formats:
+            check_convertible(fetched)
+        early(fetched)
+
     fetched = fetch(
         source.repo_id,
         source.revision,
         folder,
         path=source.path,
         progress=progress,
-        announce=lambda plan: progress.note(plan.sentence()),
-        before_weights=early,
+        announce=announce,
+        before_weights=before_weights,
     )
     weights = fetched.selection.weights
     files = tuple(SourceFile(file.path, folder / file.path, file.sha256) for file in fetched.files)
@@ -138,8 +150,6 @@ def open_tensors(model: Model) -> Iterator[TensorSource]:
         with GgufSource(model.first) as source:
             yield source
     else:
-        from strata_pack.weights.convert import SafetensorsSource
-
         with SafetensorsSource.open(model.first.parent) as checkpoint:
             yield checkpoint
 

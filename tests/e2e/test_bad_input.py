@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from tests.e2e.command import COMMAND, Done, run
 from tests.hub_server import Fault, HubServer
 from tests.pack.tiny_gguf import STOCK, write_tiny
 from tests.pack.tiny_pack import hashes
+from tests.tiny_models import write_model
 
 
 @pytest.fixture
@@ -108,6 +110,26 @@ def test_the_manifest_of_a_hub_build_pins_the_commit(hub: HubServer, tiny: Path,
     commit = hub.repo("org/tiny").commit({"tiny.gguf": tiny.read_bytes()})
     source = build("org/tiny", tmp_path / "p", "--json", endpoint=hub.endpoint).json["manifest"]["source"]
     assert (source["repo"], source["commit"], source["kind"]) == ("org/tiny", commit, "hub")
+
+
+def test_an_architecture_that_cannot_be_converted_is_refused_before_its_weights_travel(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    folder = write_model("qwen3", tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["GrokForCausalLM"]}))
+    hub.repo("org/grok", {path.name: path.read_bytes() for path in folder.iterdir()})
+    done = build("org/grok", tmp_path / "p", "--template", "qwen3.8-flash-next", endpoint=hub.endpoint)
+    assert (done.code, "GrokForCausalLM" in sentence(done)) == (2, True)
+    assert not [hit for hit in hub.body_hits() if hit.path.endswith(".safetensors")]
+
+
+def test_a_checkpoint_on_the_hub_becomes_a_pack(hub: HubServer, tmp_path: Path) -> None:
+    folder = write_model("qwen3", tmp_path / "model")
+    hub.repo("org/Tiny-Qwen3", {path.name: path.read_bytes() for path in folder.iterdir()})
+    done = build("org/Tiny-Qwen3", tmp_path / "p", "--template", "qwen3.8-flash-next", endpoint=hub.endpoint)
+    assert done.code == 0, done.err
+    assert (tmp_path / "p/model/Tiny-Qwen3-Q8_0.gguf").is_file()
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
