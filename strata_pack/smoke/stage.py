@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from strata_pack.chat.cases import GoldenSuite
 from strata_pack.chat.engine_server import serve_template
@@ -37,7 +38,8 @@ class Target:
 class Stage:
     """The client of the server under test, and what the scenarios share.
 
-    ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything.
+    ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything;
+    ``alone`` is what each replay (by id) gave when it was the only stream.
     """
 
     client: LlamaClient
@@ -45,6 +47,7 @@ class Stage:
     runtime: Runtime | None
     model_name: str | None = None
     beside: ExitStack = field(default_factory=ExitStack)
+    alone: dict[str, Any] = field(default_factory=dict)
     _control: LlamaClient | None = None
 
     @property
