@@ -28,6 +28,9 @@ from strata_pack.chat.template import ChatTemplate, TemplateRefused
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import write_atomic
 
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character. JSON can hold one, as an escape; UTF-8, and so the file, cannot."""
+
 
 @dataclass(frozen=True)
 class Change:
@@ -53,6 +56,8 @@ def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
         if isinstance(body.get(key), dict):
             variables |= body[key]
     variables |= {key: body[key] for key in FLAT_VARIABLES if key in body}
+    if {"messages", "tools"} & set(variables):
+        raise BadInput("sets messages or tools a second time, among the template's variables", where=path)
     return body["messages"], body.get("tools"), variables
 
 
@@ -60,8 +65,10 @@ def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate)
     """Return ``suite`` (a file, which need not exist) with the case ``name`` added as ``template`` renders it today.
 
     A conversation that the template refuses becomes a case with ``error``. Raises ``WrongUse`` if there is a case of
-    that name.
+    that name, or if ``name`` is empty.
     """
+    if not name:
+        raise WrongUse("is empty", where="--name", remedy="state the fact that the case shows")
     if suite.is_dir():
         raise WrongUse("is a folder", where=suite, remedy="name the JSON file in it that shall hold the case")
     data: Any = read_json(suite) if suite.exists() else []
@@ -97,21 +104,25 @@ def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
 
 
 def _record(item: dict[str, Any], result: CaseResult) -> None:
-    key = next((key for key in FLAT_RESULTS if key in item), "expected")
-    if result.got_error is None:
-        item.pop("error", None)
-        item[key] = result.got
+    flat = next((key for key in FLAT_RESULTS if key in item), None)
+    item.pop("error", None)
+    if flat is not None:
+        # The key stays, whatever the result is: by it the flat form is known.
+        item[flat] = result.got if result.got_error is None else {"error": result.got_error}
+    elif result.got_error is None:
+        item["expected"] = result.got
     else:
-        item.pop(key, None)
+        item.pop("expected", None)
         item["error"] = result.got_error
 
 
 def write(change: Change) -> None:
     """Write the file of ``change``, whole or not at all."""
-    write_atomic(change.path, change.text.encode("utf-8", "surrogatepass"))
+    write_atomic(change.path, change.text.encode("utf-8"))
 
 
 def _dump(data: Any, path: Path) -> str:
     """Return ``data`` as JSON with the indentation that the file has, one space for a new one."""
     found = re.search(r"^[\[{]\r?\n( +)", path.read_text("utf-8-sig")) if path.exists() else None
-    return json.dumps(data, ensure_ascii=False, indent=len(found[1]) if found else 1) + "\n"
+    text = json.dumps(data, ensure_ascii=False, indent=len(found[1]) if found else 1) + "\n"
+    return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)

@@ -33,7 +33,8 @@ MAX_LEGACY_CHARS = 64 << 10
 MAX_DIGITS = 5
 WIDE_NUMBER = re.compile(r"\d{5}")
 NUMBER = re.compile(r"[0-9]+")
-PRINTF_WIDTH = re.compile(r"%[^a-zA-Z%]*?(\*|\d{5})")
+PRINTF_WIDTH = re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*?(?:\*|\d{5})|%\([^()]*\(")
+"""A width that is huge, or could be: it stands after the key, which may hold anything, further brackets too."""
 STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
 
 Check = Callable[..., None]

@@ -319,6 +319,38 @@ def test_update_of_a_suite_that_holds_plans_nothing(tmp_path: Path) -> None:
     assert plan_update([path], _check(path)) == []
 
 
+def test_update_of_the_flat_form_records_a_refusal_that_can_be_read(tmp_path: Path) -> None:
+    flat = {"messages": [{"role": "bad"}], "add_generation_prompt": True, "rendered": "old"}
+    path = _file(tmp_path, flat)
+    (change,) = plan_update([path], _check(path))
+    write(change)
+    assert _check(path).ok
+    assert json.loads(path.read_text()) == [{**flat, "rendered": {"error": "No bad role."}}]
+
+
+def test_half_a_character_is_written_so_that_it_can_be_read(tmp_path: Path) -> None:
+    path = _file(tmp_path, _case())
+    talk = tmp_path / "talk.json"
+    talk.write_text('[{"role": "user", "content": "a \\ud83d b"}]')
+    write(plan_add(path, talk, "half", ChatTemplate(ECHO)))
+    assert [case.expected for case in read_cases(path)] == ["Hi\n", "a \ud83d b\n"]
+
+
+def test_a_case_without_a_name_is_not_added(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="--name"):
+        plan_add(tmp_path / "golden.json", _conversation(tmp_path, USER), "", ChatTemplate(ECHO))
+
+
+def test_a_conversation_that_sets_messages_twice_is_refused(tmp_path: Path) -> None:
+    talk = _conversation(tmp_path, {"messages": USER, "chat_template_kwargs": {"messages": []}})
+    with pytest.raises(BadInput, match="second time"):
+        plan_add(tmp_path / "golden.json", talk, "twice", ChatTemplate(ECHO))
+
+
+def test_a_variable_may_be_called_self(tmp_path: Path) -> None:
+    assert _check(_file(tmp_path, _case(kwargs={"self": 1}))).ok
+
+
 def test_shipped_suite_is_written_back_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "repair.json"
     path.write_bytes((SHIPPED.golden_dir / "repair.json").read_bytes())
