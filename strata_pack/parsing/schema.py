@@ -6,8 +6,10 @@ Only what decides a type is looked at: ``type``, ``anyOf``, ``oneOf``, ``allOf``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 from urllib.parse import unquote
 
@@ -18,6 +20,9 @@ SPECIFIC_FIRST: tuple[TypeName, ...] = ("null", "boolean", "integer", "number", 
 
 MAX_DEPTH = 32
 """Schemas inside each other; what lies deeper has no type for us."""
+
+MAX_LOOKS = 5000
+"""Schemas and values looked at for one argument: ``$ref`` in a few hundred bytes can name billions of schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +99,10 @@ def _pointer(root: Mapping[str, Any], ref: str) -> Any:
     return node
 
 
-def _resolve(schema: Any, root: Mapping[str, Any], refs: frozenset[str], depth: int) -> _Found:
-    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+def _resolve(
+    schema: Any, root: Mapping[str, Any], refs: frozenset[str], depth: int, looks: Iterator[int]
+) -> _Found:  # fmt: skip
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH or next(looks, None) is None:
         return _Found()
     found = _Found()
     kind = schema.get("type")
@@ -104,20 +111,21 @@ def _resolve(schema: Any, root: Mapping[str, Any], refs: frozenset[str], depth: 
         found.types = names or None
     ref = schema.get("$ref")
     if isinstance(ref, str) and ref not in refs:
-        found = _both(found, _resolve(_pointer(root, ref), root, refs | {ref}, depth + 1))
+        found = _both(found, _resolve(_pointer(root, ref), root, refs | {ref}, depth + 1, looks))
     values = (
         schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else None
     )
     if values:
+        deque(islice(looks, len(values)), maxlen=0)
         found = _both(found, _Found(frozenset(map(_type_of, values)), tuple(values)))
     parts = schema.get("allOf")
     if isinstance(parts, list):
         for part in parts:
-            found = _both(found, _resolve(part, root, refs, depth + 1))
+            found = _both(found, _resolve(part, root, refs, depth + 1, looks))
     for word in ("anyOf", "oneOf"):
         choices = schema.get(word)
         if isinstance(choices, list) and choices:
-            found = _both(found, _either([_resolve(choice, root, refs, depth + 1) for choice in choices]))
+            found = _both(found, _either([_resolve(choice, root, refs, depth + 1, looks) for choice in choices]))
     if schema.get("nullable") is True and found.types is not None:  # OpenAPI 3.0's spelling of a union with null
         found.types |= {"null"}
     return found
@@ -143,7 +151,9 @@ class FunctionSchema:
         """Return the type of ``argument``; ``UNTYPED`` if the schema does not have it."""
         known = self._types.get(argument)
         if known is None:
-            found = _resolve((self._properties or {}).get(argument), self._parameters, frozenset(), 0)
+            found = _resolve(
+                (self._properties or {}).get(argument), self._parameters, frozenset(), 0, iter(range(MAX_LOOKS))
+            )
             types = tuple(name for name in SPECIFIC_FIRST if name in (found.types or ()))
             known = self._types[argument] = ArgumentType(types, found.members)
         return known

@@ -59,6 +59,13 @@ def test_malformed_tools_are_skipped_or_have_no_schema(tools: list[Any]) -> None
     assert parse(text, thinking=False, tools=tools).calls[0].arguments == {"v": 5}
 
 
+@pytest.mark.parametrize("word", ["allOf", "anyOf"])
+def test_references_that_name_billions_of_schemas_cost_little(word: str) -> None:
+    definitions = {f"d{i}": {word: [{"$ref": f"#/$defs/d{i + 1}"}] * 8} for i in range(20)}
+    function = FunctionSchema({"properties": {"v": {"$ref": "#/$defs/d0"}}, "$defs": definitions})
+    assert read_value("5", function.type_of("v")) == (5, True)
+
+
 def test_a_failed_coercion_is_counted() -> None:
     tools = [{"name": "f", "parameters": {"properties": {"v": {"type": "integer"}}}}]
     text = "<tool_call>\n<function=f>\n<parameter=v>\nfive\n</parameter>\n</function>\n</tool_call>"
