@@ -15,6 +15,8 @@ MAX_DEPTH = 12
 MAX_VALUES = 2000
 """Schemas looked at for one grammar; a schema that refers to itself in many places has no end."""
 MAX_ENUM = 500
+MAX_PROPERTIES = 200
+"""Properties of an object inside an argument; the grammar grows with the square of the optional ones."""
 
 JSON_RULES = {
     "value": 'object | array | string | number | "true" | "false" | "null"',
@@ -62,7 +64,7 @@ def _function(writer: _Writer, function: Mapping[str, Any], form: Literal["xml",
         return f'{head} {_value(writer, {"type": "object", **schema}, schema, 0)} "}}"'
     parts = [literal(f"<function={function['name']}>\n")]
     properties = _properties(schema)
-    required = schema.get("required") or []
+    required = _required(schema)
     for name, wanted in properties.items():
         value = _xml_value(writer, wanted, schema)
         parameter = f'{literal(f"<parameter={name}>" + chr(10))} {value} "\\n</parameter>\\n"'
@@ -77,7 +79,7 @@ def _xml_value(writer: _Writer, wanted: Any, root: Mapping[str, Any]) -> str:
     """Return the expression of a parameter's text: strings bare, all else as JSON."""
     wanted = _resolve(wanted, root)
     if _is_choice(wanted):
-        values = wanted.get("enum", [wanted.get("const")])
+        values = _choices(wanted)
         return _either(literal(value if isinstance(value, str) else _dump(value)) for value in values)
     kinds = _kinds(wanted, root)
     if not kinds or "string" in kinds:
@@ -91,7 +93,7 @@ def _value(writer: _Writer, wanted: Any, root: Mapping[str, Any], depth: int) ->
     if depth > MAX_DEPTH or not writer.afford():
         return "value"
     if _is_choice(wanted):
-        return _either(literal(_dump(value)) for value in wanted.get("enum", [wanted.get("const")]))
+        return _either(literal(_dump(value)) for value in _choices(wanted))
     members = wanted.get("anyOf") or wanted.get("oneOf")
     if isinstance(members, list):
         return _either(_value(writer, member, root, depth + 1) for member in members)
@@ -110,13 +112,13 @@ def _value(writer: _Writer, wanted: Any, root: Mapping[str, Any], depth: int) ->
 def _object(writer: _Writer, wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
     """Return the rule of an object: its properties in declared order, the required ones first."""
     properties = _properties(wanted)
-    if not properties:
+    if not properties or len(properties) > MAX_PROPERTIES:
         return "object"
     pair = {
         name: writer.rule(f'{literal(_dump(name))} ":" ws {_value(writer, one, root, depth + 1)} ws')
         for name, one in properties.items()
     }
-    required = [name for name in pair if name in (wanted.get("required") or [])]
+    required = [name for name in pair if name in _required(wanted)]
     optional = [name for name in pair if name not in required]
     tail = "".join(f' ("," ws {pair[name]})?' for name in optional)
     if required:
@@ -135,9 +137,19 @@ def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _required(schema: Mapping[str, Any]) -> list[Any]:
+    found = schema.get("required")
+    return found if isinstance(found, list) else []
+
+
 def _is_choice(wanted: Mapping[str, Any]) -> bool:
-    values = wanted.get("enum")
-    return "const" in wanted or (isinstance(values, list) and 0 < len(values) <= MAX_ENUM)
+    return 0 < len(_choices(wanted)) <= MAX_ENUM
+
+
+def _choices(wanted: Mapping[str, Any]) -> list[Any]:
+    """Return the values of ``const`` or ``enum``, none if there is neither."""
+    values = [wanted["const"]] if "const" in wanted else wanted.get("enum")
+    return values if isinstance(values, list) else []
 
 
 def _kinds(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> list[str]:
