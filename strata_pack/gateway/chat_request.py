@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -124,13 +125,18 @@ def refuse_media(messages: list[dict[str, Any]]) -> None:
     for number, message in enumerate(messages):
         parts = message.get("content")
         for index, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict) and part.get("type") in IMAGE_PARTS:
+            if not isinstance(part, dict):
+                continue
+            where = f"messages.{number}.content.{index}"
+            if part.get("type") in IMAGE_PARTS:
                 raise bad_request(
-                    f"messages.{number}.content.{index}: the model has no projector, so parts of type "
-                    f"{part['type']!r} cannot be read; send text",
-                    f"messages.{number}.content.{index}",
+                    f"{where}: the model has no projector, so parts of type {part['type']!r} cannot be read; send text",
+                    where,
                     code="unsupported_media",
                 )
+            for name in ("type", "text"):
+                if not isinstance(part.get(name), (str, NoneType)):
+                    raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
 
 
 def template_variables(

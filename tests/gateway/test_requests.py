@@ -18,6 +18,8 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0"),
+    ({"messages": [{"role": "user", "content": [{"type": ["image"]}]}]}, "messages.0.content.0.type"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages.0.content.0.text"),
     ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls"),
     ({"messages": USER, "temperature": "0.5"}, "temperature"),
     ({"messages": USER, "temperature": -1}, "temperature"),
@@ -68,6 +70,7 @@ WRONG_RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call", "name": 1}]}, "input.0"),
     ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "messages.0.content.0"),
+    ({"input": [{"role": "user", "content": [{"type": {}}]}]}, "messages.0.content.0.type"),
 ]
 
 
@@ -143,6 +146,28 @@ def test_effort_and_template_variables_reach_the_template(house: House) -> None:
     assert house.prompt.endswith("<think>\n\n</think>\n\n")
     house.chat("</think>\n\nHi", chat_template_kwargs={"reasoning_effort": "medium"})
     assert "Reasoning effort" not in house.prompt
+
+
+@pytest.mark.parametrize("name", ["self", "a b", ""])
+def test_a_template_variable_may_have_any_name(name: str, house: House) -> None:
+    house.says("</think>\n\nHi")
+    assert house.post({"messages": USER, "chat_template_kwargs": {name: 1}}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"properties": {"a": {}}, "required": 5},
+        {"properties": {"a": {"type": "object", "properties": {"b": {}}, "required": True}}},
+        {"properties": {"a": {"const": 1, "enum": 5}}},
+        {"properties": {"a": {"const": 1, "enum": []}}},
+    ],
+)
+def test_a_demanded_call_of_a_tool_with_an_odd_schema_is_served(parameters: dict[str, Any], house: House) -> None:
+    house.says("</think>\n\nHi")
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    answer = house.post({"messages": USER, "tools": [tool], "tool_choice": "required"})
+    assert answer.status_code == 200, answer.text
 
 
 def test_what_the_template_refuses_is_a_400_with_its_text(house: House) -> None:
