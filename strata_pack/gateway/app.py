@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -32,6 +33,8 @@ from strata_pack.gateway.streams import EventStream, Reply
 
 Response = Reply | EventStream
 EXTRA_HEADER = "x-strata"
+METRICS_FORMS = {"application/json": "json", "text/plain": "text", "application/openmetrics-text": "text"}
+WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 
 
 class CompletionRequest(Body):
@@ -106,8 +109,7 @@ def _routes(gateway: Gateway) -> list[Route]:
         return Reply(encode(await gateway.status()))
 
     async def metrics(request: Request) -> Response:
-        accepted = request.headers.get("accept", "")
-        if "text/plain" in accepted or "openmetrics" in accepted:
+        if _prefers_text(",".join(request.headers.getlist("accept"))):
             return await prometheus(request)
         return Reply(encode(gateway.metrics.to_dict()))
 
@@ -149,6 +151,19 @@ def _routes(gateway: Gateway) -> list[Route]:
         ("GET", "/", page_),
     )
     return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
+
+
+def _prefers_text(accept: str) -> bool:
+    """Return whether an ``Accept`` header asks for Prometheus text before JSON (RFC 9110, section 12.5.1)."""
+    best = {"json": 0.0, "text": 0.0}
+    for order, entry in enumerate(accept.lower().split(",")):
+        media, *parameters = (part.strip() for part in entry.split(";"))
+        form = METRICS_FORMS.get(media)
+        weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        if form and WEIGHT.fullmatch(weight):
+            # Of two with the same weight the first one wins.
+            best[form] = max(best[form], float(weight) - order * 1e-6 if float(weight) else 0.0)
+    return best["text"] > best["json"]
 
 
 def _caller(request: Request) -> Caller:

@@ -93,7 +93,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.started = time.time()
-        self.running: dict[str, Record] = {}
+        # By identity: a client may send the same request id twice at a time.
+        self.running: dict[int, Record] = {}
         self.ends: deque[ImplicitEnd] = deque(maxlen=IMPLICIT_TEXTS)
         self._history: deque[Record] = deque(maxlen=HISTORY)
         self._counts: Counter[str] = Counter()
@@ -105,11 +106,11 @@ class Metrics:
 
     def start(self, record: Record) -> None:
         """Note that a request runs."""
-        self.running[record.id] = record
+        self.running[id(record)] = record
 
     def end(self, record: Record, outcome: str) -> None:
         """Add up ``record``, which ended as ``outcome``: "ok", "cancelled" or the kind of an error. Once."""
-        if self.running.pop(record.id, None) is None:
+        if self.running.pop(id(record), None) is None:
             return
         record.outcome = outcome
         record.duration = time.monotonic() - record.began

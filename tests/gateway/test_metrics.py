@@ -61,11 +61,32 @@ def test_only_the_last_requests_are_kept_newest_first() -> None:
     assert shown["requests"][0]["id"] == str(HISTORY + 49)
 
 
+def test_two_requests_with_one_id_at_a_time_are_both_counted() -> None:
+    metrics = Metrics()
+    records = [Record("same", "chat"), Record("same", "chat")]
+    for record in records:
+        metrics.start(record)
+    for record in records:
+        metrics.end(record, "ok")
+    assert metrics.totals()["requests"] == 2
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/json, text/plain, */*", "text/plain;q=0", "*/*", "text/html", "text/plain;q=x"]
+)
+def test_metrics_are_json_unless_text_is_preferred(accept: str, house: House) -> None:
+    answer = house.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"] == "application/json"
+
+
 @pytest.mark.parametrize(
     ("path", "accept"),
     [
         ("/metrics", "text/plain;version=0.0.4"),
+        ("/metrics", "TEXT/PLAIN"),
+        ("/metrics", "text/plain, application/json"),
         ("/metrics", "application/openmetrics-text"),
+        ("/metrics", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"),
         ("/metrics/prometheus", "*/*"),
     ],
 )
