@@ -218,7 +218,7 @@ class Gateway:
         self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the parts of all choices as they come. A small queue: a slow client slows the generations."""
-        queue: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(maxsize=4)
+        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=4)
 
         async def pump(index: int) -> None:
             try:
@@ -226,7 +226,7 @@ class Gateway:
                     async for part in parts:
                         await queue.put(part)
                 await queue.put(None)
-            except ApiError as error:
+            except Exception as error:  # noqa: BLE001 - else the stream would wait for this choice for ever
                 await queue.put(error)
 
         tasks = [asyncio.create_task(pump(index)) for index in range(turn.choices)]
@@ -234,7 +234,7 @@ class Gateway:
             running = len(tasks)
             while running:
                 part = await queue.get()
-                if isinstance(part, BaseException):
+                if isinstance(part, Exception):
                     raise part
                 if part is None:
                     running -= 1

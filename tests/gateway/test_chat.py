@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.reply import quoted
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House, events, join_chunks
 
@@ -103,6 +105,18 @@ def test_one_failing_choice_fails_the_request(house: House) -> None:
     house.says("x", error={"code": 400, "message": "bad", "type": "invalid_request_error"}, status=400)
     answer = house.post({"messages": [{"role": "user", "content": "Hi"}], "n": 2})
     assert answer.status_code == 400
+    assert house.wait_for(lambda: house.gateway.admission.busy == 0)
+
+
+def test_a_choice_that_fails_inside_the_gateway_does_not_hold_the_stream_for_ever(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_generation: Generation) -> dict[str, Any]:
+        raise ValueError
+
+    monkeypatch.setattr(Generation, "_body", fail)
+    answer = house.post({"messages": [{"role": "user", "content": "Hi"}], "n": 2, "stream": True}, timeout=5)
+    assert answer.status_code == 500
     assert house.wait_for(lambda: house.gateway.admission.busy == 0)
 
 
