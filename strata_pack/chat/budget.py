@@ -20,6 +20,9 @@ CLOCK_EVERY = 64
 TEXT_PER_UNIT = 16
 """Characters that weigh as much as one element of a list."""
 
+BITS_PER_UNIT = 8 * TEXT_PER_UNIT
+"""Bits of a number that weigh as much as one element of a list."""
+
 MAX_WEIGHT = 2 << 20
 """The heaviest value that a template may build (elements, and units of text); the given inputs do not count."""
 
@@ -139,7 +142,7 @@ class Budget:
         if isinstance(value, str):
             return 1 + len(value) // TEXT_PER_UNIT
         if not isinstance(value, CONTAINERS):
-            return 1
+            return _leaf(value)
         known = self._weights.get(id(value))
         return (known or self._weigh_tree(value)).total
 
@@ -153,7 +156,7 @@ class Budget:
                 if isinstance(child, str):
                     node.total += 1 + len(child) // TEXT_PER_UNIT
                 elif not isinstance(child, CONTAINERS):
-                    node.total += 1
+                    node.total += _leaf(child)
                 elif (known := weights.get(id(child))) is not None:
                     node.add(known)
                 else:
@@ -177,6 +180,11 @@ class Budget:
                 if weight > MAX_WEIGHT and weight > MAX_WEIGHT + sum(map(self.weigh, self._given.values())):
                     raise LimitExceeded("builds a value that is too large to print or compare")
                 self.step(1 + weight // TEXT_PER_UNIT)
+
+
+def _leaf(value: Any) -> int:
+    """Return what a value weighs that is neither a text nor a container: a number may have millions of bits."""
+    return 1 + value.bit_length() // BITS_PER_UNIT if isinstance(value, int) else 1
 
 
 def _children(value: Any) -> Iterator[Any]:
