@@ -8,10 +8,23 @@ from typing import Annotated, Literal
 import typer
 
 from strata_pack.cli.face import Out, face
+from strata_pack.cli.quant_options import (
+    AllowNonfinite,
+    AllowRequantize,
+    EmbeddingType,
+    ImatrixFile,
+    KeepSplit,
+    LeaveOutput,
+    OutputType,
+    Pure,
+    Quant,
+    RecipeFile,
+    TensorType,
+    Threads,
+)
 
 app = typer.Typer()
 
-TYPES = "Types of tensors"
 MIB = 1 << 20
 
 
@@ -27,35 +40,19 @@ def build(
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
     layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
     force: Annotated[bool, typer.Option("--force", help="Replace a pack that is there.")] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Cores to use; all by default.")] = None,
+    threads: Threads = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
-    quant: Annotated[
-        str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
-    ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)] = None,
-    imatrix: Annotated[
-        Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
-    ] = None,
-    tensor_type: Annotated[
-        list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)
-    ] = None,
-    output_tensor_type: Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)] = None,
-    token_embedding_type: Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)] = None,
-    leave_output_tensor: Annotated[
-        bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
-    ] = False,
-    pure: Annotated[
-        bool, typer.Option("--pure", help="Every matrix gets the base type.", rich_help_panel=TYPES)
-    ] = False,
-    keep_split: Annotated[
-        bool, typer.Option("--keep-split", help="As many shards as the source.", rich_help_panel=TYPES)
-    ] = False,
-    allow_requantize: Annotated[
-        bool, typer.Option("--allow-requantize", help="Accept a quantized source.", rich_help_panel=TYPES)
-    ] = False,
-    allow_nonfinite: Annotated[
-        bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.", rich_help_panel=TYPES)
-    ] = False,
+    quant: Quant = None,
+    recipe: RecipeFile = None,
+    imatrix: ImatrixFile = None,
+    tensor_type: TensorType = None,
+    output_tensor_type: OutputType = None,
+    token_embedding_type: EmbeddingType = None,
+    leave_output_tensor: LeaveOutput = False,
+    pure: Pure = False,
+    keep_split: KeepSplit = False,
+    allow_requantize: AllowRequantize = False,
+    allow_nonfinite: AllowNonfinite = False,
     *,
     out: Out,
 ) -> None:

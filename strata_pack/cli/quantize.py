@@ -8,13 +8,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli.face import Out, face
+from strata_pack.cli.quant_options import (
+    AllowNonfinite,
+    AllowRequantize,
+    EmbeddingType,
+    ImatrixFile,
+    KeepSplit,
+    LeaveOutput,
+    OutputType,
+    Pure,
+    Quant,
+    RecipeFile,
+    TensorType,
+    Threads,
+)
 
 if TYPE_CHECKING:
     from strata_pack.weights.quantize import QuantPlan
 
 app = typer.Typer()
-
-TYPES = "Types of tensors"
 
 
 @app.command(epilog="Example: strata-pack quantize qwen3-f16.gguf qwen3-Q4_K_M.gguf --quant Q4_K_M --dry-run")
@@ -22,29 +34,19 @@ TYPES = "Types of tensors"
 def quantize(
     source: Annotated[str, typer.Argument(help="A .gguf (or any shard of one), or a folder with safetensors.")],
     dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write; not with --dry-run.")] = None,
-    quant: Annotated[
-        str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
-    ] = None,
-    recipe: Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)] = None,
-    imatrix: Annotated[
-        Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
-    ] = None,
-    tensor_type: Annotated[
-        list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)
-    ] = None,
-    output_tensor_type: Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)] = None,
-    token_embedding_type: Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)] = None,
-    leave_output_tensor: Annotated[
-        bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
-    ] = False,
-    pure: Annotated[
-        bool, typer.Option("--pure", help="Every matrix gets the base type.", rich_help_panel=TYPES)
-    ] = False,
-    keep_split: Annotated[bool, typer.Option("--keep-split", help="As many shards as the source.")] = False,
-    allow_requantize: Annotated[bool, typer.Option("--allow-requantize", help="Accept a quantized source.")] = False,
-    allow_nonfinite: Annotated[bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.")] = False,
+    quant: Quant = None,
+    recipe: RecipeFile = None,
+    imatrix: ImatrixFile = None,
+    tensor_type: TensorType = None,
+    output_tensor_type: OutputType = None,
+    token_embedding_type: EmbeddingType = None,
+    leave_output_tensor: LeaveOutput = False,
+    pure: Pure = False,
+    keep_split: KeepSplit = False,
+    allow_requantize: AllowRequantize = False,
+    allow_nonfinite: AllowNonfinite = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
-    threads: Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use; all by default.")] = None,
+    threads: Threads = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and leave.")] = False,
     *,
     out: Out,

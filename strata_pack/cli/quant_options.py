@@ -1,0 +1,33 @@
+"""The flags that decide about tensor types: the same for `build` and `quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TYPES = "Types of tensors"
+
+Quant = Annotated[
+    str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
+]
+RecipeFile = Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)]
+ImatrixFile = Annotated[
+    Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
+]
+TensorType = Annotated[list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)]
+OutputType = Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)]
+EmbeddingType = Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)]
+LeaveOutput = Annotated[
+    bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
+]
+Pure = Annotated[bool, typer.Option("--pure", help="Every matrix gets the base type.", rich_help_panel=TYPES)]
+KeepSplit = Annotated[bool, typer.Option("--keep-split", help="As many shards as the source.", rich_help_panel=TYPES)]
+AllowRequantize = Annotated[
+    bool, typer.Option("--allow-requantize", help="Accept a quantized source.", rich_help_panel=TYPES)
+]
+AllowNonfinite = Annotated[
+    bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.", rich_help_panel=TYPES)
+]
+Threads = Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use; all by default.")]
