@@ -72,8 +72,14 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def dump_json(value: Any) -> bytes:
-    """Return ``value`` as the JSON this tool writes: UTF-8, two spaces, keys in the given order, one final newline."""
-    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    """Return ``value`` as the JSON this tool writes: UTF-8, two spaces, keys in the given order, one final newline.
+
+    Where a text is none in UTF-8 (a file's name of other bytes) everything beyond ASCII is escaped.
+    """
+    try:
+        return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
+    except UnicodeEncodeError:
+        return (json.dumps(value, indent=2) + "\n").encode("ascii")
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

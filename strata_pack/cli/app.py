@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import io
+import os
+import sys
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +27,8 @@ from strata_pack.cli import (
     template,
     verify,
 )
+from strata_pack.cli.face import Out, leave
+from strata_pack.errors import WrongUse
 
 app = typer.Typer(
     name="strata-pack",
@@ -68,5 +73,24 @@ app.add_typer(replay.app)
 
 
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line.
+
+    Text that the terminal's encoding lacks is shown escaped. With ``--json`` wrong flags are reported as an object too.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    if "--json" not in sys.argv[1:]:
+        app()
+    try:
+        code = app(standalone_mode=False)
+    except Exception as error:
+        # Typer carries a click of its own or the installed one, by its version: told by the method, not by the class.
+        message: Any = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        leave(Out("json"), message(), WrongUse.exit_code)
+    raise SystemExit(code)

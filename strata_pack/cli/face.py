@@ -6,6 +6,7 @@ A command is a function that takes an ``out: Out`` and is wrapped by ``face``; i
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -20,7 +21,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from strata_pack.errors import StrataError
+from strata_pack.errors import EnvironmentFailure, StrataError
 from strata_pack.progress import Progress
 
 Mode = Literal["terminal", "json", "quiet"]
@@ -38,6 +39,7 @@ class Out:
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
+        self._told = False
 
     def line(self, text: str = "") -> None:
         """Print one line of the command's answer (on stderr in JSON mode, nowhere in quiet mode)."""
@@ -60,9 +62,16 @@ class Out:
         Console(file=stream, width=width, highlight=False, soft_wrap=False).print(renderable)
 
     def result(self, value: Any) -> None:
-        """Print ``value`` as the one JSON object of this command, in JSON mode only."""
-        if self.mode == "json":
-            print(json.dumps(value, ensure_ascii=False, indent=2), flush=True)
+        """Print ``value`` as the one JSON object of this command, in JSON mode only (a second one is dropped)."""
+        if self.mode == "json" and not self._told:
+            self._told = True
+            text = json.dumps(value, ensure_ascii=False, indent=2)
+            try:
+                text.encode(sys.stdout.encoding)
+            except UnicodeEncodeError:
+                # A terminal that is not UTF-8, or a file's name that is no text.
+                text = json.dumps(value, indent=2)
+            print(text, flush=True)
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
@@ -81,9 +90,16 @@ def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
     """Print the sentence of ``error`` and leave with its exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    out.result({"ok": False, "error": str(error), "exit_code": error.exit_code})
-    print(f"strata-pack: {error}", file=sys.stderr, flush=True)
-    raise SystemExit(error.exit_code)
+    leave(out, str(error), error.exit_code)
+
+
+def leave(out: Out, sentence: str, code: int) -> NoReturn:
+    """Print ``sentence`` on stderr, in JSON mode the object of the failure on stdout, and leave with ``code``."""
+    print(f"strata-pack: {sentence}", file=sys.stderr, flush=True)
+    # Last: a full disk or a reader that left must not cost the sentence.
+    with contextlib.suppress(OSError):
+        out.result({"ok": False, "error": sentence, "exit_code": code})
+    raise SystemExit(code)
 
 
 def face(command: Callable[..., None]) -> Callable[..., None]:
@@ -99,8 +115,7 @@ def face(command: Callable[..., None]) -> Callable[..., None]:
         except StrataError as error:
             fail(out, error, debug=debug)
         except KeyboardInterrupt:
-            print("strata-pack: interrupted; what was finished is kept", file=sys.stderr, flush=True)
-            raise SystemExit(INTERRUPTED) from None
+            leave(out, "interrupted; what was finished is kept", INTERRUPTED)
         except BrokenPipeError:
             sys.stderr.close()
             raise SystemExit(0) from None
@@ -108,8 +123,7 @@ def face(command: Callable[..., None]) -> Callable[..., None]:
             if debug:
                 traceback.print_exc()
             where = f"{error.filename}: " if error.filename else ""
-            print(f"strata-pack: {where}{error.strerror or error}", file=sys.stderr, flush=True)
-            raise SystemExit(3) from None
+            leave(out, f"{where}{error.strerror or error}", EnvironmentFailure.exit_code)
 
     signature = inspect.signature(command, eval_str=True)
     kept = [p for p in signature.parameters.values() if p.name != "out"]

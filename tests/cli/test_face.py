@@ -65,6 +65,28 @@ def test_an_interrupt_is_130_without_a_traceback() -> None:
     assert (code, "Traceback" in err) == (130, False)
 
 
+@pytest.mark.parametrize(
+    ("error", "code"), [(KeyboardInterrupt(), 130), (OSError(5, "Input/output error", "disk"), 3)], ids=repr
+)
+def test_json_mode_reports_what_is_no_error_of_ours_as_an_object(error: BaseException, code: int) -> None:
+    _, out, err = run(error, "--json")
+    assert json.loads(out) == {"ok": False, "error": err.strip().removeprefix("strata-pack: "), "exit_code": code}
+
+
+def test_json_mode_prints_no_second_object() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    @face
+    def command(*, out: Out) -> None:
+        """Do it."""
+        out.result({"listening": True})
+        raise EnvironmentFailure("the server died")
+
+    result = CliRunner().invoke(app, ["--json"])
+    assert (result.exit_code, json.loads(result.stdout)) == (3, {"listening": True})
+
+
 def test_an_error_of_the_system_is_a_sentence_too() -> None:
     code, _, err = run(OSError(5, "Input/output error", "disk"))
     assert (code, err) == (3, "strata-pack: disk: Input/output error\n")
