@@ -108,7 +108,7 @@ class Checkpoint:
         descriptor = self._descriptors.get(tensor.file)
         if descriptor is None:
             descriptor = self._open(tensor.file)
-        wanted, at = memoryview(out).cast("B"), tensor.start + offset
+        wanted, at = out.data.cast("B"), tensor.start + offset
         while wanted:
             try:
                 got = os.preadv(descriptor, [wanted], at)

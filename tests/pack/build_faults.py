@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from strata_pack.chat.engines import available_engines
 from strata_pack.llama.ggml import Ggml
 from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.weights.recipes import make_recipe
@@ -44,6 +45,7 @@ def main() -> None:
         return BuildRequest(source, out, make_recipe("Q8_0"), template="keep", golden=golden, threads=1)
 
     Ggml.load()
+    available_engines()
     reference = work / "reference/pack"
     assert forked(lambda: build_pack(request(reference))) == 0
     wanted = hashes(reference)

@@ -118,7 +118,7 @@ def test_a_template_with_carriage_returns_and_a_byte_order_mark_is_normalised(
 
 def test_golden_cases_that_differ_stop_the_build(request_: BuildRequest, tmp_path: Path) -> None:
     (tmp_path / "golden.json").write_text(json.dumps([{**CASES[0], "expected": "user: Hello\n"}]))
-    with pytest.raises(CheckFailed, match="2 of 2 golden renderings differ"):
+    with pytest.raises(CheckFailed, match=r"(\d) of \1 golden renderings differ"):
         build_pack(request_)
     assert not request_.out.exists()
 

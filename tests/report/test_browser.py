@@ -62,7 +62,7 @@ def test_the_page_opens_with_no_console_message(browser):
 def test_the_page_requests_itself_and_nothing_else(browser, page):
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
-    assert {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
+    assert {url for url in asked if not url.startswith(("data:", "chrome:", "chrome-untrusted:"))} == {page.as_uri()}
 
 
 @pytest.mark.usefixtures("page")
