@@ -36,7 +36,7 @@ MAX_DEPTH = 2000
 """Levels of lists in lists; a list that holds itself has no end."""
 
 LARGE = 1 << 16
-"""Characters from which making a text is worth a look at the clock."""
+"""Characters from which making or reading a text is worth a look at the clock."""
 
 CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 """What printing, comparing and hashing walk into."""
@@ -116,6 +116,10 @@ class Budget:
         self._made -= chars
         if self._made < 0:
             raise LimitExceeded(f"makes more than {self.limits.made_chars} characters of text")
+        self.read(chars)
+
+    def read(self, chars: int) -> None:
+        """Ask to look at each of ``chars`` characters, or to make them."""
         if chars > LARGE:
             self._look_at_the_clock()
 

@@ -99,6 +99,10 @@ def _tabs(text: str, width: Any = 8) -> None:
     current().text(len(text) + text.count("\t") * 100)
 
 
+def _reads(text: str, *_arguments: Any) -> None:
+    current().read(len(text))
+
+
 def _free(*_arguments: Any) -> None:
     pass
 
@@ -111,7 +115,7 @@ _TEXT_CHANGES = "upper lower title capitalize swapcase casefold removeprefix rem
 
 METHODS: Mapping[type, Mapping[str, Check]] = {
     str: {
-        **dict.fromkeys(_TEXT_TESTS.split(), _free),
+        **dict.fromkeys(_TEXT_TESTS.split(), _reads),
         **dict.fromkeys(_TEXT_CHANGES.split(), _grows),
         **dict.fromkeys(("split", "splitlines"), _splits),
         **dict.fromkeys(("rfind", "rindex", "rpartition"), _searches_back),
@@ -334,10 +338,14 @@ def guarded_filters() -> dict[str, Callable[..., Any]]:
 
 
 def guarded_tests() -> dict[str, Callable[..., Any]]:
-    """Return jinja2's own tests; those that compare ask the budget first."""
+    """Return jinja2's own tests; those that compare, or read a text, ask the budget first."""
     comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
+    checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints}
     tests = cast("dict[str, Filter]", TESTS)
-    return {name: guarded(name, test) if test in comparing else test for name, test in tests.items()}
+    return {
+        name: guarded(name, test, checks.get(test)) if test in comparing or test in checks else test
+        for name, test in tests.items()
+    }
 
 
 # Functions.
