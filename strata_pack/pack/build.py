@@ -53,7 +53,6 @@ from strata_pack.pack.model_source import (
     bring,
     folder_template,
     model_name,
-    open_tensors,
     parse_config,
     source_template,
 )
@@ -64,6 +63,7 @@ from strata_pack.pack.workplace import Workplace, check_target, open_workplace
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf_file import GgufFile, MetaValue
 from strata_pack.weights.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize import QuantPlan, plan_quantization, run_plan
 from strata_pack.weights.recipes import Recipe
@@ -145,7 +145,7 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
         check_target(out, force=request.force)
         with clock.stage("fetch"):
             model = bring(source, place.source, watcher, lambda folder: _early(request, folder))
-        with open_tensors(model) as tensors:
+        with open_weights(model.root, model.weights) as tensors:
             with clock.stage("template"):
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
                 report = prove(chosen, watcher)
@@ -201,7 +201,7 @@ def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
     check_target(request.out.absolute(), force=request.force)
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     model = bring(source, request.out, Silent(), lambda _folder: None)
-    with open_tensors(model) as tensors:
+    with open_weights(model.root, model.weights) as tensors:
         choose_template(request.template, source_template(model, tensors.metadata), request.golden)
         yield _plan(request, tensors, imatrix)
 

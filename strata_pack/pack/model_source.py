@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +16,12 @@ from strata_pack.files import read_bytes, sha256_file
 from strata_pack.pack.layout import TEMPLATE_KEY
 from strata_pack.pack.manifest import FileEntry, SourceEntry
 from strata_pack.progress import Progress
-from strata_pack.weights.convert import SafetensorsSource, check_convertible
+from strata_pack.weights.convert import check_convertible
 from strata_pack.weights.gguf_file import MetaValue, shard_paths
 from strata_pack.weights.hub import FetchPlan, fetch
-from strata_pack.weights.hub_select import SIDE_FILES, Weights, choose_weights
+from strata_pack.weights.hub_select import SIDE_FILES, Weights
+from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
-from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -65,11 +64,6 @@ class Model:
     repo: str | None = None
     commit: str | None = None
 
-    @property
-    def first(self) -> Path:
-        """The first file of the weights."""
-        return self.root / self.weights.files[0]
-
     def side_file(self, name: str) -> Path | None:
         """Return the path of a file beside the weights, or ``None``."""
         path = None if self.folder is None else self.folder / name
@@ -102,8 +96,8 @@ def _local_gguf(path: Path) -> Model:
 
 
 def _local_folder(folder: Path) -> Model:
-    names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    weights = choose_weights(names, None, str(folder))
+    names = file_names(folder)
+    weights = find_weights(folder)
     used = [*weights.files, *([weights.index] if weights.index else []), *(n for n in names if n in SIDE_FILES)]
     files = tuple(SourceFile(name, folder / name) for name in sorted(set(used)))
     return Model("folder", _name(weights, folder.absolute().name), weights, folder, folder, files)
@@ -141,17 +135,6 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
 def _name(weights: Weights, otherwise: str) -> str:
     """A GGUF is called what its file says, a checkpoint what its folder or repository is called."""
     return model_name(Path(weights.files[0]).stem if weights.format == "gguf" else otherwise)
-
-
-@contextmanager
-def open_tensors(model: Model) -> Iterator[TensorSource]:
-    """Open the model's tensors, converting a checkpoint on the fly."""
-    if model.weights.format == "gguf":
-        with GgufSource(model.first) as source:
-            yield source
-    else:
-        with SafetensorsSource.open(model.first.parent) as checkpoint:
-            yield checkpoint
 
 
 def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | None:

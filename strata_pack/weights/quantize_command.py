@@ -9,9 +9,8 @@ from pathlib import Path
 
 from strata_pack.errors import WrongUse
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.convert import SafetensorsSource
-from strata_pack.weights.hub_select import choose_weights
 from strata_pack.weights.imatrix import read_imatrix
+from strata_pack.weights.local_weights import find_weights, open_weights
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize import QuantResult, output_paths, output_sizes, run_plan
 from strata_pack.weights.quantize_journal import partial_path
@@ -51,15 +50,8 @@ def open_tensors(text: str) -> Iterator[TensorSource]:
         raise WrongUse(
             "quantize reads local files", where=text, remedy="fetch it first, or do all in one with strata-pack build"
         )
-    names = [path.relative_to(named.path).as_posix() for path in sorted(named.path.rglob("*")) if path.is_file()]
-    weights = choose_weights(names, None, text)
-    first = named.path / weights.files[0]
-    if weights.format == "gguf":
-        with GgufSource(first) as source:
-            yield source
-    else:
-        with SafetensorsSource.open(first.parent) as checkpoint:
-            yield checkpoint
+    with open_weights(named.path, find_weights(named.path)) as opened:
+        yield opened
 
 
 @contextmanager
