@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -11,37 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.conftest import asked_urls
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, SETTINGS, House
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1200,1100",
-)
 WAIT = 20.0
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("no Chromium: install the Debian packages chromium and chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture(scope="module")
@@ -97,10 +70,7 @@ def test_the_text_before_an_implicit_end_is_shown_as_text(page: Any) -> None:
 
 def test_the_console_is_silent_and_nothing_is_asked_elsewhere(page: Any, open_house: House) -> None:
     assert page.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
-    asked = {url for url in asked if not url.startswith(("data:", "chrome:", "chrome-untrusted:"))}
-    assert asked == {f"{open_house.url}/", f"{open_house.url}/v1/live"}
+    assert asked_urls(page) == {f"{open_house.url}/", f"{open_house.url}/v1/live"}
 
 
 def test_a_running_request_appears_by_itself(page: Any, open_house: House) -> None:

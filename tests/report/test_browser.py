@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from strata_pack.report import html
+from tests.conftest import asked_urls
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
-
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1100,1400"),
-)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not (binary and driver):
-        pytest.skip("no Chromium: install the Debian packages chromium and chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture
@@ -60,9 +38,7 @@ def test_the_page_opens_with_no_console_message(browser):
 
 
 def test_the_page_requests_itself_and_nothing_else(browser, page):
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"}
-    assert {url for url in asked if not url.startswith(("data:", "chrome:", "chrome-untrusted:"))} == {page.as_uri()}
+    assert asked_urls(browser) == {page.as_uri()}
 
 
 @pytest.mark.usefixtures("page")
