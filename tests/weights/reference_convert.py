@@ -1,8 +1,8 @@
 """llama.cpp's own conversion script, run on tiny checkpoints: the reference of ``strata-pack convert``.
 
-It runs in a Python that has torch and transformers (the project's own has not). The script tells pre-tokenizers apart by
-a hash over token ids, so it can know no tokenizer trained here; ``--pre`` answers that one question for it, and nothing
-else of the script is touched.
+It runs in a Python that has torch and transformers (the project's own has not). The script tells pre-tokenizers apart
+by a hash over token ids, so it can know no tokenizer trained here; ``--pre`` answers that one question for it, and
+nothing else of the script is touched.
 
     python reference_convert.py CONVERT_HF_TO_GGUF.PY --pre qwen2 -- FOLDER --outtype bf16 --outfile OUT
 """
