@@ -160,8 +160,8 @@ def folder_template(folder: Path) -> str | None:
             continue
         template = parse_config(read_bytes(path, CONFIG_LIMIT), path).get("chat_template")
         if isinstance(template, list):
-            named = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-            template = named.get("default")
+            named = [item for item in template if isinstance(item, dict) and item.get("name") == "default"]
+            template = named[-1].get("template") if named else None
         if isinstance(template, str):
             return template
     return None

@@ -10,7 +10,7 @@ from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipp
 from strata_pack.chat.recorded import record_suite
 from strata_pack.chat.repair import RepairRefused, repair_template
 from strata_pack.chat.repair_rules import CallForm
-from strata_pack.chat.template import ChatTemplate, read_template
+from strata_pack.chat.template import ChatTemplate, normalize_source, read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
@@ -33,7 +33,8 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
 
     ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
     shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
-    has none of its own, gets those it was proved on.
+    has none of its own, gets those it was proved on. Line ends become LF and a byte order mark goes, wherever the text
+    comes from: the copies in a pack are compared to the byte.
     Raises ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does not compile or
     the template cannot be repaired.
     """
@@ -44,10 +45,11 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
         if source_text is None:
             remedy = f"give --template with an id ({_ids()}) or a file"
             raise BadInput("the source has no chat template", remedy=remedy)
-        text, origin, identity = source_text, "source", _known_id(source_text)
-        if option == AUTO and status_of(source_text) != "repaired":
+        text = normalize_source(source_text)
+        origin, identity = "source", _known_id(text)
+        if option == AUTO and status_of(text) != "repaired":
             try:
-                repaired = repair_template(source_text)
+                repaired = repair_template(text)
             except RepairRefused as error:
                 remedy = f"use --template keep, a file of your own, or one of {_ids()}"
                 raise BadInput(f"the source's template cannot be repaired: {error.problem}", remedy=remedy) from error

@@ -100,8 +100,8 @@ def _from_json(path: Path) -> Iterator[NamedTemplate]:
         raise BadInput(f"is not JSON ({error})", where=path) from error
     value = data.get("chat_template") if isinstance(data, dict) else None
     if isinstance(value, list):
-        named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
-        value = named.get(DEFAULT_NAME)
+        named = [one for one in value if isinstance(one, dict) and one.get("name") == DEFAULT_NAME]
+        value = named[-1].get("template") if named else None
     if isinstance(value, str):
         yield NamedTemplate(value, str(path))
 

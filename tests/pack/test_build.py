@@ -116,6 +116,17 @@ def test_a_template_with_carriage_returns_and_a_byte_order_mark_is_normalised(
     assert (path / TEMPLATE).read_bytes() == STOCK.encode()
 
 
+@pytest.mark.parametrize("template", ["auto", "keep"])
+@pytest.mark.parametrize("windows", [STOCK.replace("\n", "\r\n"), "\ufeff" + STOCK], ids=["CRLF", "byte order mark"])
+def test_the_sources_own_template_is_normalised_too(
+    request_: BuildRequest, tmp_path: Path, windows: str, template: str
+) -> None:
+    source = write_tiny(tmp_path / "windows.gguf", windows)
+    path = build_pack(replace(request_, source=str(source), template=template)).path
+    assert (path / TEMPLATE).read_bytes() == STOCK.encode()
+    assert verify(path).ok
+
+
 def test_golden_cases_that_differ_stop_the_build(request_: BuildRequest, tmp_path: Path) -> None:
     (tmp_path / "golden.json").write_text(json.dumps([{**CASES[0], "expected": "user: Hello\n"}]))
     with pytest.raises(CheckFailed, match=r"(\d) of \1 golden renderings differ"):

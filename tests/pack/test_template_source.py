@@ -10,6 +10,7 @@ import pytest
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput
+from strata_pack.pack.model_source import folder_template
 from strata_pack.pack.template_source import load_template, read_copies
 from tests.hub_server import serve
 
@@ -43,12 +44,17 @@ def test_a_gguf_gives_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [TEXT, [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEXT}]],
-    ids=["text", "named"],
+    [
+        TEXT,
+        [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEXT}],
+        [{"name": ["no", "text"], "template": "x"}, {"name": "default", "template": TEXT}],
+    ],
+    ids=["text", "named", "named by no text"],
 )
 def test_a_tokenizers_configuration_gives_the_default_one(value: object, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}), encoding="utf-8")
     assert load_template(str(tmp_path)).text == TEXT
+    assert folder_template(tmp_path) == TEXT
 
 
 def test_all_copies_of_a_model_folder_are_found_and_the_file_counts_first(tmp_path: Path) -> None:
