@@ -32,7 +32,6 @@ from strata_pack.pack.layout import (
     TEMPLATE,
     TEMPLATE_KEY,
     TOKENIZER_DIR,
-    Pack,
 )
 from strata_pack.pack.manifest import (
     FORMAT,
@@ -51,8 +50,8 @@ from strata_pack.pack.model_source import (
     Model,
     SourceHashes,
     bring,
+    file_stem,
     folder_template,
-    model_name,
     parse_config,
     source_template,
 )
@@ -138,10 +137,11 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     key = _key(request, source, imatrix)
     with open_workplace(out) as place:
-        if place.installed(key):
+        finished = place.installed(key)
+        if finished is not None:
             place.remove()
             watcher.note(f"{out}: the build that was stopped had finished")
-            return BuildResult(out, Pack.open(out).manifest, None, {}, resumed=True)
+            return BuildResult(out, finished, None, {}, resumed=True)
         check_target(out, force=request.force)
         with clock.stage("fetch"):
             model = bring(source, place.source, watcher, lambda folder: _early(request, folder))
@@ -152,7 +152,7 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
             plan = _plan(request, tensors, imatrix)
             check_disk([Stage("quantized model", place.root, plan.padded_bytes + HEADER_ALLOWANCE)])
             resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
-            name = model_name(request.name) if request.name else f"{model.name}-{request.recipe.label}"
+            name = file_stem(request.name) if request.name else f"{model.name}-{request.recipe.label}"
             with SourceHashes(model) as hashes:
                 with clock.stage("quantize"):
                     quantized = _quantize(request, place, plan, chosen, name, watcher)

@@ -6,6 +6,7 @@ A pack is whole if and only if its ``manifest.json`` is there; a folder that is 
 
 from __future__ import annotations
 
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -33,6 +34,10 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 def member(root: Path, relative: str) -> Path:
     """Return the path of ``relative`` inside ``root``; ``BadInput`` if it climbs out or passes through a link."""
     parts = PurePosixPath(relative).parts
+    try:
+        os.fsencode(relative)
+    except UnicodeEncodeError:
+        raise BadInput(f"names a file that cannot exist: {relative!r}", where=root) from None
     if not parts or relative.startswith("/") or "\\" in relative or "\0" in relative or ".." in parts:
         raise BadInput(f"names a file outside the pack: {relative!r}", where=root)
     path = root

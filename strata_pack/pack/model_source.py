@@ -72,8 +72,12 @@ class Model:
 
 def model_name(text: str) -> str:
     """Return ``text`` as a file name's stem, without the shard's number and the quantization it names."""
-    stem = _QUANT_SUFFIX.sub("", _SHARD_SUFFIX.sub("", text))
-    return _UNSAFE.sub("-", stem).strip("-.") or "model"
+    return file_stem(_QUANT_SUFFIX.sub("", _SHARD_SUFFIX.sub("", text)))
+
+
+def file_stem(text: str) -> str:
+    """Return ``text`` as the stem of a GGUF that is no shard of another."""
+    return _UNSAFE.sub("-", _SHARD_SUFFIX.sub("", text.removesuffix(".gguf"))).strip("-.") or "model"
 
 
 def bring(source: Source, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:

@@ -54,10 +54,18 @@ def put(new: Path, target: Path) -> None:
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file ``path`` (made if missing); ``EnvironmentFailure`` if another process holds it."""
-    with path.open("a") as file:
+    busy = EnvironmentFailure(f"another process is at work on {what}", where=path, remedy="wait for it to end")
+    try:
+        file = path.open("a")
+    except FileNotFoundError:
+        raise busy from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder may have removed the file meanwhile: a lock on a removed file keeps nobody out.
+            ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError:
-            remedy = "wait for it to end"
-            raise EnvironmentFailure(f"another process is at work on {what}", where=path, remedy=remedy) from None
+            raise busy from None
+        if not ours:
+            raise busy
         yield

@@ -17,7 +17,7 @@ from time import monotonic
 from strata_pack.chat.golden import load_suite
 from strata_pack.chat.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
-from strata_pack.files import CHUNK, sha256_text
+from strata_pack.files import CHUNK, read_bytes, sha256_text
 from strata_pack.pack.layout import (
     MANIFEST,
     MODEL_DIR,
@@ -29,6 +29,7 @@ from strata_pack.pack.layout import (
     is_pack,
     member,
 )
+from strata_pack.pack.model_source import CONFIG_LIMIT
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
 from strata_pack.weights.gguf_file import GgufFile, shard_paths
@@ -103,6 +104,8 @@ def _files(pack: Pack) -> list[str]:
     wrong += [f"{path} is not in the manifest" for path in sorted(there - set(listed))]
     wrong += [f"{path} is a link" for path in sorted(there) if (pack.path / path).is_symlink()]
     wrong += [f"{path} is listed twice" for path in sorted({path for path in listed if listed.count(path) > 1})]
+    if (pack.path / MANIFEST).is_symlink():
+        wrong.append(f"{MANIFEST} is a link")
     return wrong + [
         f"{path} is not in the list of files" for path in pack.manifest["model"]["files"] if path not in listed
     ]
@@ -178,8 +181,8 @@ def _template(pack: Pack) -> list[str]:
     config = member(pack.path, TOKENIZER_CONFIG)
     if config.is_file():
         try:
-            inline = json.loads(config.read_bytes()).get("chat_template")
-        except (ValueError, AttributeError):
+            inline = json.loads(read_bytes(config, CONFIG_LIMIT)).get("chat_template")
+        except (ValueError, AttributeError, RecursionError):
             return [f"{TOKENIZER_CONFIG} is not a JSON object"]
         if inline is not None:
             copies[f"chat_template in {TOKENIZER_CONFIG}"] = inline if isinstance(inline, str) else json.dumps(inline)

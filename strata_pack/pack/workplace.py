@@ -23,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import WrongUse
-from strata_pack.files import disk_errors, dump_json, sha256_file, write_atomic
+from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
 from strata_pack.pack.layout import MANIFEST, PARTIAL_SUFFIX, is_pack
+from strata_pack.pack.manifest import Manifest
 from strata_pack.pack.swap import locked, put
+
+LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -72,27 +75,41 @@ class Workplace:
         write_atomic(self._state, dump_json({"key": key, "inputs": inputs}))
         return False
 
-    def installed(self, key: dict[str, Any]) -> bool:
-        """Whether an earlier build of ``key`` was stopped after it had put its pack in place."""
+    def installed(self, key: dict[str, Any]) -> Manifest | None:
+        """Return the manifest of an earlier build of ``key`` that was stopped after its pack was in place, if it was.
+
+        A bare GGUF has no manifest beside it: its files are compared with what the manifest says.
+        """
         state = self._read()
-        digest = state.get("installing")
-        manifest = self.out / MANIFEST
-        return state.get("key") == key and digest is not None and manifest.is_file() and sha256_file(manifest) == digest
+        text = state.get("installing")
+        if state.get("key") != key or not isinstance(text, str):
+            return None
+        manifest: Manifest = json.loads(text)
+        if (self.out / MANIFEST).is_file():
+            return manifest if sha256_file(self.out / MANIFEST) == sha256_text(text) else None
+        files = [(self.out / Path(file["path"]).name, file) for file in manifest["files"]]
+        models = [(path, file) for path, file in files if file["path"] in manifest["model"]["files"]]
+        there = all(path.is_file() and sha256_file(path) == file["sha256"] for path, file in models)
+        return manifest if there else None
 
     def install(self, folder: Path) -> None:
         """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace."""
-        digest = sha256_file(self.pack / MANIFEST)
-        write_atomic(self._state, dump_json({**self._read(), "installing": digest}))
+        manifest = (self.pack / MANIFEST).read_bytes().decode("utf-8")
+        write_atomic(self._state, dump_json({**self._read(), "installing": manifest}))
         put(folder, self.out)
         self.remove()
 
     def remove(self) -> None:
-        """Remove everything of the workplace, what it remembers last."""
+        """Remove everything of the workplace, what it remembers and its lock last."""
+        last = (self._state, self.root / LOCK)
         for entry in self.root.iterdir():
-            if entry != self._state:
+            if entry not in last:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-        self._state.unlink(missing_ok=True)
-        self.root.rmdir()
+        for path in last:
+            path.unlink(missing_ok=True)
+        # Another build may have made its own lock here by now.
+        with contextlib.suppress(OSError):
+            self.root.rmdir()
 
 
 def check_target(out: Path, *, force: bool) -> None:
@@ -111,13 +128,16 @@ def check_target(out: Path, *, force: bool) -> None:
 @contextmanager
 def open_workplace(out: Path) -> Iterator[Workplace]:
     """Make (or find) and lock the partial folder beside ``out``."""
+    if out.name in ("", ".."):
+        raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
     root = out.with_name(out.name + PARTIAL_SUFFIX)
     with disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(root / "lock", str(out)):
+    # Only who holds the lock may remove the folder.
+    with locked(root / LOCK, str(out)):
+        try:
             yield Workplace(root, out)
-    finally:
-        with contextlib.suppress(OSError):
-            if not (set(os.listdir(root)) - {"lock"}):
-                shutil.rmtree(root)
+        finally:
+            with contextlib.suppress(OSError):
+                if not (set(os.listdir(root)) - {LOCK}):
+                    shutil.rmtree(root)

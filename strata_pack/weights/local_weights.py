@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,20 @@ from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
 
 def file_names(folder: Path) -> list[str]:
-    """Return every file below ``folder``, relative and with ``/``, sorted."""
-    return [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    """Return every file below ``folder``, relative and with ``/``, sorted.
+
+    Packs in it, whole or not, are what this tool made of the model: they are passed over.
+    """
+    names = []
+    for here, folders, files in os.walk(folder):
+        place = Path(here)
+        folders[:] = [name for name in folders if not name.endswith(".partial") and not _is_pack(place / name)]
+        names += [(place / name).relative_to(folder).as_posix() for name in files if (place / name).is_file()]
+    return sorted(names)
+
+
+def _is_pack(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file() and (folder / "model").is_dir()
 
 
 def find_weights(folder: Path) -> Weights:

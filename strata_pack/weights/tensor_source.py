@@ -151,5 +151,5 @@ def _fingerprint(files: Sequence[GgufFile]) -> str:
     for file in files:
         status = file.path.stat()
         digest.update(encode_header(file.metadata, file.tensors, file.alignment))
-        digest.update(f"{file.path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        digest.update(os.fsencode(file.path.name) + f" {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import jsonschema
 import pytest
@@ -23,6 +24,7 @@ from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template, read_pack_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.verify import verify
+from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf_file import GgufFile, MetaValue
 from strata_pack.weights.recipes import make_recipe
 from tests.conftest import ROOT
@@ -83,6 +85,11 @@ def test_a_name_of_ones_own_wins(request_: BuildRequest) -> None:
     assert (path / "model/mine.gguf").is_file()
 
 
+def test_a_name_keeps_the_quantization_it_says(request_: BuildRequest) -> None:
+    path = build_pack(replace(request_, name="mine-Q4_K_M.gguf")).path
+    assert (path / "model/mine-Q4_K_M.gguf").is_file()
+
+
 def test_a_shipped_template_reaches_the_folder_and_the_gguf(request_: BuildRequest) -> None:
     shipped = load_shipped("qwen3.8-flash-next")
     path = build_pack(replace(request_, template=shipped.id, golden=None)).path
@@ -141,6 +148,40 @@ def test_the_golden_cases_lie_in_the_pack(request_: BuildRequest) -> None:
 def test_gguf_layout_leaves_only_the_model(request_: BuildRequest) -> None:
     path = build_pack(replace(request_, layout="gguf")).path
     assert [entry.name for entry in path.iterdir()] == ["Tiny-Q8_0.gguf"]
+
+
+def test_a_bare_gguf_whose_build_was_stopped_at_its_end_is_found_finished(
+    request_: BuildRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = replace(request_, layout="gguf")
+    remove = Workplace.remove
+    monkeypatch.setattr(Workplace, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        build_pack(request)
+    monkeypatch.setattr(Workplace, "remove", remove)
+    result = build_pack(request)
+    assert (result.resumed, [entry.name for entry in result.path.iterdir()]) == (True, ["Tiny-Q8_0.gguf"])
+    assert [entry.name for entry in result.path.parent.iterdir()] == ["pack"]
+
+
+@pytest.mark.parametrize("layout", ["pack", "gguf"])
+def test_a_folder_can_hold_the_packs_that_are_built_from_it(
+    request_: BuildRequest, source: Path, layout: Literal["pack", "gguf"]
+) -> None:
+    folder = source.parent / "folder"
+    folder.mkdir()
+    source.rename(folder / source.name)
+    inside = replace(request_, source=str(folder), out=folder / "pack")
+    leftover = folder / "other.partial/pack/model/x.gguf"
+    leftover.parent.mkdir(parents=True)
+    leftover.write_bytes(b"GGUF")
+    build_pack(inside)
+    assert build_pack(replace(inside, out=folder / "again", layout=layout)).path.is_dir()
+
+
+def test_a_source_whose_name_is_no_text_is_built(request_: BuildRequest, source: Path) -> None:
+    odd = source.rename(os.fsdecode(os.fsencode(source.parent) + b"/t\xff.gguf"))
+    assert verify(build_pack(replace(request_, source=str(odd))).path).ok
 
 
 def test_a_folder_with_a_tokenizer_takes_it_along_with_the_new_template(

@@ -52,6 +52,11 @@ def flip_last_byte(pack: Path) -> None:
     path.write_bytes(data)
 
 
+def link_manifest(pack: Path) -> None:
+    outside = (pack / MANIFEST).rename(pack.with_name("elsewhere.json"))
+    (pack / MANIFEST).symlink_to(outside)
+
+
 def truncate(pack: Path) -> None:
     path = next((pack / "model").glob("*.gguf"))
     path.write_bytes(path.read_bytes()[:-40])
@@ -75,6 +80,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
         {"sizes", "hashes", "template"},
     ),
     "link in place of a file": (link_out, {"files", "sizes", "hashes", "template"}),
+    "link in place of the manifest": (link_manifest, {"files"}),
+    "tokenizer's configuration without an end": (
+        lambda p: (p / "tokenizer/tokenizer_config.json").write_text('{"a":' + "[" * 100_000),
+        {"files", "template"},
+    ),
+    "path that no file can have": (
+        edit(model__files=["model/\ud800"]),
+        {"files", "gguf", "tensors", "template", "tokenizer"},
+    ),
     "weight changed": (flip_last_byte, {"hashes"}),
     "model truncated": (truncate, {"sizes", "hashes", "gguf", "tensors", "template", "tokenizer"}),
     "model with a tail": (longer, {"sizes", "hashes", "gguf"}),

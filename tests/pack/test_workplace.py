@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from strata_pack.errors import WrongUse
+from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.workplace import Workplace, check_target, open_workplace
 
 KEY = {"source": "a"}
@@ -52,13 +54,13 @@ def test_a_build_stopped_after_the_install_knows_it(tmp_path: Path, monkeypatch:
         fill(place)
         monkeypatch.setattr(Workplace, "remove", lambda _self: None)
         place.install(place.pack)
-        assert place.installed(KEY)
+        assert place.installed(KEY) is not None
 
 
 def test_nothing_is_installed_before_the_install(tmp_path: Path) -> None:
     with open_workplace(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
-        assert not place.installed(KEY)
+        assert place.installed(KEY) is None
 
 
 def test_an_unused_workplace_vanishes(tmp_path: Path) -> None:
@@ -97,3 +99,41 @@ def test_a_link_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     with pytest.raises(WrongUse, match="not a folder"):
         check_target(tmp_path / "link", force=True)
+
+
+def test_a_second_build_leaves_the_folder_of_the_first_alone(tmp_path: Path) -> None:
+    with open_workplace(tmp_path / "p") as place:
+        with pytest.raises(EnvironmentFailure, match="another process is at work"), open_workplace(tmp_path / "p"):
+            pass
+        assert place.root.is_dir()
+
+
+def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def late(file: IO[str], how: int) -> None:
+        (tmp_path / "p.partial/lock").unlink()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(EnvironmentFailure, match="another process is at work"), open_workplace(tmp_path / "p"):
+        pass
+
+
+def test_a_lock_that_comes_while_the_folder_is_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rmdir = Path.rmdir
+
+    def late(folder: Path) -> None:
+        (folder / "lock").touch()
+        rmdir(folder)
+
+    with open_workplace(tmp_path / "p") as place:
+        monkeypatch.setattr(Path, "rmdir", late)
+        place.remove()
+        assert (place.root / "lock").exists()
+
+
+@pytest.mark.parametrize("out", ["/", "x/.."])
+def test_a_folder_without_a_name_is_refused(out: str) -> None:
+    with pytest.raises(WrongUse, match="cannot be a pack's folder"), open_workplace(Path(out)):
+        pass
