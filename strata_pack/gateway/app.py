@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.chat_reply import ChatWriter
 from strata_pack.gateway.chat_request import ChatRequest, chat_turn
-from strata_pack.gateway.failures import ApiError, shutting_down
+from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
 from strata_pack.gateway.fields import Body, Count, read_body
 from strata_pack.gateway.guard import Guard
 from strata_pack.gateway.live import live_page
@@ -40,7 +40,7 @@ WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 class CompletionRequest(Body):
     """What is checked of a ``/v1/completions`` body before it is passed on."""
 
-    prompt: str | Annotated[list[int], Field(min_length=1)]
+    prompt: str | Annotated[list[str], Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
     stream: bool | None = None
     max_tokens: Count | None = None
 
@@ -90,6 +90,9 @@ def _routes(gateway: Gateway) -> list[Route]:
     async def completions(request: Request) -> Response:
         data = await request.body()
         body = read_body(CompletionRequest, data)
+        texts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if isinstance(one, str)]
+        if len(texts) > limits.choices:
+            raise bad_request(f"prompt: at most {limits.choices} texts", "prompt")
         record = Record(_caller(request).request_id, "completions", bool(body.stream), _caller(request).client)
         return await gateway.pass_through("/v1/completions", json.loads(data), record)
 

@@ -121,7 +121,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 COMPLETION_REQUEST = {
     "type": "object",
     "properties": {
-        "prompt": {"anyOf": [STRING, {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}]},
+        "prompt": {
+            "anyOf": [
+                STRING,
+                {"type": "array", "items": STRING, "minItems": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+            ]
+        },
         "max_tokens": {"type": "integer", "minimum": 1},
         "stream": {"type": "boolean"},
     },

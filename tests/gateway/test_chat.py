@@ -180,6 +180,9 @@ def test_a_request_id_is_kept_and_sent_back_unless_it_is_unfit(house: House) -> 
 def test_completions_pass_through(house: House) -> None:
     assert house.post({"prompt": "Once"}, "/v1/completions").json()["choices"][0]["text"] == "passed"
     assert "passed" in house.post({"prompt": "Once", "stream": True}, "/v1/completions").text
+    assert house.post({"prompt": ["Once", "Twice"]}, "/v1/completions").json()["choices"][0]["text"] == "passed"
+    assert house.post({"prompt": ["x"] * 100}, "/v1/completions").json()["error"]["param"] == "prompt"
+    assert house.post({"prompt": [1, "x"]}, "/v1/completions").status_code == 400
 
 
 @pytest.mark.parametrize("text", ["plain", 'q"uote\\', "ünï\u2028", "\x00\x1f", "😀"])
