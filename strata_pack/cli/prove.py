@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +14,13 @@ from strata_pack.cli.face import Out, face
 app = typer.Typer()
 
 
+def program() -> str:
+    """Return how the user calls this command: by its name where the shell finds that, else by its path."""
+    name = Path(sys.argv[0])
+    found = shutil.which(name.name)
+    return name.name if found is not None and Path(found).samefile(name) else str(name)
+
+
 @app.command(epilog="Example: strata-pack prove packs/SmolLM2-135M-Instruct-Q4_K_M")
 @face
 def prove(
@@ -20,6 +29,7 @@ def prove(
     out: Out,
 ) -> None:
     """Run verify, golden and smoke on a pack and show one summary; the reports stay in its reports/ folder."""
+    from rich.markup import escape
     from rich.table import Table
 
     from strata_pack.report import terminal
@@ -31,22 +41,24 @@ def prove(
     for report in proof.reports:
         if not report.ok:
             out.show(terminal(report))
-    summary = Table("what", "result", "seconds", title=f"{proof.pack.path}", title_justify="left")
+    summary = Table("what", "result", "seconds", title=escape(str(proof.pack.path)), title_justify="left")
     summary.columns[2].justify = "right"
     model, quant = manifest["model"], manifest["recipe"]["preset"]
     summary.add_row(
-        "model", f"{model['name']} ({model['architecture']}, {quant}, {model['bits_per_weight']:.2f} bpw)", ""
+        "model", escape(f"{model['name']} ({model['architecture']}, {quant}, {model['bits_per_weight']:.2f} bpw)"), ""
     )
     template = manifest["template"]
     summary.add_row("template", f"{template['id'] or template['sha256'][:12]} ({template['origin']})", "")
     for report in proof.reports:
         name = report.title.partition(" ")[0].rstrip(":")
         details = "; ".join(check.detail for check in report.checks) if name == "golden" else report.summary
-        summary.add_row(name, details if report.ok else f"{report.status}: {report.summary}", f"{report.seconds:.1f}")
+        summary.add_row(
+            name, escape(details if report.ok else f"{report.status}: {report.summary}"), f"{report.seconds:.1f}"
+        )
     summary.add_row("proved", "yes" if proof.ok else "no", "")
     out.show(summary)
     out.line("Go on with:")
     for command in ("inspect", "verify", "golden check", "smoke", "serve", "template status"):
-        out.line(f"  strata-pack {command} {pack}")
+        out.line(f"  {program()} {command} {pack}")
     out.result(proof.to_dict())
     raise typer.Exit(proof.exit_code)
