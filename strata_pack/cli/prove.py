@@ -17,6 +17,8 @@ app = typer.Typer()
 def program() -> str:
     """Return how the user calls this command: by its name where the shell finds that, else by its path."""
     name = Path(sys.argv[0])
+    if name.name == "__main__.py":
+        return "python -m strata_pack"
     found = shutil.which(name.name)
     return name.name if found is not None and Path(found).samefile(name) else str(name)
 
