@@ -10,7 +10,8 @@ quantizer reads it directly, without a GGUF in between.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ class SafetensorsSource:
         """
         # The folder's name may become the model's: "." has none.
         folder = folder if folder.name not in ("", "..") else folder.resolve()
+        if not folder.is_dir():
+            raise BadInput("no such folder", where=folder, remedy="give the folder of a safetensors checkpoint")
+        with _wrong_kinds(folder):
+            self._read(folder, outtype, pre, mtp, name)
+
+    def _read(self, folder: Path, outtype: str, pre: str | None, mtp: bool, name: str | None) -> None:
         raw = read_json_object(folder / "config.json")
         self.architecture, config = recognise(raw, folder / "config.json")
         vocabulary = read_vocabulary(folder, config, raw, pre)
@@ -218,11 +225,26 @@ class SafetensorsSource:
         return digest.hexdigest()
 
 
+@contextmanager
+def _wrong_kinds(folder: Path) -> Iterator[None]:
+    """Turn what the code makes of a value of a wrong kind into ``BadInput``: there are too many fields to check each.
+
+    A division by zero or of NaN is an error too, not a warning and a header full of NaN.
+    """
+    try:
+        with np.errstate(divide="raise", invalid="raise"):
+            yield
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
+        problem = f"config.json or a tokenizer file holds a value of a wrong kind ({error})"
+        raise BadInput(problem, where=folder, remedy="fetch it again") from error
+
+
 def check_convertible(folder: Path, pre: str | None = None) -> Architecture:
     """Check configuration and tokenizer of a checkpoint whose weights need not be there yet; ``BadInput`` by name."""
     raw = read_json_object(folder / "config.json")
-    architecture, config = recognise(raw, folder / "config.json")
-    read_vocabulary(folder, config, raw, pre)
+    with _wrong_kinds(folder):
+        architecture, config = recognise(raw, folder / "config.json")
+        read_vocabulary(folder, config, raw, pre)
     return architecture
 
 

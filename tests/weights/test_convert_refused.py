@@ -254,6 +254,36 @@ def test_configuration_that_contradicts_the_weights_is_refused(
         SafetensorsSource.open(folder)
 
 
+LINEAR_SCALES = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("qwen3", {"intermediate_size": 1.5}),
+        ("qwen3", {"intermediate_size": [None]}),
+        ("llama3-rope", {"rope_theta": "x"}),
+        ("llama3-rope", {"rope_theta": 0}),
+        ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "factor": {}}}),
+        ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "low_freq_factor": 0}}),
+        ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "original_max_position_embeddings": "x"}}),
+        ("qwen35", {"mtp_num_hidden_layers": "x"}),
+    ],
+    ids=str,
+)
+def test_a_value_of_a_wrong_kind_is_refused(tmp_path: Path, name: str, values: dict[str, Any]) -> None:
+    folder = change_model(name, tmp_path / "model", lambda _: None, **values)
+    with pytest.raises(BadInput, match="of a wrong kind"):
+        SafetensorsSource.open(folder)
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "nowhere"])
+def test_what_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    with pytest.raises(BadInput, match="no such folder"):
+        SafetensorsSource.open(tmp_path / name)
+
+
 def test_checkpoint_that_shrinks_while_it_is_read_is_named(tmp_path: Path) -> None:
     folder = write_model("qwen3-f32", tmp_path / "model")
     with SafetensorsSource.open(folder, "f32") as source:
