@@ -107,6 +107,12 @@ def open_progress(*, quiet: bool) -> Iterator[Progress]:
     elif not sys.stderr.isatty():
         yield _Lines()
     else:
-        columns = (TextColumn("{task.description}"), BarColumn(), _Amount(), _Rate(), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            _Amount(),
+            _Rate(),
+            TimeRemainingColumn(),
+        )
         with RichProgress(*columns, console=Console(stderr=True)) as rich:
             yield _Bars(rich)

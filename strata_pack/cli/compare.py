@@ -63,9 +63,10 @@ def compare(
 
 
 def _show(out: Out, found: Comparison) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("", Path(found.model).name, Path(found.reference).name)
+    table = Table("", escape(Path(found.model).name), escape(Path(found.reference).name))
     ours, theirs = found.perplexity, found.reference_perplexity
     table.add_row("perplexity", f"{ours.value:.4f} ± {ours.error:.4f}", f"{theirs.value:.4f} ± {theirs.error:.4f}")
     table.add_row("KL divergence, mean", f"{found.kl_mean:.6f} ± {found.kl_mean_error:.6f}", "")

@@ -59,6 +59,7 @@ def fetch(
 
 
 def _show(plan: FetchPlan, out: Out) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from strata_pack.weights.hub import plan_dict
@@ -66,7 +67,7 @@ def _show(plan: FetchPlan, out: Out) -> None:
 
     table = Table("file", "size", "from")
     for file in plan.selection.files:
-        table.add_row(file.path, size_text(file.size), plan.origins[file.path])
+        table.add_row(escape(file.path), size_text(file.size), plan.origins[file.path])
     out.show(table)
     out.line(plan.sentence())
     out.result(plan_dict(plan))

@@ -23,6 +23,7 @@ def inspect(
     out: Out,
 ) -> None:
     """Show metadata, tensors by type, bits per weight, and the template's id and status."""
+    from rich.markup import escape
     from rich.table import Table
 
     from strata_pack.pack.inspect import inspect_path
@@ -41,7 +42,7 @@ def inspect(
         ("template", f"{found.template_id or 'not a shipped one'} ({found.template_status})"),
         ("template sha256", found.template_sha256 or "none"),
     ):
-        facts.add_row(label, value)
+        facts.add_row(label, escape(value))
     out.show(facts)
     table = Table("type", "tensors", "weights", "MiB", title="tensors by type", title_justify="left")
     for column in table.columns[1:]:
@@ -52,6 +53,6 @@ def inspect(
     if metadata:
         keys = Table("key", "value", title="metadata", title_justify="left")
         for key, value in found.metadata.items():
-            keys.add_row(key, str(value))
+            keys.add_row(escape(key), escape(str(value)))
         out.show(keys)
     out.result(found.to_dict())

@@ -90,6 +90,7 @@ def quantize(
 
 def show_plan(plan: QuantPlan, out: Out) -> None:
     """Print a plan: a line a tensor and the sums; in JSON mode the whole plan."""
+    from rich.markup import escape
     from rich.table import Table
 
     from strata_pack.weights.quantize import output_sizes
@@ -101,7 +102,7 @@ def show_plan(plan: QuantPlan, out: Out) -> None:
     table.add_column(f"differs from {plan.recipe.base.name}")
     for tensor in plan.tensors:
         table.add_row(
-            tensor.name,
+            escape(tensor.name),
             " x ".join(map(str, tensor.source.shape)),
             tensor.source.type.name,
             tensor.type.name,

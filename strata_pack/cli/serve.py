@@ -53,7 +53,13 @@ def serve(
     ] = 30,
 ) -> None:
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
-    from strata_pack.gateway.command import Options, run
+    from strata_pack.errors import EnvironmentFailure
+
+    try:
+        from strata_pack.gateway.command import Options, run
+    except ModuleNotFoundError as error:
+        remedy = "pip install 'strata-pack[serve]'"
+        raise EnvironmentFailure(f"serve needs the package {error.name}", remedy=remedy) from error
 
     def announce(facts: dict[str, Any], line: str) -> None:
         out.line(line)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from strata_pack.cli.bars import open_progress
 from strata_pack.weights.gguf_file import MetaValue
-from tests.pack.tiny_gguf import write_tiny
+from tests.pack.tiny_gguf import STOCK, metadata, tensors, write_file, write_tiny
 
 COMMAND = Path(sys.executable).with_name("strata-pack")
 
@@ -57,6 +60,39 @@ def test_json_is_whole_on_a_terminal_without_the_letters(model: Path) -> None:
 def test_text_is_escaped_on_a_terminal_without_the_letters(model: Path) -> None:
     done = run("inspect", "--metadata", model, PYTHONIOENCODING="ascii")
     assert (done.returncode, rb"caf\xe9 \u4e2d" in done.stdout) == (0, True)
+
+
+def test_metadata_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+    extra = {"x[/red]y": MetaValue.string("use [/INST] and [bold]here")}
+    done = run("inspect", "--metadata", write_tiny(tmp_path / "tiny.gguf", extra=extra))
+    assert (done.returncode, b"use [/INST] and [bold]here" in done.stdout, b"x[/red]y" in done.stdout) == (
+        0,
+        True,
+        True,
+    )
+
+
+def test_a_tensor_that_looks_like_markup_is_planned(tmp_path: Path) -> None:
+    weights = {**tensors(), "[/b].weight": np.ones((4, 32), dtype=np.float32)}
+    write_file(tmp_path / "tiny.gguf", metadata(STOCK), weights)
+    done = run("quantize", tmp_path / "tiny.gguf", "--quant", "Q8_0", "--dry-run")
+    assert (done.returncode, b"[/b].weight" in done.stdout) == (0, True)
+
+
+def test_a_bar_shows_a_label_that_looks_like_markup(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with open_progress(quiet=False) as progress:
+        progress.task("hashing a[/b].gguf", 1).advance(1)
+    assert "hashing a[/b].gguf" in terminal.getvalue()
+
+
+def test_serve_without_its_packages_says_what_to_install() -> None:
+    code = "import sys; sys.modules['uvicorn'] = None; from strata_pack.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "serve", "x"], capture_output=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert done.stderr.decode() == "strata-pack: serve needs the package uvicorn; pip install 'strata-pack[serve]'\n"
 
 
 @pytest.mark.parametrize("shell", [">&-", "2>&-", "<&-"])
