@@ -67,7 +67,7 @@ class Out:
             self._told = True
             text = json.dumps(value, ensure_ascii=False, indent=2)
             try:
-                text.encode(sys.stdout.encoding)
+                text.encode(sys.stdout.encoding or "utf-8")
             except UnicodeEncodeError:
                 # A terminal that is not UTF-8, or a file's name that is no text.
                 text = json.dumps(value, indent=2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 
 import pytest
@@ -90,3 +92,10 @@ def test_json_mode_prints_no_second_object() -> None:
 def test_an_error_of_the_system_is_a_sentence_too() -> None:
     code, _, err = run(OSError(5, "Input/output error", "disk"))
     assert (code, err) == (3, "strata-pack: disk: Input/output error\n")
+
+
+def test_json_goes_to_a_stream_without_an_encoding_too() -> None:
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        Out("json").result({"name": "é"})
+    assert json.loads(stream.getvalue()) == {"name": "é"}
