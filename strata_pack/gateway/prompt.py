@@ -17,7 +17,7 @@ from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat
 
 LARGE = 256 << 10
-"""Characters of messages from which rendering leaves the event loop to a thread."""
+"""Characters of messages and tools from which rendering leaves the event loop to a thread."""
 
 MAX_COUNTED_PIECES = 64
 SYSTEM_ROLES = ("system", "developer")
@@ -77,8 +77,8 @@ class Prompts:
 
     async def build(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
-        size = sum(len(str(message.get("content", ""))) for message in turn.messages)
-        if size > LARGE:
+        # All of it: arguments and reasoning are as large as contents, and ten thousand short messages cost as much.
+        if len(str(turn.messages)) + len(str(turn.tools)) > LARGE:
             return await asyncio.to_thread(self.render, turn)
         return self.render(turn)
 
