@@ -63,8 +63,11 @@ def _called(char: str) -> str:
 
 
 def does_not_compile(subject: Subject) -> Iterator[Found]:
-    if isinstance(subject.parsed, TemplateError):
-        yield Found(subject.parsed.cause, subject.parsed.line)
+    failed: object = subject.parsed
+    if not isinstance(failed, TemplateError) and not (any(unknown_filters(subject)) or any(unknown_tests(subject))):
+        failed = subject.compiled  # what can be parsed may still be nested too deeply, or break outside of a loop
+    if isinstance(failed, TemplateError):
+        yield Found(failed.cause, failed.line)
 
 
 def unknown_filters(subject: Subject) -> Iterator[Found]:

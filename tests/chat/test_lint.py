@@ -29,6 +29,19 @@ def test_a_case_has_the_findings_that_it_should(case: dict[str, Any]) -> None:
     assert [[one.rule.id, one.line, one.severity] for one in found] == case["expect"]
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if a %}" * 200 + "{% endif %}" * 200,
+        "{% break %}",
+        "{% block a %}{% endblock %}{% block a %}{% endblock %}",
+    ],
+    ids=["nested too deeply", "break outside of a loop", "a block twice"],
+)
+def test_what_parses_but_does_not_compile_is_found(source: str) -> None:
+    assert [one.rule.id for one in lint_template(source, select=["ST2"])] == ["ST201"]
+
+
 def test_every_rule_has_a_case() -> None:
     covered = {expected[0] for case in CASES for expected in case["expect"]}
     elsewhere = {"ST501", "ST503", "ST701"}
