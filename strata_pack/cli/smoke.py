@@ -74,6 +74,8 @@ def smoke(
     from strata_pack import report as faces
     from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
+    from strata_pack.pack.layout import Pack, is_pack
+    from strata_pack.smoke.prove import keep_report
     from strata_pack.smoke.run import SmokeOptions, run_smoke, run_smoke_url
     from strata_pack.smoke.target import one_of
 
@@ -93,6 +95,8 @@ def smoke(
             report = run_smoke(target, template=template, suite=golden, options=options, progress=progress)
         else:
             report = run_smoke_url(str(url), model=model, api_key=api_key, options=options, progress=progress)
+    if target is not None and is_pack(target) and not only and template is None:
+        keep_report(Pack.open(target), "smoke", report)
     for path, face_of in ((html, faces.html), (junit, faces.junit), (sarif, faces.sarif)):
         if path is not None:
             write_atomic(path, face_of(report))

@@ -49,9 +49,14 @@ def prove(path: Path, options: SmokeOptions | None = None, progress: Progress | 
     verified = verify(path, watcher)
     golden = _golden(pack, watcher)
     smoked = run_smoke(path, options=options, progress=watcher)
-    for name, report in (("golden", golden), ("smoke", smoked)):
-        write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), to_json(report))
+    keep_report(pack, "golden", golden)
+    keep_report(pack, "smoke", smoked)
     return Proof(pack, (verified, golden, smoked))
+
+
+def keep_report(pack: Pack, name: str, report: Report) -> None:
+    """Write ``reports/<name>.json`` of the pack, whole or not at all."""
+    write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), to_json(report))
 
 
 def _golden(pack: Pack, progress: Progress) -> Report:
