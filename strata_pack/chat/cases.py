@@ -104,6 +104,8 @@ def load_suite(path: Path) -> GoldenSuite:
     names = Counter(case.name for case in cases)
     if twice := next((name for name, count in names.items() if count > 1), None):
         raise BadInput(f"two cases are called {twice!r}", where=path, remedy="rename one")
+    if not cases:
+        raise BadInput("holds no golden cases", where=path)
     if len(cases) > MAX_CASES:
         raise BadInput(f"holds {len(cases)} cases; {MAX_CASES} is the limit", where=path)
     return GoldenSuite(name=path.name if path.is_dir() else path.stem, cases=tuple(cases))
@@ -140,7 +142,8 @@ def cases_in(data: Any, path: Path) -> list[Any]:
 
 def case_name(item: dict[str, Any], number: int) -> Any:
     """Return what the case, the ``number``-th of its file, is called: some forms have no names."""
-    return item.get("name", item.get("id", f"case {number}"))
+    name = item.get("name", item.get("id", f"case {number}"))
+    return str(name) if type(name) is int else name
 
 
 def _read_case(item: Any, number: int, path: Path) -> GoldenCase:

@@ -123,6 +123,6 @@ def write(change: Change) -> None:
 
 def _dump(data: Any, path: Path) -> str:
     """Return ``data`` as JSON with the indentation that the file has, one space for a new one."""
-    found = re.search(r"^[\[{]\r?\n( +)", path.read_text("utf-8-sig")) if path.exists() else None
-    text = json.dumps(data, ensure_ascii=False, indent=len(found[1]) if found else 1) + "\n"
+    found = re.search(r"^[\[{]\r?\n([ \t]+)", path.read_text("utf-8-sig")) if path.exists() else None
+    text = json.dumps(data, ensure_ascii=False, indent=found[1] if found else 1) + "\n"
     return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)

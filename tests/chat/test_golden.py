@@ -336,6 +336,25 @@ def test_half_a_character_is_written_so_that_it_can_be_read(tmp_path: Path) -> N
     assert [case.expected for case in read_cases(path)] == ["Hi\n", "a \ud83d b\n"]
 
 
+def test_update_keeps_an_indentation_by_tabs(tmp_path: Path) -> None:
+    path = tmp_path / "golden.json"
+    path.write_text(json.dumps([_case(expected="old")], indent="\t"))
+    (change,) = plan_update([path], _check(path))
+    assert change.text == json.dumps([_case()], indent="\t") + "\n"
+
+
+def test_a_suite_without_cases_proves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no golden cases"):
+        load_suite(_file(tmp_path))
+
+
+def test_a_number_may_be_the_id_of_a_case(tmp_path: Path) -> None:
+    path = _file(tmp_path, {"id": 7, "messages": USER, "rendered": "old"})
+    (change,) = plan_update([path], _check(path))
+    assert [case.name for case in change.cases] == ["7"]
+    assert '"rendered": "Hi' in change.text
+
+
 def test_a_case_without_a_name_is_not_added(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="--name"):
         plan_add(tmp_path / "golden.json", _conversation(tmp_path, USER), "", ChatTemplate(ECHO))
