@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -18,7 +19,7 @@ BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 @pytest.fixture(scope="module")
 def locked() -> Iterator[House]:
-    with House(replace(SETTINGS, api_keys=("first-key", "second-key"))) as house:
+    with House(replace(SETTINGS, api_keys=("first-key", "second-key", "schlüssel"))) as house:
         yield house
 
 
@@ -48,9 +49,14 @@ def raw(house: House, data: bytes, *, wait: float = 5.0) -> bytes:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"authorization": "Bearer first-key"}, {"authorization": "bearer second-key"}, {"x-api-key": "first-key"}],
+    [
+        {"authorization": "Bearer first-key"},
+        {"authorization": "bearer second-key"},
+        {"x-api-key": "first-key"},
+        {"x-api-key": "schlüssel".encode()},
+    ],
 )
-def test_a_right_key_is_let_in(headers: dict[str, str], locked: House) -> None:
+def test_a_right_key_is_let_in(headers: dict[str, Any], locked: House) -> None:
     locked.says("</think>\n\nHi")
     assert locked.post(BODY, headers=headers).status_code == 200
 
