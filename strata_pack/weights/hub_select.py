@@ -116,7 +116,9 @@ def _single_gguf(names: list[str], where: str) -> Weights:
     if firsts:
         shown = ", ".join(firsts[:_SHOWN]) + (f" and {len(firsts) - _SHOWN} more" if len(firsts) > _SHOWN else "")
         raise BadInput(
-            f"has {len(firsts)} GGUF models ({shown})", where=where, remedy="name one, as in hf://org/name/file.gguf"
+            f"has {len(firsts)} GGUF models ({shown})",
+            where=where,
+            remedy="name one: its path, or hf://org/name/file.gguf",
         )
     if models:
         raise BadInput(f"{models[0]} is a shard whose first shard is missing", where=where)

@@ -179,6 +179,12 @@ def test_a_folder_can_hold_the_packs_that_are_built_from_it(
     assert build_pack(replace(inside, out=folder / "again", layout=layout)).path.is_dir()
 
 
+def test_a_folder_with_two_models_is_refused_with_a_way_on_for_a_folder(request_: BuildRequest, source: Path) -> None:
+    shutil.copy(source, source.with_name("other.gguf"))
+    with pytest.raises(BadInput, match=r"has 2 GGUF models .*name one: its path"):
+        build_pack(replace(request_, source=str(source.parent)))
+
+
 def test_a_source_whose_name_is_no_text_is_built(request_: BuildRequest, source: Path) -> None:
     odd = source.rename(os.fsdecode(os.fsencode(source.parent) + b"/t\xff.gguf"))
     assert verify(build_pack(replace(request_, source=str(odd))).path).ok
