@@ -82,11 +82,12 @@ def plan_model(target: Target, text: str) -> ModelPlan:
     headers = [read_header(path) for path in target.files]
     first = headers[0]
     named = tuple(key for key in first.metadata if key.startswith(NAMED_KEY) or key == NAMES_KEY)
-    metadata = edited(first.metadata, {TEMPLATE_KEY: MetaValue.string(text), **dict.fromkeys(named)})
     rest = [ModelFile(header.path, header.path.name, header, header.raw) for header in headers[1:]]
-    fitting = fit(first, metadata)
-    if fitting == first.raw:
+    present = first.metadata.get(TEMPLATE_KEY)
+    if present is not None and present.value == text and not named:
         return ModelPlan("none", (ModelFile(first.path, first.path.name, first, first.raw), *rest), (), 0, ())
+    metadata = edited(first.metadata, {TEMPLATE_KEY: MetaValue.string(text), **dict.fromkeys(named)})
+    fitting = fit(first, metadata)
     if not first.tensors and first.file_size <= LIMIT:
         return _replace_whole(target, first, _fitting_or_longer(fitting, first, metadata), rest, named)
     shared = first.path.stat().st_nlink > 1

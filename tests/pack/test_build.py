@@ -23,6 +23,7 @@ from strata_pack.pack import build as build_module
 from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template, read_pack_template
 from strata_pack.pack.manifest import schema
+from strata_pack.pack.template_install import install
 from strata_pack.pack.verify import verify
 from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf_file import GgufFile, MetaValue
@@ -143,6 +144,13 @@ def test_golden_cases_that_differ_stop_the_build(request_: BuildRequest, tmp_pat
 
 def test_the_golden_cases_lie_in_the_pack(request_: BuildRequest) -> None:
     assert "user: Hi" in (build_pack(request_).path / GOLDEN).read_text()
+
+
+def test_the_template_that_is_there_is_not_installed_again(request_: BuildRequest) -> None:
+    path = build_pack(request_).path
+    before = hashes(path)
+    result = install(path, "keep")
+    assert (result.changed, hashes(path)) == (False, before)
 
 
 def test_gguf_layout_leaves_only_the_model(request_: BuildRequest) -> None:
