@@ -27,6 +27,7 @@ def inspect(
     from rich.table import Table
 
     from strata_pack.pack.inspect import inspect_path
+    from strata_pack.report.diff import printable
 
     found = inspect_path(target)
     facts = Table(show_header=False, box=None, pad_edge=False)
@@ -42,7 +43,7 @@ def inspect(
         ("template", f"{found.template_id or 'not a shipped one'} ({found.template_status})"),
         ("template sha256", found.template_sha256 or "none"),
     ):
-        facts.add_row(label, escape(value))
+        facts.add_row(label, escape(printable(value)))
     out.show(facts)
     table = Table("type", "tensors", "weights", "MiB", title="tensors by type", title_justify="left")
     for column in table.columns[1:]:
@@ -53,6 +54,6 @@ def inspect(
     if metadata:
         keys = Table("key", "value", title="metadata", title_justify="left")
         for key, value in found.metadata.items():
-            keys.add_row(escape(key), escape(str(value)))
+            keys.add_row(escape(printable(key)), escape(printable(str(value))))
         out.show(keys)
     out.result(found.to_dict())

@@ -70,7 +70,7 @@ class GoldenFailed(CheckFailed):
             f"{len(failures)} of {len(report.results)} golden renderings differ (first: {first.case.id} with "
             f"{first.engine}); nothing was changed",
             where=f"suite {report.suite}",
-            remedy="see them with `strata-pack golden check`",
+            remedy="see them with `strata-pack golden check`, or give another template's own cases with --golden",
         )
         self.report = report
 

@@ -75,7 +75,7 @@ def _check(id: str, title: str, find: Callable[[], list[str]]) -> Check:
     status: Status = "passed"
     try:
         wrong = find()
-    except StrataError as error:
+    except (StrataError, OSError) as error:
         wrong = [str(error)]
     if wrong:
         status = "failed"

@@ -62,6 +62,13 @@ def test_text_is_escaped_on_a_terminal_without_the_letters(model: Path) -> None:
     assert (done.returncode, rb"caf\xe9 \u4e2d" in done.stdout) == (0, True)
 
 
+def test_metadata_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    extra = {"general.description": MetaValue.string("\x1b[2J\u202e")}
+    done = run("inspect", "--metadata", write_tiny(tmp_path / "tiny.gguf", extra=extra))
+    assert b"<U+001B>[2J<U+202E>" in done.stdout
+    assert b"\x1b" not in done.stdout
+
+
 def test_metadata_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
     extra = {"x[/red]y": MetaValue.string("use [/INST] and [bold]here")}
     done = run("inspect", "--metadata", write_tiny(tmp_path / "tiny.gguf", extra=extra))
