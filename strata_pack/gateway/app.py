@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 from starlette.requests import Request
-from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.chat_reply import ChatWriter
@@ -32,6 +31,9 @@ from strata_pack.gateway.service import Caller, Gateway
 from strata_pack.gateway.streams import EventStream, Reply
 
 Response = Reply | EventStream
+Endpoint = Callable[[Request], Awaitable[Response]]
+Routes = dict[str, dict[str, Endpoint]]
+"""Endpoints by path and method."""
 EXTRA_HEADER = "x-strata"
 METRICS_FORMS = {"application/json": "json", "text/plain": "text", "application/openmetrics-text": "text"}
 WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
@@ -47,16 +49,28 @@ class CompletionRequest(Body):
 
 def create_app(gateway: Gateway) -> ASGIApp:
     """Return the ASGI application of ``gateway``."""
-    router = Router(_routes(gateway), redirect_slashes=False)
+    routes = _routes(gateway)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = router  # makes the router raise for an unknown path or method
-        await router(scope, receive, send)
+        response = await _endpoint(routes, scope)(Request(scope, receive))
+        await response(scope, receive, send)
 
     return Guard(application, gateway.settings, gateway.metrics)
 
 
-def _routes(gateway: Gateway) -> list[Route]:
+def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
+    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts: nothing has to be matched."""
+    methods = routes.get(scope["path"])
+    if methods is None:
+        raise ApiError(404, "there is nothing at this path", kind="no_route")
+    endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
+    if endpoint is None:
+        allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
+        raise ApiError(405, f"this path takes {allowed}", kind="no_route", headers={"allow": allowed})
+    return endpoint
+
+
+def _routes(gateway: Gateway) -> Routes:
     served, limits = gateway.settings.served, gateway.settings.limits
     schema = encode(openapi())
     page, page_headers = live_page()
@@ -137,7 +151,7 @@ def _routes(gateway: Gateway) -> list[Route]:
     async def described(_request: Request) -> Response:
         return Reply(schema)
 
-    table: tuple[tuple[str, str, Callable[[Request], Awaitable[Response]]], ...] = (
+    table: tuple[tuple[str, str, Endpoint], ...] = (
         ("POST", "/v1/chat/completions", chat),
         ("POST", "/v1/responses", responses),
         ("POST", "/v1/messages", messages),
@@ -153,7 +167,10 @@ def _routes(gateway: Gateway) -> list[Route]:
         ("GET", "/openapi.json", described),
         ("GET", "/", page_),
     )
-    return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
+    routes: Routes = {}
+    for method, path, endpoint in table:
+        routes.setdefault(path, {})[method] = endpoint
+    return routes
 
 
 def _prefers_text(accept: str) -> bool:

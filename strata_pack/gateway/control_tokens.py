@@ -46,6 +46,9 @@ class ControlTokens:
         self._heads = {text[:size] for text in edges for size in range(1, len(text))}
         self._tails = {text[-size:] for text in edges for size in range(2, len(text))}
         self._longest = max(map(len, edges), default=0)
+        # Every head has the first character of a token and every tail the last one: most texts have neither.
+        self._first = re.compile(_any_of({text[0] for text in edges}))
+        self._last = re.compile(_any_of({text[-1] for text in edges}))
 
     def mark(self, text: str, mark: str) -> str:
         """Return ``text`` with ``mark`` after the first character of every control token that starts in it.
@@ -59,6 +62,8 @@ class ControlTokens:
 
     def _mark_beginning(self, text: str, mark: str) -> str:
         start = len(text) - len(text.lstrip())
+        if not self._last.search(text, start, start + self._longest):
+            return text
         for size in range(min(self._longest, len(text) - start), 1, -1):
             if text[start : start + size] in self._tails:
                 return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
@@ -66,7 +71,10 @@ class ControlTokens:
 
     def _mark_end(self, text: str, mark: str) -> str:
         end = len(text.rstrip())
-        for start in range(max(0, end - self._longest), end):
+        earliest = max(0, end - self._longest)
+        if not self._first.search(text, earliest, end):
+            return text
+        for start in range(earliest, end):
             if text[start:end] in self._heads:
                 return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
         return text
@@ -87,6 +95,11 @@ def _by_head(texts: Iterable[str]) -> dict[str, list[str]]:
     for text in texts:
         heads.setdefault(text[0], []).append(text[1:])
     return heads
+
+
+def _any_of(characters: Iterable[str]) -> str:
+    """Return the pattern of one of ``characters``; of nothing if there is none."""
+    return "|".join(map(re.escape, sorted(characters))) or r"(?!)"
 
 
 def _one_of(texts: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 OPENAI_TYPES = {
@@ -41,7 +42,8 @@ class ApiError(Exception):
     """A request that gets an error instead of a reply.
 
     ``kind`` is the word under which the metrics count it, ``param`` the path of the field that is wrong
-    (``messages.0.content``), ``retry_after`` seconds after which it is worth trying again.
+    (``messages.0.content``), ``retry_after`` seconds after which it is worth trying again, ``headers`` more headers
+    of the answer.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: int | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -61,6 +64,7 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after = retry_after
+        self.headers = dict(headers or {})
         self.counted = False
         """Whether the metrics know of it already."""
 
@@ -94,3 +98,8 @@ def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after
 def shutting_down() -> ApiError:
     """Return the 503 for what the end of a drain cuts off."""
     return unavailable("the gateway is shutting down", kind="draining")
+
+
+def internal() -> ApiError:
+    """Return the 500 for what the gateway did not expect."""
+    return ApiError(500, "the gateway failed; its log says why", kind="internal")

@@ -1,7 +1,7 @@
 """What stands before every request, as plain ASGI middleware: who may ask, how much, how long, and who has left.
 
-It reads the body (with a size and a time limit), then watches the connection: when the client goes away, the task of
-the request is cancelled, which closes the upstream connection and frees the slot.
+It reads the body (with a size and a time limit), then listens to the connection (``protocol.py``): when the client goes
+away, the task of the request is cancelled, which closes the upstream connection and frees the slot.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import hmac
 import logging
 import re
 import uuid
-from contextlib import suppress
 from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from strata_pack.gateway.failures import ApiError, shutting_down
+from strata_pack.gateway.deadline import Deadline
+from strata_pack.gateway.failures import ApiError, internal, shutting_down
 from strata_pack.gateway.metrics import Metrics
+from strata_pack.gateway.protocol import Connection
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.service import Caller
 from strata_pack.gateway.settings import Settings
@@ -38,7 +38,7 @@ STALL_CHECK_SECONDS = 5.0
 def error_reply(error: ApiError, path: str, request_id: str) -> Reply:
     """Return the error in the words of the API that ``path`` belongs to."""
     value = error.anthropic() if path.startswith(ANTHROPIC_PATH) else error.openai()
-    headers = {"x-request-id": request_id}
+    headers = {**error.headers, "x-request-id": request_id}
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
@@ -63,14 +63,12 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        exchange = _Exchange(scope, receive, send, request_id, self._settings.limits.stalled_client_seconds)
+        exchange = _Exchange(scope, send, request_id, self._settings.limits.stalled_client_seconds)
         try:
             client = self._admit(scope, headers)
             scope["strata.caller"] = Caller(request_id, client)
             body = await self._read(scope, headers, receive)
             await exchange.run(self._app, body)
-        except HTTPException as error:
-            await self._fail(exchange, ApiError(error.status_code, error.detail, kind="no_route"))
         except ApiError as error:
             if not error.counted:
                 self._metrics.refused(error.kind)
@@ -78,7 +76,7 @@ class Guard:
         except Exception:
             log.exception("request %s failed", request_id)
             self._metrics.refused("internal")
-            await self._fail(exchange, ApiError(500, "the gateway failed; its log says why", kind="internal"))
+            await self._fail(exchange, internal())
 
     async def _fail(self, exchange: _Exchange, error: ApiError) -> None:
         if not exchange.started and not exchange.gone:
@@ -119,48 +117,50 @@ class Guard:
             return b""
         parts: list[bytes] = []
         size, more = 0, True
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.limits.body_seconds
-        while more:
-            try:
-                message = await asyncio.wait_for(receive(), deadline - loop.time())
-            except asyncio.TimeoutError:
-                raise ApiError(408, "the body did not come in time", kind="slow_body") from None
-            if message["type"] == "http.disconnect":
-                raise ApiError(400, "the client left before its body was whole", kind="disconnected")
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise too_large
-            parts.append(part)
-            more = message.get("more_body", False)
+        try:
+            with Deadline(self._settings.limits.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(400, "the client left before its body was whole", kind="disconnected")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise too_large
+                    parts.append(part)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise ApiError(408, "the body did not come in time", kind="slow_body") from None
         return b"".join(parts)
 
 
 class _Exchange:
     """One request and its response, with a watch on the client."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str, stalled_seconds: float) -> None:
+    def __init__(self, scope: Scope, send: Send, request_id: str, stalled_seconds: float) -> None:
         self.scope = scope
         self.request_id = request_id
         self.started = False
         self.gone = False
-        self._receive = receive
         self._send = send
         self._complete = False
         self._body: bytes | None = None
         self._sending_since: float | None = None
         self._stalled_seconds = stalled_seconds
         self._loop = asyncio.get_running_loop()
+        self._insist: asyncio.TimerHandle | None = None
 
     async def run(self, app: ASGIApp, body: bytes) -> None:
         """Run ``app``; a client that leaves, or does not read, ends it quietly."""
         self._body = body
         task = asyncio.current_task()
         assert task is not None
-        watch = asyncio.create_task(self._watch(task))
-        stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall, task)
-        self._stall = stall
+        self._task = task
+        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall)
+        connection: Connection = self.scope["strata.connection"]
+        connection.on_close.append(self._client_left)
+        if connection.closed:
+            self._client_left()
         try:
             await app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
@@ -169,13 +169,13 @@ class _Exchange:
             if not self.gone and not self._complete:
                 raise shutting_down() from None
         finally:
+            connection.on_close.remove(self._client_left)
             self._stall.cancel()
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            if self._insist is not None:
+                self._insist.cancel()
 
     async def receive(self) -> Message:
-        """Give the body once, then wait for ever: the watch is the one that learns of a disconnect."""
+        """Give the body once, then wait for ever: who leaves is told by the connection."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -189,8 +189,10 @@ class _Exchange:
         elif not message.get("more_body", False):
             self._complete = True
         self._sending_since = self._loop.time()
-        await self._send(message)
-        self._sending_since = None
+        try:
+            await self._send(message)
+        finally:
+            self._sending_since = None
 
     def _own_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
         known = {name.lower() for name, _ in message.get("headers", [])}
@@ -200,23 +202,20 @@ class _Exchange:
         ]
         return [(name, value) for name, value in own if name not in known]
 
-    async def _watch(self, task: asyncio.Task[Any]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        # More than once: asyncio.wait_for of Python before 3.12 may swallow a cancellation.
-        while not self._complete:
+    def _client_left(self) -> None:
+        if not self._complete:
             self.gone = True
-            task.cancel()
-            await asyncio.sleep(1.0)
+            self._task.cancel()
+            # More than once: asyncio.wait_for of Python before 3.12 may swallow a cancellation.
+            self._insist = self._loop.call_later(1.0, self._client_left)
 
-    def _check_stall(self, task: asyncio.Task[Any]) -> None:
+    def _check_stall(self) -> None:
         since = self._sending_since
         if since is not None and self._loop.time() - since > self._stalled_seconds:
             self.gone = True
-            task.cancel()
-            if abort := self.scope.get("strata.abort"):
-                abort()
-        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall, task)
+            self._task.cancel()
+            self.scope["strata.connection"].abort()
+        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall)
 
 
 def _host_name(header: str) -> str:

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
+class Connection:
+    """One client's connection: ``abort`` drops it, ``on_close`` are told when it is lost; then it is ``closed``."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.on_close: list[Callable[[], None]] = []
+        self.transport: asyncio.Transport | None = None
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    def lost(self) -> None:
+        self.closed = True
+        for tell in tuple(self.on_close):
+            tell()
+
+
 def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.Protocol]:
     """Return the protocol class for ``uvicorn.Config(http=...)``.
 
     A connection whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the connection
-    was made or the request began, is closed. ``scope["strata.abort"]`` drops a connection whose client does not read.
+    was made or the request began, is closed. ``scope["strata.connection"]`` is the ``Connection``.
     """
 
     class LimitedProtocol(HttpToolsProtocol):
@@ -23,14 +42,17 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
 
         def __init__(self, config: Config, server_state: Any, app_state: dict[str, Any], **more: Any) -> None:
             super().__init__(config, server_state, app_state, **more)
+            self._connection = Connection()
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            self._connection.transport = transport
             self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             super().connection_lost(exc)
+            self._connection.lost()
 
         def data_received(self, data: bytes) -> None:
             if self._reading_headers:
@@ -48,7 +70,7 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
 
         def on_headers_complete(self) -> None:
             self._stop_timer()
-            self.scope["strata.abort"] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+            self.scope["strata.connection"] = self._connection  # type: ignore[typeddict-unknown-key]
             self._reading_headers = False
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > header_bytes:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.gateway.admission import Admission
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, internal
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar import call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, Record
@@ -78,6 +78,11 @@ class Gateway:
         except (asyncio.CancelledError, GeneratorExit):
             outcome = "cancelled"
             raise
+        except Exception as error:
+            log.exception("request %s failed", record.id)
+            failure = internal()
+            failure.counted = True
+            raise failure from error
         finally:
             self.metrics.end(record, outcome)
 

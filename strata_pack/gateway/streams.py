@@ -36,9 +36,9 @@ class Reply:
 class EventStream:
     """A stream of server-sent events.
 
-    Until the first bytes are there, a failure of ``body`` is raised, to become a plain error answer; after
-    ``ping_seconds`` without any (a long prefill, a long queue) the stream starts with a comment so that no proxy
-    gives up. ``failure`` writes the end of a stream that breaks later.
+    Until the first bytes are there, a failure of ``body`` is raised, to become a plain error answer. Whenever nothing
+    was sent for ``ping_seconds`` (a long prefill, a long queue, a long call that is held back until it is whole) a
+    comment is, so that no proxy gives up. ``failure`` writes the end of a stream that breaks later.
     """
 
     def __init__(
@@ -49,38 +49,60 @@ class EventStream:
         self._ping_seconds = ping_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        started = False
-
-        async def start() -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
-
-        first = asyncio.ensure_future(anext(self._body))
+        out = _Out(send, self._ping_seconds)
         try:
-            while not (await asyncio.wait({first}, timeout=self._ping_seconds))[0]:
-                await start()
-                await send({"type": "http.response.body", "body": PING, "more_body": True})
-            data = first.result()
-            await start()
-            await send({"type": "http.response.body", "body": data, "more_body": True})
             async for data in self._body:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                await out.write(data)
         except ApiError as error:
-            if not started:
+            if not out.started:
                 raise
-            await send({"type": "http.response.body", "body": self._failure(error), "more_body": True})
+            await out.write(self._failure(error))
         except asyncio.CancelledError:
             # The client has gone, and this is lost; or the gateway is shutting down, and the client learns it.
-            if started:
-                data = self._failure(shutting_down())
+            if out.started:
                 with suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(send({"type": "http.response.body", "body": data}), FAREWELL_SECONDS)
+                    await asyncio.wait_for(out.write(self._failure(shutting_down()), last=True), FAREWELL_SECONDS)
             raise
         finally:
-            first.cancel()
-            with suppress(asyncio.CancelledError, ApiError, StopAsyncIteration):
-                await first
+            out.stop()
             await self._body.aclose()
-        await send({"type": "http.response.body", "body": b""})
+        await out.write(b"", last=True)
+
+
+class _Out:
+    """The client's side of a stream: starts with the first bytes, and sends pings while nothing else is sent."""
+
+    def __init__(self, send: Send, ping_seconds: float) -> None:
+        self.started = False
+        self._send = send
+        self._ping_seconds = ping_seconds
+        self._loop = asyncio.get_running_loop()
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(ping_seconds, self._check)
+        self._ping: asyncio.Task[None] | None = None
+
+    async def write(self, data: bytes, *, last: bool = False) -> None:
+        if self._ping is not None:
+            await self._ping
+        await self._write(data, last=last)
+
+    async def _write(self, data: bytes, *, last: bool = False) -> None:
+        if not self.started:
+            self.started = True
+            await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
+        self._last = self._loop.time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+
+    def stop(self) -> None:
+        """Send no more pings."""
+        self._timer.cancel()
+        if self._ping is not None:
+            self._ping.cancel()
+
+    def _check(self) -> None:
+        wait = self._last + self._ping_seconds - self._loop.time()
+        if wait <= 0:
+            if self._ping is None or self._ping.done():
+                self._ping = self._loop.create_task(self._write(PING))
+            wait = self._ping_seconds
+        self._timer = self._loop.call_later(wait, self._check)

@@ -19,6 +19,7 @@ import httptools
 import httpx
 
 from strata_pack.errors import WrongUse
+from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, bad_request, unavailable
 
 CONNECT_TIMEOUT = 5.0
@@ -78,28 +79,22 @@ class Upstream:
                     raise unavailable(AWAY) from error
         return _object(answer.status_code, answer.content)
 
-    async def open(self, path: str, body: Mapping[str, Any]) -> Stream:
-        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``."""
+    async def _connect(self) -> _Wire:
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self._secure else None
         try:
-            _, wire = await asyncio.wait_for(
-                loop.create_connection(lambda: _Wire(loop, self._idle_timeout), self._host, self._port, ssl=context),
-                CONNECT_TIMEOUT,
-            )
-        except (OSError, asyncio.TimeoutError) as error:
+            with Deadline(CONNECT_TIMEOUT):
+                _, wire = await loop.create_connection(
+                    lambda: _Wire(loop, self._idle_timeout), self._host, self._port, ssl=context
+                )
+        except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error
-        stream = Stream(wire)
-        try:
-            wire.post(self._head(path), json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"))
-            status = await wire.headers()
-            if status != 200:
-                _object(status, await _all(wire))
-                raise unavailable(f"the llama.cpp server answers with status {status}", kind="upstream_error")
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+        return wire
+
+    async def open(self, path: str, body: Mapping[str, Any]) -> Stream:
+        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``."""
+        head, data = self._head(path), json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        return await _asked(await self._connect(), head, data)
 
     def _head(self, path: str) -> str:
         key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
@@ -108,6 +103,21 @@ class Upstream:
             f"POST {self._base}{path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
             "Accept: text/event-stream\r\nContent-Type: application/json\r\nConnection: close\r\n"
         )
+
+
+async def _asked(wire: _Wire, head: str, data: bytes) -> Stream:
+    """Post a request over ``wire`` and return its stream; raises ``ApiError`` for an answer that is none."""
+    stream = Stream(wire)
+    try:
+        wire.post(head, data)
+        status = await wire.headers()
+        if status != 200:
+            _object(status, await _all(wire))
+            raise unavailable(f"the llama.cpp server answers with status {status}", kind="upstream_error")
+    except BaseException:
+        stream.close()
+        raise
+    return stream
 
 
 async def _all(wire: _Wire) -> bytes:

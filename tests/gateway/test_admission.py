@@ -68,12 +68,13 @@ def test_a_wait_that_is_too_long_is_429() -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(
-    st.integers(1, 4), st.integers(0, 8), st.lists(st.integers(0, 3), max_size=30), st.randoms(use_true_random=False)
-)
+@given(st.integers(1, 4), st.integers(0, 8), st.lists(st.integers(0, 3), max_size=30), st.integers(0, 1 << 32))
 def test_no_slot_is_lost_or_doubled_whoever_leaves_when(
-    parallel: int, queue: int, clients: list[int], chance: random.Random
+    parallel: int, queue: int, clients: list[int], seed: int
 ) -> None:
+    # A seed, and not Hypothesis's own randoms: those may end the example inside a task, where nobody would notice.
+    chance = random.Random(seed)
+
     async def main() -> None:
         admission = Admission(parallel, queue, 5)
         peak = 0
