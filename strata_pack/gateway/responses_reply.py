@@ -119,7 +119,7 @@ class ResponsesWriter:
         self._sequence += 1
         return named_event(name, {"type": name, "sequence_number": self._sequence - 1, **fields})
 
-    def start(self) -> bytes:
+    def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002
         response = self._response([], None)
         return self._event("response.created", response=response) + self._event(
             "response.in_progress", response=response
