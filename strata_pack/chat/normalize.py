@@ -3,7 +3,8 @@
 Pure: nothing is changed in place, nothing is read from anywhere. What a template prints exactly as it is given (users'
 and tools' texts) stays as it is; what it cannot take, or what a client has put in another place than the template
 looks for it, is moved. A conversation that no moving can help is left as it is, for the template to refuse in its own
-words.
+words. Results of parallel calls are put in the order of their calls: a prompt has no ids, so their place alone tells
+the model which result belongs to which call.
 
 A server that ends a history with the assistant's unfinished turn and lets the model continue it must say so
 (``continues``): that turn is not repaired. llama-server's own chat endpoint does not render such a turn at all; it
@@ -32,6 +33,9 @@ TEXT_PARTS: Mapping[str, str] = {
 }
 """Types of content parts that hold text -> the key that holds it."""
 
+THINKING_PARTS = ("thinking", "reasoning_text", "summary_text")
+"""Types of parts that are thinking, also where a client has put them into an assistant's content."""
+
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 """Where clients send the thinking back; the first that has any counts."""
 
@@ -48,9 +52,10 @@ def normalize_messages(
     its calls.
     """
     last = len(messages) - 1
-    return [
+    normal = [
         _message(message, continued=continues and number == last, form=form) for number, message in enumerate(messages)
     ]
+    return _results_in_order(normal)
 
 
 def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm) -> dict[str, Any]:
@@ -58,15 +63,17 @@ def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm) -> 
     fixed = {key: value for key, value in message.items() if key not in REASONING_KEYS}
     if isinstance(role, str):
         fixed["role"] = ROLES.get(role, role)
-    fixed["content"] = _content(message.get("content"))
     if role != "assistant":
+        fixed["content"] = _content(message.get("content"))
         return fixed
+    thoughts, content = _without_thinking_parts(message.get("content"))
+    fixed["content"] = _content(content)
     calls = _tool_calls(message)
     fixed.pop("function_call", None)
     fixed.pop("tool_calls", None)
     if calls:
         fixed["tool_calls"] = calls
-    reasoning = next(filter(None, (_text(message.get(key)) for key in REASONING_KEYS)), "")
+    reasoning = next(filter(None, (*(_text(message.get(key)) for key in REASONING_KEYS), thoughts)), "")
     content = fixed["content"]
     if _is_all_text(content):
         movable = not calls and not continued
@@ -117,6 +124,21 @@ def _text(value: Any) -> str:
 # Thinking
 
 
+def _without_thinking_parts(content: Any) -> tuple[str, Any]:
+    """Return the text of the parts of ``content`` that are thinking, and the other parts."""
+    if not isinstance(content, list):
+        return "", content
+    thoughts = [part for part in content if _is_thinking(part)]
+    if not thoughts:
+        return "", content
+    texts = [_text(part.get(TEXT_PARTS[part["type"]])) for part in thoughts]
+    return "".join(texts), [part for part in content if not _is_thinking(part)] or ""
+
+
+def _is_thinking(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in THINKING_PARTS
+
+
 def _split_thinking(reasoning: str, text: str, content: Any, *, movable: bool, form: CallForm) -> tuple[str, Any]:
     """Return reasoning and content with the thinking that stands in the content moved, and stranded calls closed.
 
@@ -157,6 +179,40 @@ def _line_ends(text: str) -> str:
 
 
 # Tool calls
+
+
+def _results_in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ``messages`` with the results after each assistant's turn in the order of its calls."""
+    ordered = list(messages)
+    for number, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if message.get("role") != "assistant" or not isinstance(calls, list) or len(calls) < 2:
+            continue
+        end = number + 1
+        while end < len(messages) and messages[end].get("role") == "tool":
+            end += 1
+        ordered[number + 1 : end] = _in_order_of(calls, messages[number + 1 : end])
+    return ordered
+
+
+def _in_order_of(calls: list[Any], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ``results`` sorted by the place of their call; one of an unknown call stays where it is.
+
+    Calls that share an id, or have none, tell nothing: then all results stay.
+    """
+    ids = [call.get("id") if isinstance(call, dict) else None for call in calls]
+    place = {one: number for number, one in enumerate(ids) if isinstance(one, str) and one}
+    if len(place) < len(ids):
+        return results
+    known = [result for result in results if _call_of(result) in place]
+    ordered = iter(sorted(known, key=lambda result: place[_call_of(result)]))
+    return [next(ordered) if _call_of(result) in place else result for result in results]
+
+
+def _call_of(result: Mapping[str, Any]) -> str:
+    """Return the id of the call that ``result`` answers, "" if it names none."""
+    identity = result.get("tool_call_id")
+    return identity if isinstance(identity, str) else ""
 
 
 def _tool_calls(message: Mapping[str, Any]) -> list[Any]:

@@ -122,6 +122,30 @@ def test_thinking_is_found_under_every_name_and_in_parts(key: str, value: Any) -
     assert _assistant(content="Two.", **{key: value})["reasoning_content"] == "Count."
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "thinking", "thinking": "Count."},
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Count."}]},
+        {"type": "reasoning_text", "text": "Count."},
+    ],
+)
+def test_thinking_among_the_parts_of_an_answer_is_moved_out_of_it(part: dict[str, Any]) -> None:
+    message = _assistant(content=[part, {"type": "text", "text": "Two."}])
+    assert message["reasoning_content"] == "Count."
+    assert message["content"] == [{"type": "text", "text": "Two."}]
+
+
+def test_an_answer_of_thinking_parts_alone_is_empty() -> None:
+    message = _assistant(content=[{"type": "thinking", "thinking": "Count."}])
+    assert message == {"role": "assistant", "content": "", "reasoning_content": "Count."}
+
+
+def test_thinking_that_is_there_twice_is_taken_once() -> None:
+    message = _assistant(content=[{"type": "thinking", "thinking": "Count."}], reasoning_content="Count.")
+    assert message["reasoning_content"] == "Count."
+
+
 def test_closed_thinking_in_the_content_is_moved_to_reasoning_content() -> None:
     message = _assistant(content="<think>\nCount.\n</think>\n\nTwo.")
     assert (message["reasoning_content"].strip(), message["content"]) == ("Count.", "Two.")
@@ -157,6 +181,56 @@ def test_texts_of_others_are_verbatim(role: str) -> None:
 @pytest.mark.parametrize(("old", "new"), [("developer", "system"), ("function", "tool")])
 def test_role_has_the_name_that_templates_know(old: str, new: str) -> None:
     assert normalize_messages([{"role": old, "content": "x"}])[0]["role"] == new
+
+
+def _called(*ids: str | None) -> dict[str, Any]:
+    calls = [{"id": one, "function": {"name": "f", "arguments": {}}} for one in ids]
+    return {"role": "assistant", "content": "", "tool_calls": calls}
+
+
+def _result(identity: str | None, content: str) -> dict[str, Any]:
+    return {"role": "tool", "content": content} | ({} if identity is None else {"tool_call_id": identity})
+
+
+@pytest.mark.parametrize(
+    ("ids", "results", "order"),
+    [
+        (["1", "2"], [("2", "g"), ("1", "f")], ["f", "g"]),
+        (["1", "2", "3"], [("3", "c"), ("1", "a"), ("2", "b")], ["a", "b", "c"]),
+        (["1", "2"], [("2", "g"), ("x", "?"), ("1", "f")], ["f", "?", "g"]),
+        (["1", "2"], [("2", "g"), (None, "?"), ("1", "f")], ["f", "?", "g"]),
+        (["1", "2"], [("2", "g1"), ("1", "f"), ("2", "g2")], ["f", "g1", "g2"]),
+        (["1", "1"], [("1", "b"), ("1", "a")], ["b", "a"]),
+        (["1", "2", "1"], [("2", "b"), ("1", "a")], ["b", "a"]),
+        (["1", None], [("1", "b"), (None, "a")], ["b", "a"]),
+        (["", "2"], [("2", "b"), ("", "a")], ["b", "a"]),
+    ],
+    ids=[
+        "swapped", "rotated", "unknown id", "missing id", "two for one call", "one id", "doubled", "no id", "blank id",
+    ],
+)  # fmt: skip
+def test_results_are_put_in_the_order_of_their_calls(
+    ids: list[str | None], results: list[tuple[str | None, str]], order: list[str]
+) -> None:
+    messages = normalize_messages([_called(*ids), *(_result(*one) for one in results)])
+    assert [message["content"] for message in messages[1:]] == order
+
+
+def test_results_are_ordered_within_their_turn_only() -> None:
+    turns = [_called("1", "2"), _result("2", "b"), {"role": "user", "content": "?"}, _result("1", "a")]
+    assert normalize_messages(turns)[1:] == turns[1:]
+    twice = [_called("1", "2"), _result("2", "b"), _result("1", "a")]
+    contents = [message["content"] for message in normalize_messages(twice * 2)]
+    assert contents == ["", "a", "b"] * 2
+
+
+@given(st.permutations(["1", "2", "3", "x"]))
+@settings(derandomize=True, deadline=None)
+def test_ordering_results_loses_none(order: list[str]) -> None:
+    results = [_result(one, one) for one in order]
+    found = normalize_messages([_called("3", "1", "2"), *results])[1:]
+    assert [message["tool_call_id"] for message in found if message["tool_call_id"] != "x"] == ["3", "1", "2"]
+    assert found.index(_result("x", "x")) == order.index("x")
 
 
 LINES = st.lists(
