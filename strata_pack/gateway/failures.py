@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 OPENAI_TYPES = {
     400: "invalid_request_error",
@@ -38,12 +38,19 @@ ANTHROPIC_TYPES = {
 """``error.type`` of an Anthropic error object by status; ``api_error`` for the others."""
 
 
+class Overflow(NamedTuple):
+    """A prompt of ``tokens`` tokens that is longer than the ``limit`` of a slot's context."""
+
+    tokens: int
+    limit: int
+
+
 class ApiError(Exception):
     """A request that gets an error instead of a reply.
 
     ``kind`` is the word under which the metrics count it, ``param`` the path of the field that is wrong
     (``messages.0.content``), ``retry_after`` seconds after which it is worth trying again, ``headers`` more headers
-    of the answer.
+    of the answer, ``overflow`` the numbers of a prompt that is too long, if they are known.
     """
 
     def __init__(
@@ -56,6 +63,7 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
         headers: Mapping[str, str] | None = None,
+        overflow: Overflow | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -65,6 +73,7 @@ class ApiError(Exception):
         self.code = code
         self.retry_after = retry_after
         self.headers = dict(headers or {})
+        self.overflow = overflow
         self.counted = False
         """Whether the metrics know of it already."""
 
@@ -80,14 +89,29 @@ class ApiError(Exception):
         }
 
     def anthropic(self) -> dict[str, Any]:
-        """Return the Anthropic error object."""
+        """Return the Anthropic error object. Clients know a prompt that is too long, and compact it, by its words."""
         kind = ANTHROPIC_TYPES.get(self.status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        message = self.message
+        if self.overflow is not None:
+            message = f"prompt is too long: {self.overflow.tokens} tokens > {self.overflow.limit} maximum"
+        return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 def bad_request(message: str, param: str | None = None, *, code: str | None = None) -> ApiError:
     """Return the 400 for a field that cannot be served."""
     return ApiError(400, message, kind="bad_request", param=param, code=code)
+
+
+def prompt_too_long(tokens: int, limit: int) -> ApiError:
+    """Return the 400 for a prompt that does not fit into the context of a slot."""
+    return ApiError(
+        400,
+        f"the prompt has {tokens} tokens, and the context of a slot {limit}",
+        kind="bad_request",
+        param="messages",
+        code="context_length_exceeded",
+        overflow=Overflow(tokens, limit),
+    )
 
 
 def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after: int | None = 2) -> ApiError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
@@ -11,7 +13,28 @@ from strata_pack.parsing import Event, ToolCall
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 KINDS = {"reasoning": "thinking", "content": "text"}
 EMPTY = {"thinking": {"type": "thinking", "thinking": "", "signature": ""}, "text": {"type": "text", "text": ""}}
+SIGNATURE_BYTES = 24
 DELTAS = {"thinking": ("thinking_delta", "thinking"), "text": ("text_delta", "text")}
+
+
+class Signature:
+    """The signature of a thinking block, made from its text as it comes.
+
+    It proves nothing, and nobody checks it when it comes back. But clients send back as thinking only what is signed.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        self._hash = hashlib.sha256()
+        self.add(text)
+
+    def add(self, text: str) -> None:
+        """Go on with more of the text."""
+        self._hash.update(text.encode("utf-8", "replace"))
+
+    @property
+    def text(self) -> str:
+        """The signature of what was added so far."""
+        return b64encode(self._hash.digest()[:SIGNATURE_BYTES]).decode()
 
 
 class MessagesWriter:
@@ -23,12 +46,14 @@ class MessagesWriter:
         self._show_extra = show_extra
         self._block = -1
         self._open: str | None = None
+        self._signature = Signature()
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         (choice,) = choices
         blocks: list[dict[str, Any]] = []
         if choice.reasoning:
-            blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": ""})
+            signature = Signature(choice.reasoning).text
+            blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": signature})
         if choice.content:
             blocks.append({"type": "text", "text": choice.content})
         blocks += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
@@ -41,13 +66,13 @@ class MessagesWriter:
 
     # Streams
 
-    def start(self) -> bytes:
+    def start(self, prompt_tokens: int = 0) -> bytes:
         message = {
             **self._head,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage([]),
+            "usage": {**_usage([]), "input_tokens": prompt_tokens},
         }
         return named_event("message_start", {"type": "message_start", "message": message})
 
@@ -58,6 +83,8 @@ class MessagesWriter:
             if kind is not None:
                 if self._open != kind:
                     parts.append(self._begin(kind, EMPTY[kind]))
+                if kind == "thinking":
+                    self._signature.add(event.text)
                 name, key = DELTAS[kind]
                 parts.append(self._piece(f'"type":"{name}","{key}":{quoted(event.text)}'))
             elif event.call is not None and event.kind == "tool_start":
@@ -85,8 +112,12 @@ class MessagesWriter:
     def _close(self) -> bytes:
         if self._open is None:
             return b""
+        signed = b""
+        if self._open == "thinking":
+            signed = self._piece(f'"type":"signature_delta","signature":"{self._signature.text}"')
+            self._signature = Signature()
         self._open = None
-        return named_event("content_block_stop", {"type": "content_block_stop", "index": self._block})
+        return signed + named_event("content_block_stop", {"type": "content_block_stop", "index": self._block})
 
     def finish(self, index: int, choice: Choice) -> bytes:  # noqa: ARG002
         told = {"type": "message_delta", "delta": _ending(choice), "usage": _usage([choice])}

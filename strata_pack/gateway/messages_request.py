@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import groupby
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from strata_pack.gateway.chat_request import check_choice, template_variables
-from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.fields import Body, Budget, Count, Effort, Kept, Name, Probability, StopText, Temperature
+from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.fields import Body, Budget, Count, Effort, Name, Probability, StopText, Temperature
+from strata_pack.gateway.messages_blocks import TEXT_ONLY, Block, block_text, content_text, located, string_field
 from strata_pack.gateway.turn import JsonAnswer, ToolChoice, Turn
 
+INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
+"""What a message may hold as text, by its role."""
 
-class Block(Kept):
-    """A content block; which further fields it needs depends on ``type``."""
-
-    type: str
+RESULT_BLOCKS = (*INPUT_BLOCKS["user"], "tool_reference")
+ERROR_MARK = "Error"
 
 
 class InputMessage(Body):
@@ -83,9 +87,10 @@ def count_turn(request: CountRequest) -> Turn:
     tools = [_tool(number, tool) for number, tool in enumerate(request.tools or [])]
     choice, name = _choice(request.tool_choice)
     check_choice(choice, name, tools)
-    messages = [*_system(request.system)]
-    for number, message in enumerate(request.messages):
-        messages += _openai_messages(number, message)
+    messages = [*_system(request.system), *_openai_messages(request.messages)]
+    continues = request.messages[-1].role == "assistant"
+    if continues and (calls := messages[-1].get("tool_calls")):
+        raise _unanswered(len(request.messages) - 1, [call["id"] for call in calls])
     config = request.output_config or OutputConfig()
     thinking = request.thinking
     return Turn(
@@ -99,7 +104,7 @@ def count_turn(request: CountRequest) -> Turn:
             request.chat_template_kwargs, config.effort, False if thinking and thinking.type == "disabled" else None
         ),
         reasoning_budget=thinking.budget_tokens if thinking else None,
-        continues=request.messages[-1].role == "assistant",
+        continues=continues,
     )
 
 
@@ -141,81 +146,88 @@ def _choice(choice: Choice | None) -> tuple[ToolChoice, str | None]:
 
 
 def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
-    if system is None:
-        return []
-    if isinstance(system, str):
-        return [{"role": "system", "content": system}]
-    return [{"role": "system", "content": "\n".join(_text("system", block) for block in system)}]
+    return [] if system is None else [{"role": "system", "content": content_text("system", system)}]
 
 
-def _text(where: str, block: Block) -> str:
-    text = block.given().get("text")
-    if block.type != "text" or not isinstance(text, str):
-        media = block.type in ("image", "document")
-        raise bad_request(
-            f"{where}: the model has no projector, so blocks of type {block.type!r} cannot be read"
-            if media
-            else f"{where}: a block of type {block.type!r} cannot stand here",
-            where,
-            code="unsupported_media" if media else None,
-        )
-    return text
+def _openai_messages(messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
+    """Return Anthropic's messages as OpenAI's; consecutive ones of one role are one turn, as in Anthropic's API."""
+    turns: list[dict[str, Any]] = []
+    for role, group in groupby(enumerate(messages), key=lambda numbered: numbered[1].role):
+        contents = [(f"messages.{number}.content", message.content) for number, message in group]
+        turns += [_assistant(contents)] if role == "assistant" else _input(role, contents)
+    return turns
 
 
-def _openai_messages(number: int, message: InputMessage) -> list[dict[str, Any]]:
-    """Return one Anthropic message as OpenAI messages: tool results become messages of their own, before the text."""
-    if isinstance(message.content, str):
-        return [{"role": message.role, "content": message.content}]
-    where = f"messages.{number}.content"
-    if message.role == "assistant":
-        return [_assistant(where, message.content)]
+Contents = list[tuple[str, str | list[Block]]]
+"""The contents of the messages of one turn, with their paths."""
+
+
+def _input(role: str, contents: Contents) -> list[dict[str, Any]]:
+    """Return a user's or system's turn: tool results become messages of their own, before the text."""
     results: list[dict[str, Any]] = []
     texts: list[str] = []
-    for index, block in enumerate(message.content):
-        if block.type == "tool_result":
-            results.append(_result(f"{where}.{index}", block))
+    for where, block in [one for content in contents for one in located(*content)]:
+        if block.type == "tool_result" and role == "user":
+            results.append(_result(where, block.given()))
         else:
-            texts.append(_text(f"{where}.{index}", block))
+            texts.append(block_text(where, block, INPUT_BLOCKS[role]))
     if texts or not results:
-        results.append({"role": message.role, "content": "\n".join(texts)})
+        results.append({"role": role, "content": "\n".join(texts)})
     return results
 
 
-def _assistant(where: str, blocks: list[Block]) -> dict[str, Any]:
+def _assistant(contents: Contents) -> dict[str, Any]:
+    """Return an assistant's turn. The blocks of a message are one text; a new message is a new paragraph."""
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    for index, block in enumerate(blocks):
-        given = block.given()
-        if block.type == "thinking":
-            if not isinstance(given.get("thinking"), str):
-                raise bad_request(f"{where}.{index}.thinking: is missing", f"{where}.{index}.thinking")
-            thoughts.append(given["thinking"])
-        elif block.type == "tool_use":
-            name, values = given.get("name"), given.get("input", {})
-            if not isinstance(name, str) or not isinstance(values, dict):
-                raise bad_request(f"{where}.{index}: a tool_use needs a name and an input object", f"{where}.{index}")
-            function = {"name": name, "arguments": json.dumps(values, ensure_ascii=False)}
-            calls.append({"id": str(given.get("id", "")), "type": "function", "function": function})
-        elif block.type != "redacted_thinking":
-            texts.append(_text(f"{where}.{index}", block))
-    message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
-    if thoughts:
-        message["reasoning_content"] = "".join(thoughts)
+    for content in contents:
+        text: list[str] = []
+        thought: list[str] = []
+        for where, block in located(*content):
+            if block.type == "thinking":
+                thought.append(string_field(where, block.given(), "thinking"))
+            elif block.type == "tool_use":
+                calls.append(_call(where, block.given()))
+            elif block.type != "redacted_thinking":
+                text.append(block_text(where, block))
+        texts.append("".join(text))
+        thoughts.append("".join(thought))
+    message: dict[str, Any] = {"role": "assistant", "content": _paragraphs(texts)}
+    if any(thoughts):
+        message["reasoning_content"] = _paragraphs(thoughts)
     if calls:
         message["tool_calls"] = calls
     return message
 
 
-def _result(where: str, block: Block) -> dict[str, Any]:
-    given = block.given()
-    content = given.get("content", "")
-    if isinstance(content, list):
-        parts = [Block.model_validate(part) if isinstance(part, dict) and isinstance(part.get("type"), str) else None
-                 for part in content]  # fmt: skip
-        if None in parts:
-            raise bad_request(f"{where}.content: is no list of blocks", f"{where}.content")
-        content = "\n".join(_text(f"{where}.content.{i}", part) for i, part in enumerate(parts) if part is not None)
-    if not isinstance(content, str):
-        raise bad_request(f"{where}.content: is neither a string nor a list of blocks", f"{where}.content")
-    return {"role": "tool", "tool_call_id": str(given.get("tool_use_id", "")), "content": content}
+def _paragraphs(texts: list[str]) -> str:
+    return "\n\n".join(filter(None, texts))
+
+
+def _call(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    name, values = string_field(where, given, "name"), given.get("input", {})
+    if not isinstance(values, dict):
+        raise bad_request(f"{where}.input: must be an object", f"{where}.input")
+    function = {"name": name, "arguments": json.dumps(values, ensure_ascii=False)}
+    return {"id": str(given.get("id", "")), "type": "function", "function": function}
+
+
+def _unanswered(number: int, ids: list[str]) -> ApiError:
+    """Return the 400 for a last turn that has calls: what could go on there is their results alone."""
+    return bad_request(
+        f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+        f"{', '.join(ids)}. Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
+        f"messages.{number}.content",
+    )
+
+
+def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    text = content_text(f"{where}.content", given.get("content", ""), RESULT_BLOCKS)
+    failed = given.get("is_error")
+    if not isinstance(failed, bool | NoneType):
+        raise bad_request(f"{where}.is_error: must be a boolean", f"{where}.is_error")
+    # Templates know no flag for it: unless the text says so itself, the model would take the message for the result.
+    if failed and not text.lstrip().lower().startswith(ERROR_MARK.lower()):
+        text = f"{ERROR_MARK}: {text}" if text else ERROR_MARK
+    return {"role": "tool", "tool_call_id": str(given.get("tool_use_id", "")), "content": text}

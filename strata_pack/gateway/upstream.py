@@ -20,7 +20,7 @@ import httpx
 
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
-from strata_pack.gateway.failures import ApiError, bad_request, unavailable
+from strata_pack.gateway.failures import ApiError, bad_request, prompt_too_long, unavailable
 
 CONNECT_TIMEOUT = 5.0
 IDLE_TIMEOUT = 300.0
@@ -143,12 +143,9 @@ def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
     error = value.get("error")
     told = error if isinstance(error, dict) else {}
     message = str(told.get("message") or f"the llama.cpp server answers with status {status}")
-    if told.get("type") == "exceed_context_size_error":
-        limit, asked = told.get("n_ctx"), told.get("n_prompt_tokens")
-        return bad_request(
-            f"the prompt has {asked} tokens, and the context of a slot {limit}", "messages",
-            code="context_length_exceeded",
-        )  # fmt: skip
+    limit, asked = told.get("n_ctx"), told.get("n_prompt_tokens")
+    if told.get("type") == "exceed_context_size_error" and isinstance(limit, int) and isinstance(asked, int):
+        return prompt_too_long(asked, limit)
     if status in (400, 413, 422):
         return bad_request(f"the llama.cpp server refuses the request: {message}")
     if status == 503:
