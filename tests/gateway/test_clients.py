@@ -200,3 +200,60 @@ def test_a_pydantic_ai_agent_reaches_its_answer_after_an_implicit_end(house: Hou
     assert asyncio.run(main()) == "Two jobs run."
     assert asked == ["list_jobs"]
     assert "</think>\n\n<tool_call>\n<function=list_jobs>" in house.prompt
+
+
+SECOND_TURN = (
+    "<|im_start|>assistant\n<think>\nGo.\n</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
+)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_anthropic_keeps_the_thinking_of_a_call_in_the_history(
+    streamed: bool, claude: anthropic.Anthropic, house: House
+) -> None:
+    tools: list[Any] = [{"name": "list_jobs", "input_schema": {"type": "object", "properties": {}}}]
+    more: dict[str, Any] = {"model": "m", "max_tokens": 500, "tools": tools}
+    house.says(IMPLICIT)
+    reply: anthropic.types.Message
+    if streamed:
+        with claude.messages.stream(messages=ASK, **more) as stream:
+            reply = stream.get_final_message()
+    else:
+        reply = claude.messages.create(messages=ASK, **more)
+    thinking, call = reply.content
+    assert thinking.type == "thinking"
+    assert thinking.signature
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "[1, 2]"}  # type: ignore[union-attr]
+    house.says(ANSWER)
+    claude.messages.create(
+        messages=[*ASK, {"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}],  # type: ignore[list-item]
+        **more,
+    )
+    assert SECOND_TURN in house.prompt
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_pydantic_ai_agent_on_anthropics_api_sends_thinking_back_as_thinking(streamed: bool, house: House) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.anthropic import AnthropicModel
+    from pydantic_ai.providers.anthropic import AnthropicProvider
+
+    def list_jobs() -> str:
+        """List the jobs."""
+        return "[1, 2]"
+
+    async def main() -> str:
+        async with anthropic.AsyncAnthropic(base_url=house.url, api_key="none", max_retries=0) as client:
+            model = AnthropicModel("m", provider=AnthropicProvider(anthropic_client=client))
+            agent = Agent(model, tools=[list_jobs])
+            if not streamed:
+                return str((await agent.run("Which jobs run?")).output)
+            async with agent.run_stream("Which jobs run?") as run:
+                return str(await run.get_output())
+
+    house.says(IMPLICIT)
+    house.says(ANSWER)
+    assert asyncio.run(main()) == "Two jobs run."
+    assert SECOND_TURN in house.prompt
+    assert house.prompt.count("Go.") == 1
+    assert house.prompt.count("<|im_start|>user\nWhich jobs run?<|im_end|>") == 1
