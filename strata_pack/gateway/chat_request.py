@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from types import NoneType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from strata_pack.gateway.chat_messages import Message, check_continued, check_messages
+from strata_pack.gateway.chat_tools import ToolFields, wanted_calls
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.fields import (
     Body,
@@ -14,43 +15,13 @@ from strata_pack.gateway.fields import (
     Count,
     Effort,
     JsonSchema,
-    Kept,
-    Name,
     Penalty,
     Probability,
     Seed,
     StopText,
     Temperature,
-    ToolFunction,
 )
-from strata_pack.gateway.turn import JsonAnswer, ToolChoice, Turn
-
-IMAGE_PARTS = ("image", "image_url", "input_image", "video", "video_url", "input_audio", "audio", "file", "input_file")
-
-
-class Message(Kept):
-    """A message. ``reasoning`` is read where ``reasoning_content`` is not given."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[str | dict[str, Any]] | None = None
-    reasoning_content: str | list[dict[str, Any]] | None = None
-    reasoning: str | list[dict[str, Any]] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-
-
-class Tool(Kept):
-    type: Literal["function"]
-    function: ToolFunction
-
-
-class NamedFunction(Body):
-    name: Name
-
-
-class NamedChoice(Body):
-    type: Literal["function"]
-    function: NamedFunction
+from strata_pack.gateway.turn import JsonAnswer, Turn
 
 
 class ResponseFormat(Body):
@@ -62,16 +33,13 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ChatRequest(Body):
+class ChatRequest(ToolFields):
     """A chat completion request: OpenAI's fields, and those that llama.cpp's and vLLM's users know."""
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedChoice | None = None
-    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Count | None = None
@@ -120,29 +88,13 @@ RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_messag
 """Template variables that ``chat_template_kwargs`` may not set: they have fields of their own."""
 
 
-def refuse_media(messages: list[dict[str, Any]]) -> None:
-    """Raise a 400 for the first part that is no text."""
-    for number, message in enumerate(messages):
-        parts = message.get("content")
-        for index, part in enumerate(parts if isinstance(parts, list) else ()):
-            if not isinstance(part, dict):
-                continue
-            where = f"messages.{number}.content.{index}"
-            if part.get("type") in IMAGE_PARTS:
-                raise bad_request(
-                    f"{where}: the model has no projector, so parts of type {part['type']!r} cannot be read; send text",
-                    where,
-                    code="unsupported_media",
-                )
-            for name in ("type", "text"):
-                if not isinstance(part.get(name), (str, NoneType)):
-                    raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
-
-
 def template_variables(
     kwargs: dict[str, Any] | None, effort: str | None, enable_thinking: bool | None
 ) -> dict[str, Any]:
-    """Return the template's variables; effort "none" means no thinking, as in OpenAI's API."""
+    """Return the template's variables; effort "none" means no thinking, as in OpenAI's API.
+
+    Any other effort goes to the template as it is; ``prompt.py`` looks for the nearest that the template knows.
+    """
     for name in kwargs or {}:
         if name in RESERVED:
             raise bad_request(f"chat_template_kwargs.{name}: has a field of its own", f"chat_template_kwargs.{name}")
@@ -156,14 +108,6 @@ def template_variables(
     return variables
 
 
-def check_choice(choice: ToolChoice, name: str | None, tools: list[dict[str, Any]]) -> None:
-    """Raise a 400 for a choice that the tools cannot meet."""
-    if choice == "required" and not tools:
-        raise bad_request("tool_choice: demands a call, but there are no tools", "tool_choice")
-    if name is not None and name not in [tool["function"]["name"] for tool in tools]:
-        raise bad_request(f"tool_choice: no tool is called {name!r}", "tool_choice")
-
-
 def llama_seed(seed: int | None) -> int | None:
     """Return the seed as llama-server has it: 32 bits, all ones for random."""
     return None if seed is None else seed % (1 << 32)
@@ -172,28 +116,28 @@ def llama_seed(seed: int | None) -> int | None:
 def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
     """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served."""
     messages = [message.given() for message in request.messages]
-    refuse_media(messages)
-    tools = [tool.given() for tool in request.tools or []]
-    choice, name = _choice(request)
-    check_choice(choice, name, tools)
+    check_messages(messages)
+    calls = wanted_calls(request)
     choices = request.n or 1
     if choices > max_choices:
         raise bad_request(f"n: at most {max_choices} choices", "n")
     continues = bool(request.continue_final_message)
-    if continues and (messages[-1]["role"] != "assistant" or request.add_generation_prompt):
-        raise bad_request(
-            "continue_final_message: needs an assistant message at the end, and no add_generation_prompt",
-            "continue_final_message",
-        )
+    if continues:
+        if request.add_generation_prompt:
+            raise bad_request(
+                "continue_final_message: cannot stand beside add_generation_prompt", "continue_final_message"
+            )
+        check_continued(messages[-1])
     return Turn(
         messages=messages,
-        tools=tools,
+        tools=calls.tools,
         tools_unknown=request.tools == [],
-        tool_choice=choice,
-        tool_name=name,
-        parallel_tool_calls=request.parallel_tool_calls is not False,
+        tool_choice=calls.choice,
+        tool_name=calls.name,
+        parallel_tool_calls=calls.parallel,
         answer=_answer(request.response_format),
         variables=template_variables(request.chat_template_kwargs, request.reasoning_effort, request.enable_thinking),
+        effort_field="reasoning_effort" if request.reasoning_effort else "chat_template_kwargs.reasoning_effort",
         sampling=_sampling(request),
         seed=llama_seed(request.seed),
         max_tokens=request.max_completion_tokens or request.max_tokens,
@@ -204,12 +148,6 @@ def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
         continues=continues,
         stream=bool(request.stream),
     )
-
-
-def _choice(request: ChatRequest) -> tuple[ToolChoice, str | None]:
-    if isinstance(request.tool_choice, NamedChoice):
-        return "required", request.tool_choice.function.name
-    return request.tool_choice or "auto", None
 
 
 def _answer(wanted: ResponseFormat | None) -> JsonAnswer | None:

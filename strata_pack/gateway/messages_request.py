@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from strata_pack.gateway.chat_request import check_choice, template_variables
+from strata_pack.gateway.chat_request import template_variables
+from strata_pack.gateway.chat_tools import check_choice
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.fields import Body, Budget, Count, Effort, Name, Probability, StopText, Temperature
 from strata_pack.gateway.messages_blocks import TEXT_ONLY, Block, block_text, content_text, located, string_field
@@ -103,6 +104,7 @@ def count_turn(request: CountRequest) -> Turn:
         variables=template_variables(
             request.chat_template_kwargs, config.effort, False if thinking and thinking.type == "disabled" else None
         ),
+        effort_field="output_config.effort",
         reasoning_budget=thinking.budget_tokens if thinking else None,
         continues=continues,
     )

@@ -21,9 +21,10 @@ class Turn:
 
     ``messages`` as the client wrote them (OpenAI's shapes); ``tools`` OpenAI tool objects, empty for none;
     ``tools_unknown``: the client sent an empty list, so it reads calls, but declares its functions elsewhere;
-    ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's; ``sampling`` fields
-    of llama-server's ``/completion``; ``stop`` applies to all generated text, thinking and calls included;
-    ``top_logprobs`` ``None`` for no log probabilities; ``reasoning_budget`` in tokens.
+    ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's, ``effort_field`` the
+    request's field for the ``reasoning_effort`` among them; ``sampling`` fields of llama-server's ``/completion``;
+    ``stop`` applies to all generated text, thinking and calls included; ``top_logprobs`` ``None`` for no log
+    probabilities; ``reasoning_budget`` in tokens.
     """
 
     messages: list[dict[str, Any]]
@@ -34,6 +35,7 @@ class Turn:
     parallel_tool_calls: bool = True
     answer: JsonAnswer | None = None
     variables: dict[str, Any] = field(default_factory=dict)
+    effort_field: str = "reasoning_effort"
     sampling: dict[str, Any] = field(default_factory=dict)
     seed: int | None = None
     max_tokens: int | None = None

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import LIST_JOBS, House
+from strata_pack.chat.template import ChatTemplate
+from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.prompt import Prompts
+from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream import Upstream
+from tests.gateway.conftest import LIST_JOBS, LOOKUP, House
 
 USER = [{"role": "user", "content": "Hi"}]
+LIST_CALL = {"id": "1", "type": "function", "function": {"name": "list_jobs", "arguments": "{}"}}
 
 WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({}, "messages"),
@@ -20,7 +26,29 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0"),
     ({"messages": [{"role": "user", "content": [{"type": ["image"]}]}]}, "messages.0.content.0.type"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": [{"text": None}]}]}, "messages.0.content.0.text"),
+    ({"messages": [{"role": "user", "content": [{"type": "other", "text": None}]}]}, "messages.0.content.0.text"),
+    (
+        {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": None}]}]},
+        "messages.0.content.0.thinking",
+    ),
     ({"messages": [{"role": "assistant", "tool_calls": {}}]}, "messages.0.tool_calls"),
+    ({"messages": [*USER, {"role": "assistant", "tool_calls": [{}]}]}, "messages.1.tool_calls.0.function.name"),
+    (
+        {"messages": [*USER, {"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]}]},
+        "messages.1.tool_calls.0.function.name",
+    ),
+    (
+        {"messages": [*USER, {"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}]},
+        "messages.1.tool_calls.0.function.name",
+    ),
+    (
+        {"messages": [*USER, {"role": "assistant", "tool_calls": [{"name": 5, "arguments": {}}]}]},
+        "messages.1.tool_calls.0.name",
+    ),
+    ({"messages": [*USER, {"role": "assistant", "function_call": {}}]}, "messages.1.function_call.name"),
     ({"messages": USER, "temperature": "0.5"}, "temperature"),
     ({"messages": USER, "temperature": -1}, "temperature"),
     ({"messages": USER, "top_p": 2}, "top_p"),
@@ -39,6 +67,34 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "tool_choice": "sometimes", "tools": [LIST_JOBS]}, "tool_choice"),
     ({"messages": USER, "tool_choice": "required"}, "tool_choice"),
     ({"messages": USER, "tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+    ({"messages": USER, "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    ({"messages": USER, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.allowed_tools"),
+    (
+        {"messages": USER, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": []}}},
+        "tool_choice.allowed_tools.mode",
+    ),
+    (
+        {
+            "messages": USER,
+            "tools": [LIST_JOBS],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]},
+            },
+        },
+        "tool_choice.allowed_tools.tools.0.function.name",
+    ),
+    ({"messages": USER, "functions": [{}]}, "functions.0.name"),
+    ({"messages": USER, "functions": [{"name": "f"}], "tools": [LIST_JOBS]}, "functions"),
+    ({"messages": USER, "functions": [{"name": "f"}], "tool_choice": "auto"}, "functions"),
+    ({"messages": USER, "functions": [{"name": "f"}], "function_call": {"name": "x"}}, "function_call"),
+    ({"messages": USER, "functions": [{"name": "f"}], "function_call": {}}, "function_call.name"),
+    ({"messages": USER, "function_call": "auto"}, "function_call"),
+    ({"messages": USER, "reasoning_effort": "heroic"}, "reasoning_effort"),
+    (
+        {"messages": USER, "chat_template_kwargs": {"reasoning_effort": "heroic"}},
+        "chat_template_kwargs.reasoning_effort",
+    ),
     ({"messages": USER, "response_format": {"type": "yaml"}}, "response_format.type"),
     ({"messages": USER, "response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
     ({"messages": USER, "logit_bias": {"x": 1}}, "logit_bias"),
@@ -46,6 +102,17 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
     ({"messages": USER, "reasoning_budget": -1}, "reasoning_budget"),
     ({"messages": USER, "continue_final_message": True}, "continue_final_message"),
+    (
+        {"messages": [*USER, {"role": "assistant", "tool_calls": [LIST_CALL]}], "continue_final_message": True},
+        "continue_final_message",
+    ),
+    (
+        {
+            "messages": [*USER, {"role": "assistant", "function_call": {"name": "list_jobs"}}],
+            "continue_final_message": True,
+        },
+        "continue_final_message",
+    ),
 ]
 
 WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
@@ -56,7 +123,10 @@ WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "max_tokens": 5, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}], "max_tokens": 5}, "projector"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}], "max_tokens": 5}, "messages.0.content.0"),
-    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 5}]}], "max_tokens": 5}, "tool_use"),
+    (
+        {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": 5}]}], "max_tokens": 5},
+        "messages.0.content.0.name",
+    ),
 ]
 
 WRONG_RESPONSES: list[tuple[dict[str, Any], str]] = [
@@ -67,10 +137,10 @@ WRONG_RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"input": "x", "tools": [{"type": "web_search"}]}, "tools.0"),
     ({"input": [{"type": "file_search_call"}]}, "input.0.type"),
     ({"input": [{"content": "x"}]}, "input.0.role"),
-    ({"input": [{"type": "function_call", "name": 1}]}, "input.0"),
+    ({"input": [{"type": "function_call", "name": 1}]}, "input.0.name"),
     ({"input": "x", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "messages.0.content.0"),
-    ({"input": [{"role": "user", "content": [{"type": {}}]}]}, "messages.0.content.0.type"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.content.0"),
+    ({"input": [{"role": "user", "content": [{"type": {}}]}]}, "input.0.content.0.type"),
 ]
 
 
@@ -148,6 +218,23 @@ def test_effort_and_template_variables_reach_the_template(house: House) -> None:
     assert "Reasoning effort" not in house.prompt
 
 
+@pytest.mark.parametrize(("effort", "nearest"), [("minimal", "low"), ("max", "xhigh"), ("high", "xhigh")])
+def test_an_effort_that_the_template_does_not_know_is_the_nearest_one(effort: str, nearest: str, house: House) -> None:
+    house.chat("</think>\n\nHi", reasoning_effort=effort)
+    assert f"Reasoning effort is set to {nearest}." in house.prompt
+
+
+def test_a_template_that_knows_an_effort_gets_it() -> None:
+    template = ChatTemplate("{{ reasoning_effort }}")
+    prompts = Prompts(template, ControlTokens([], guess=False), Upstream("http://127.0.0.1:1"))
+    assert prompts.render(Turn(USER, variables={"reasoning_effort": "minimal"})).text == "minimal"
+
+
+def test_an_unknown_effort_does_not_hide_what_else_the_template_refuses(house: House) -> None:
+    answer = house.post({"messages": [{"role": "assistant", "content": "Hi"}], "reasoning_effort": "max"})
+    assert answer.status_code == house.post({"messages": [{"role": "assistant", "content": "Hi"}]}).status_code
+
+
 @pytest.mark.parametrize("name", ["self", "a b", ""])
 def test_a_template_variable_may_have_any_name(name: str, house: House) -> None:
     house.says("</think>\n\nHi")
@@ -189,6 +276,67 @@ def test_calls_are_read_without_declared_tools_only_if_the_list_is_there_and_emp
     text = "</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
     assert house.chat(text)["choices"][0]["message"]["content"].startswith("<tool_call>")
     assert house.chat(text, tools=[])["choices"][0]["message"]["tool_calls"]
+
+
+def test_results_reach_the_model_in_the_order_of_their_calls(house: House) -> None:
+    calls = [{"id": name, "type": "function", "function": {"name": name, "arguments": "{}"}} for name in "fg"]
+    results = [{"role": "tool", "tool_call_id": name, "content": f"result of {name}"} for name in "gf"]
+    house.says("</think>\n\nHi")
+    messages = [*USER, {"role": "assistant", "content": None, "tool_calls": calls}, *results]
+    assert house.post({"messages": messages}).status_code == 200
+    assert house.prompt.index("result of f") < house.prompt.index("result of g")
+
+
+def test_a_call_without_the_function_wrapper_is_read(house: House) -> None:
+    house.says("</think>\n\nHi")
+    messages = [*USER, {"role": "assistant", "tool_calls": [{"name": "f", "arguments": {"a": "b"}}]}, *USER]
+    assert house.post({"messages": messages}).status_code == 200
+    assert "<function=f>\n<parameter=a>\nb\n" in house.prompt
+
+
+def test_only_allowed_tools_are_shown_to_the_model(house: House) -> None:
+    text = "</think>\n\n<tool_call>\n<function=list_jobs>\n</function>\n</tool_call>"
+    allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "list_jobs"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    reply = house.chat(text, tools=[LIST_JOBS, LOOKUP], tool_choice=choice)["choices"][0]
+    assert "list_jobs" in house.prompt
+    assert "lookup" not in house.prompt
+    assert "grammar" not in house.replay.bodies[-1]
+    assert reply["finish_reason"] == "tool_calls"
+
+
+def test_allowed_tools_can_be_required(house: House) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "list_jobs"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    house.chat("</think>\n\nHi", tools=[LIST_JOBS, LOOKUP], tool_choice=choice)
+    assert any("list_jobs" in body.get("grammar", "") for body in house.replay.bodies)
+    assert not any("lookup" in body.get("grammar", "") for body in house.replay.bodies)
+
+
+def test_legacy_functions_are_tools(house: House) -> None:
+    house.chat("</think>\n\nHi", functions=[LIST_JOBS["function"]])
+    modern = house.prompt
+    house.chat("</think>\n\nHi", tools=[LIST_JOBS])
+    assert house.prompt == modern
+
+
+def test_a_legacy_function_call_can_be_forbidden_and_demanded(house: House) -> None:
+    house.chat("</think>\n\nHi", functions=[LIST_JOBS["function"]], function_call="none")
+    assert "list_jobs" not in house.prompt
+    house.chat("</think>\n\nHi", functions=[LIST_JOBS["function"]], function_call={"name": "list_jobs"})
+    assert any("list_jobs" in body.get("grammar", "") for body in house.replay.bodies)
+
+
+def test_a_legacy_history_is_read(house: House) -> None:
+    messages = [
+        *USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "list_jobs", "arguments": "{}"}},
+        {"role": "function", "name": "list_jobs", "content": "3 jobs"},
+    ]
+    house.says("</think>\n\nHi")
+    assert house.post({"messages": messages, "functions": [LIST_JOBS["function"]]}).status_code == 200
+    assert "<function=list_jobs>" in house.prompt
+    assert "<tool_response>\n3 jobs\n</tool_response>" in house.prompt
 
 
 def test_tool_choice_none_keeps_the_tools_from_the_model_and_reads_no_call(house: House) -> None:
