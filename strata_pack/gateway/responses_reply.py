@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from strata_pack.gateway.carried import carried
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.reply import (
     Choice,
@@ -15,9 +16,13 @@ from strata_pack.gateway.reply import (
     with_x_strata,
     x_strata,
 )
-from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.responses_request import ResponsesTurn
 from strata_pack.parsing import Event, ToolCall
 
+FIRST_EVENTS = ("response.created", "response.in_progress")
+"""What a stream begins with; it may be written when the first delta has been."""
+
+ITEM_KINDS = {"reasoning": "reasoning", "content": "message"}
 PART_KINDS = {"reasoning": "reasoning_text", "content": "output_text"}
 DELTA_NAMES = {"reasoning": "response.reasoning_text.delta", "content": "response.output_text.delta"}
 
@@ -25,14 +30,6 @@ DELTA_NAMES = {"reasoning": "response.reasoning_text.delta", "content": "respons
 def _part(kind: str, text: str) -> dict[str, Any]:
     part: dict[str, Any] = {"type": PART_KINDS[kind], "text": text}
     return part if kind == "reasoning" else {**part, "annotations": [], "logprobs": []}
-
-
-def _text_item(kind: str, item_id: str, text: str | None, status: str) -> dict[str, Any]:
-    """Return a reasoning or message item; ``text`` ``None`` for one that has no part yet."""
-    parts = [] if text is None else [_part(kind, text)]
-    if kind == "reasoning":
-        return {"id": item_id, "type": "reasoning", "status": status, "summary": [], "content": parts}
-    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": parts}
 
 
 def _call_item(item_id: str, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
@@ -49,9 +46,10 @@ def _call_item(item_id: str, call: ToolCall, arguments: str, status: str) -> dic
 class ResponsesWriter:
     """Writes one response."""
 
-    def __init__(self, request_id: str, model: str, turn: Turn, *, show_extra: bool) -> None:
+    def __init__(self, request_id: str, model: str, turn: ResponsesTurn, *, show_extra: bool) -> None:
         self._request_id = request_id
         self._show_extra = show_extra
+        self._carries = turn.carries_thinking
         self._base: dict[str, Any] = {
             "id": f"resp_{request_id}",
             "object": "response",
@@ -59,21 +57,11 @@ class ResponsesWriter:
             "model": model,
             "error": None,
             "incomplete_details": None,
-            "instructions": None,
-            "metadata": {},
-            "max_output_tokens": turn.max_tokens,
-            "parallel_tool_calls": turn.parallel_tool_calls,
             "previous_response_id": None,
-            "reasoning": {"effort": turn.variables.get("reasoning_effort"), "summary": None},
             "store": False,
-            "temperature": turn.sampling.get("temperature"),
-            "top_p": turn.sampling.get("top_p"),
-            "text": {"format": {"type": "text"}},
-            "tool_choice": turn.tool_choice,
-            "tools": [{"type": "function", "strict": False, **tool["function"]} for tool in turn.tools],
-            "truncation": "disabled",
+            **turn.told,
         }
-        self._sequence = 0
+        self._sequence = len(FIRST_EVENTS)
         self._output: list[dict[str, Any]] = []
         self._kind: str | None = None
         self._call: ToolCall | None = None
@@ -84,12 +72,21 @@ class ResponsesWriter:
         texts = [(kind, text) for kind, text in (("reasoning", choice.reasoning), ("content", choice.content)) if text]
         status = _status(choice)
         output = [
-            _text_item(kind, self._item_id(number), text, "completed" if number + 1 < len(texts) else status)
+            self._text_item(kind, number, text, "completed" if number + 1 < len(texts) else status)
             for number, (kind, text) in enumerate(texts)
         ]
         for call in choice.calls:
             output.append(_call_item(self._item_id(len(output)), call, call.arguments_json, "completed"))
         return self._response(output, choice)
+
+    def _text_item(self, kind: str, number: int, text: str | None, status: str) -> dict[str, Any]:
+        """Return a reasoning or message item; ``text`` ``None`` for one that has no part yet."""
+        parts = [] if text is None else [_part(kind, text)]
+        item: dict[str, Any] = {"id": self._item_id(number), "type": ITEM_KINDS[kind], "status": status}
+        if kind == "content":
+            return {**item, "role": "assistant", "content": parts}
+        item |= {"summary": [], "content": parts}
+        return {**item, "encrypted_content": carried(text)} if self._carries and text is not None else item
 
     def _item_id(self, number: int) -> str:
         return f"item_{self._request_id}_{number}"
@@ -119,10 +116,11 @@ class ResponsesWriter:
         self._sequence += 1
         return named_event(name, {"type": name, "sequence_number": self._sequence - 1, **fields})
 
-    def start(self, prompt_tokens: int = 0) -> bytes:  # noqa: ARG002
+    def start(self, prompt_tokens: int) -> bytes:  # noqa: ARG002
         response = self._response([], None)
-        return self._event("response.created", response=response) + self._event(
-            "response.in_progress", response=response
+        return b"".join(
+            named_event(name, {"type": name, "sequence_number": number, "response": response})
+            for number, name in enumerate(FIRST_EVENTS)
         )
 
     def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
@@ -139,7 +137,7 @@ class ResponsesWriter:
                 self._texts.append(event.text)
                 parts.append(self._piece("response.function_call_arguments.delta", event.text, ""))
             elif event.kind == "tool_call":
-                parts.append(self._close("completed"))
+                parts.append(self._close_call("completed"))
         return b"".join(parts)
 
     @property
@@ -161,7 +159,7 @@ class ResponsesWriter:
         closed = self._close("completed")
         self._kind = kind
         number = len(self._output)
-        item = _text_item(kind, self._item_id(number), None, "in_progress")
+        item = self._text_item(kind, number, None, "in_progress")
         return (
             closed
             + self._event("response.output_item.added", output_index=number, item=item)
@@ -176,23 +174,32 @@ class ResponsesWriter:
         return closed + self._event("response.output_item.added", output_index=number, item=item)
 
     def _close(self, status: str) -> bytes:
-        """Return the end of the open item, if there is one."""
-        text, place = "".join(self._texts), self._place
-        if self._kind is not None:
-            part = _part(self._kind, text)
-            item = _text_item(self._kind, place["item_id"], text, status)
-            extra: dict[str, Any] = {"logprobs": []} if self._kind == "content" else {}
-            ended = self._event(
-                DELTA_NAMES[self._kind].replace(".delta", ".done"), **place, content_index=0, text=text, **extra
-            ) + self._event("response.content_part.done", **place, content_index=0, part=part)
-        elif self._call is not None:
-            item = _call_item(place["item_id"], self._call, text, status)
-            ended = self._event(
-                "response.function_call_arguments.done", **place, name=self._call.name, arguments=text
-            )  # fmt: skip
-        else:
+        """Return the end of the open item, if there is one: a text ends with ``status``, a call was cut."""
+        return self._close_text(status) + self._close_call("incomplete")
+
+    def _close_text(self, status: str) -> bytes:
+        if self._kind is None:
             return b""
-        ended += self._event("response.output_item.done", output_index=place["output_index"], item=item)
+        kind, place, text = self._kind, self._place, "".join(self._texts)
+        extra: dict[str, Any] = {"logprobs": []} if kind == "content" else {}
+        ended = self._event(
+            DELTA_NAMES[kind].replace(".delta", ".done"), **place, content_index=0, text=text, **extra
+        ) + self._event("response.content_part.done", **place, content_index=0, part=_part(kind, text))
+        return ended + self._done(self._text_item(kind, place["output_index"], text, status))
+
+    def _close_call(self, status: str) -> bytes:
+        """Return the end of the open call. The arguments of an incomplete one are not whole, so nothing says "done"."""
+        if self._call is None:
+            return b""
+        call, place, arguments = self._call, self._place, "".join(self._texts)
+        ended = b""
+        if status == "completed":
+            name = "response.function_call_arguments.done"
+            ended = self._event(name, **place, name=call.name, arguments=arguments)
+        return ended + self._done(_call_item(place["item_id"], call, arguments, status))
+
+    def _done(self, item: dict[str, Any]) -> bytes:
+        ended = self._event("response.output_item.done", output_index=len(self._output), item=item)
         self._output.append(item)
         self._kind, self._call = None, None
         self._texts.clear()

@@ -142,6 +142,112 @@ def test_openai_responses_whole_and_streamed(client: openai.OpenAI, house: House
     assert kinds[-1] == "response.completed"
 
 
+RESULTS = {"list_jobs": "[1, 2]", "lookup": "leaves"}
+SECRET: Any = {"include": ["reasoning.encrypted_content"], "store": False}
+
+
+def responses_loop(client: openai.OpenAI, *, streamed: bool, reduced: bool) -> str:
+    """Run a tools loop as agents do it; ``reduced``: of the thinking only the encrypted content goes back."""
+    tools: list[Any] = [{"type": "function", **tool["function"], "strict": False} for tool in (LIST_JOBS, LOOKUP)]
+    items: list[Any] = [{"role": "user", "content": "Jobs?"}]
+    for _ in range(5):
+        body: dict[str, Any] = {"model": "m", "input": items, "tools": tools, **(SECRET if reduced else {})}
+        if streamed:
+            with client.responses.stream(**body) as stream:
+                reply: Any = stream.get_final_response()
+        else:
+            reply = client.responses.create(**body)
+        output = [item.model_dump(exclude_none=True, exclude={"parsed_arguments"}) for item in reply.output]
+        for item in output:
+            if reduced and item["type"] == "reasoning":
+                del item["content"]
+        items += output
+        calls = [item for item in output if item["type"] == "function_call"]
+        if not calls:
+            return str(reply.output_text)
+        items += [
+            {"type": "function_call_output", "call_id": call["call_id"], "output": RESULTS[call["name"]]}
+            for call in calls
+        ]
+    return "no answer"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_openai_responses_keep_the_thinking_over_several_turns(
+    streamed: bool, reduced: bool, client: openai.OpenAI, house: House
+) -> None:
+    for text in (IMPLICIT, CALL, ANSWER):
+        house.says(text)
+    assert responses_loop(client, streamed=streamed, reduced=reduced) == "Two jobs run."
+    assert "<think>\nGo.\n</think>\n\n<tool_call>\n<function=list_jobs>" in house.prompt
+    assert "<think>\nLook.\n</think>\n\n<tool_call>\n<function=lookup>" in house.prompt
+    assert "<tool_response>\nleaves\n</tool_response>" in house.prompt
+
+
+class Query(BaseModel):
+    q: str
+
+
+def test_openai_responses_parse_the_arguments_of_a_strict_tool(client: openai.OpenAI, house: House) -> None:
+    tool: Any = openai.pydantic_function_tool(Query, name="lookup")
+    house.says(CALL)
+    reply = client.responses.parse(model="m", input="Jobs?", tools=[tool])
+    assert reply.output[-1].parsed_arguments == Query(q="tea")  # type: ignore[union-attr]
+    assert reply.tools[0].strict is True  # type: ignore[union-attr]
+    house.says(CALL)
+    with client.responses.stream(model="m", input="Jobs?", tools=[tool]) as stream:
+        final = stream.get_final_response()
+    assert final.output[-1].parsed_arguments == Query(q="tea")  # type: ignore[union-attr]
+
+
+def test_openai_responses_parse_structured_output(client: openai.OpenAI, house: House) -> None:
+    house.says("Hm.\n</think>")
+    house.says('{"q": "tea"}')
+    reply = client.responses.parse(model="m", input="Jobs?", text_format=Query)
+    assert reply.output_parsed == Query(q="tea")
+    assert reply.text is not None
+    assert reply.text.format is not None
+    assert reply.text.format.type == "json_schema"
+
+
+def test_openai_responses_stream_never_completes_a_cut_call(client: openai.OpenAI, house: House) -> None:
+    tools: list[Any] = [{"type": "function", **LOOKUP["function"], "strict": False}]
+    house.says(["</think>\n\n", "<tool_call>\n<function=lookup>\n<parameter=q>\n", "tea and ", "cake and more", "x"])
+    with client.responses.stream(model="m", input="Jobs?", tools=tools, max_output_tokens=4) as stream:
+        kinds = {event.type for event in stream}
+    assert "response.function_call_arguments.delta" in kinds
+    assert "response.function_call_arguments.done" not in kinds
+    assert "response.incomplete" in kinds
+    assert "response.completed" not in kinds
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_pydantic_ai_agent_on_openai_responses_sends_thinking_back_as_thinking(streamed: bool, house: House) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    def list_jobs() -> str:
+        """List the jobs."""
+        return "[1, 2]"
+
+    async def main() -> str:
+        async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0) as client:
+            model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
+            agent = Agent(model, tools=[list_jobs])
+            if not streamed:
+                return str((await agent.run("Which jobs run?")).output)
+            async with agent.run_stream("Which jobs run?") as run:
+                return str(await run.get_output())
+
+    house.says(IMPLICIT)
+    house.says(ANSWER)
+    assert asyncio.run(main()) == "Two jobs run."
+    assert SECOND_TURN in house.prompt
+    assert house.prompt.count("Go.") == 1
+
+
 def test_anthropic_whole_and_streamed_with_a_tools_loop(claude: anthropic.Anthropic, house: House) -> None:
     tools: list[Any] = [{"name": "list_jobs", "input_schema": {"type": "object", "properties": {}}}]
     house.says(IMPLICIT)
