@@ -119,4 +119,5 @@ def _allowed(
         if name not in known:
             where = f"tool_choice.allowed_tools.tools.{number}.function.name"
             raise bad_request(f"{where}: no tool is called {name!r}", where)
-    return allowed.mode, [tool for tool in tools if tool["function"]["name"] in set(names)]
+    wanted = set(names)
+    return allowed.mode, [tool for tool in tools if tool["function"]["name"] in wanted]

@@ -34,7 +34,7 @@ def conversation(items: list[Item]) -> Messages:
         if reader is None:
             raise bad_request(f"{where}.type: an item of type {kind!r} cannot be read here", f"{where}.type")
         reader(messages, where, item.given())
-    return messages
+    return [_whole(message) if message["role"] == "assistant" else message for message in messages]
 
 
 # One kind of item each
@@ -88,13 +88,20 @@ def _assistant(messages: Messages, *, after: tuple[str, ...] = ()) -> dict[str, 
     """Return the assistant's turn that an item belongs to: a new one if the last one has any of ``after`` already."""
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or any(last.get(key) for key in after):
-        last = {"role": "assistant", "content": ""}
+        last = {"role": "assistant"}
         messages.append(last)
     return last
 
 
 def _add(turn: dict[str, Any], key: str, text: str) -> None:
-    turn[key] = PARAGRAPH.join(filter(None, (turn.get(key), text)))
+    if text:
+        turn.setdefault(key, []).append(text)
+
+
+def _whole(turn: dict[str, Any]) -> dict[str, Any]:
+    """Return an assistant's turn with the texts of its items joined; once, because there may be thousands."""
+    joined: dict[str, Any] = {key: PARAGRAPH.join(turn[key]) for key in ("content", "reasoning_content") if key in turn}
+    return {**turn, "content": "", **joined}
 
 
 # Texts

@@ -189,8 +189,8 @@ def _choice(
         if getattr(wanted, name) is None:
             raise bad_request(f"tool_choice.{name}: is missing", f"tool_choice.{name}")
     known = {tool["function"]["name"] for tool in tools}
-    allowed = [tool.name for tool in wanted.tools or ()]
-    for number, name in enumerate(allowed):
+    allowed = {tool.name: number for number, tool in enumerate(wanted.tools or ())}
+    for name, number in allowed.items():
         if name not in known:
             where = f"tool_choice.tools.{number}.name"
             raise bad_request(f"{where}: no tool is called {name!r}", where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -160,6 +161,22 @@ def test_the_summary_is_read_where_there_is_no_content() -> None:
     summary = [{"type": "summary_text", "text": "One."}, {"type": "summary_text", "text": "Two."}]
     _, turn = messages_of(USER, {"type": "reasoning", "id": "r", "summary": summary})
     assert turn["reasoning_content"] == "One.\n\nTwo."
+
+
+def test_messages_of_one_turn_are_paragraphs() -> None:
+    assert messages_of(USER, said("One."), said(""), said("Two."))[-1]["content"] == "One.\n\nTwo."
+
+
+def test_very_many_messages_of_one_turn_are_read_in_a_moment() -> None:
+    items = [{"role": "assistant", "content": "a" * 50}] * 50_000
+    request = ResponsesRequest.model_validate({"input": items})
+    start = time.process_time()
+    responses_turn(request)
+    assert time.process_time() - start < 5
+
+
+def test_an_effort_that_the_template_refuses_is_named(house: House) -> None:
+    assert refusal(house, reasoning={"effort": "frantic"})["param"] == "reasoning.effort"
 
 
 def test_an_output_of_parts_is_their_text() -> None:
