@@ -8,13 +8,14 @@ Source of the notation: llama.cpp, grammars/README.md.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
+
+from strata_pack.gateway.schemas import Schema, choices, kinds, members_of, resolve, shape
 
 MAX_DEPTH = 12
 MAX_VALUES = 2000
 """Schemas looked at for one grammar; a schema that refers to itself in many places has no end."""
-MAX_ENUM = 500
 MAX_PROPERTIES = 200
 """Properties of an object inside an argument; the grammar grows with the square of the optional ones."""
 
@@ -37,6 +38,8 @@ TEXT_RULES = {
     "key": "[a-zA-Z_] [a-zA-Z0-9_.-]*",
 }
 
+ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', **{chr(code): f"\\x{code:02x}" for code in range(32)}})
+
 SIMPLE = {
     "integer": "integer",
     "number": "number",
@@ -47,7 +50,7 @@ SIMPLE = {
 
 
 def call_grammar(
-    tools: Sequence[Mapping[str, Any]], form: Literal["xml", "json"], *, parallel: bool = True
+    tools: Sequence[Schema], form: Literal["xml", "json"], *, parallel: bool = True
 ) -> str:  # fmt: skip
     """Return the grammar of one or (``parallel``) more calls of ``tools`` (OpenAI tool objects) in ``form``."""
     writer = _Writer()
@@ -57,48 +60,46 @@ def call_grammar(
     return writer.text(root)
 
 
-def _function(writer: _Writer, function: Mapping[str, Any], form: Literal["xml", "json"]) -> str:
+def _function(writer: _Writer, function: Schema, form: Literal["xml", "json"]) -> str:
     schema = function.get("parameters") or {}
     if form == "json":
         head = literal(f'{{"name": {_dump(function["name"])}, "arguments": ')
-        return f'{head} {_value(writer, {"type": "object", **schema}, schema, 0)} "}}"'
+        return f'{head} {_object(writer, schema, schema, 0)} "}}"'
     parts = [literal(f"<function={function['name']}>\n")]
-    properties = _properties(schema)
-    required = _required(schema)
-    for name, wanted in properties.items():
-        value = _xml_value(writer, wanted, schema)
+    wanted = shape(schema, schema)
+    for name, one in wanted.properties.items():
+        value = _xml_value(writer, one, schema)
         parameter = f'{literal(f"<parameter={name}>" + chr(10))} {value} "\\n</parameter>\\n"'
-        parts.append(parameter if name in required else f"({parameter})?")
-    if not properties and schema.get("additionalProperties", False) is not False:
+        parts.append(parameter if name in wanted.required else f"({parameter})?")
+    if wanted.open:
         parts.append('("<parameter=" key ">\\n" text "\\n</parameter>\\n")*')
     parts.append('"</function>"')
     return " ".join(parts)
 
 
-def _xml_value(writer: _Writer, wanted: Any, root: Mapping[str, Any]) -> str:
+def _xml_value(writer: _Writer, wanted: Any, root: Schema) -> str:
     """Return the expression of a parameter's text: strings bare, all else as JSON."""
-    wanted = _resolve(wanted, root)
-    if _is_choice(wanted):
-        values = _choices(wanted)
+    wanted = resolve(wanted, root)
+    if values := choices(wanted):
         return _either(literal(value if isinstance(value, str) else _dump(value)) for value in values)
-    kinds = _kinds(wanted, root)
-    if not kinds or "string" in kinds:
+    allowed = kinds(wanted, root, writer.afford)
+    if not allowed or "string" in allowed:
         return "text"
     return _value(writer, wanted, root, 0)
 
 
-def _value(writer: _Writer, wanted: Any, root: Mapping[str, Any], depth: int) -> str:
+def _value(writer: _Writer, wanted: Any, root: Schema, depth: int) -> str:
     """Return the expression of a JSON value."""
-    wanted = _resolve(wanted, root)
+    wanted = resolve(wanted, root)
     if depth > MAX_DEPTH or not writer.afford():
         return "value"
-    if _is_choice(wanted):
-        return _either(literal(_dump(value)) for value in _choices(wanted))
-    members = wanted.get("anyOf") or wanted.get("oneOf")
-    if isinstance(members, list):
+    if values := choices(wanted):
+        return _either(literal(_dump(value)) for value in values)
+    members = members_of(wanted)
+    if members and not wanted.get("properties"):
         return _either(_value(writer, member, root, depth + 1) for member in members)
     expressions: list[str] = []
-    for kind in _kinds(wanted, root):
+    for kind in kinds(wanted, root, writer.afford):
         if kind == "array":
             item = _value(writer, wanted.get("items", {}), root, depth + 1)
             expressions.append(writer.rule(f'"[" ws ({item} ws ("," ws {item} ws)*)? "]"'))
@@ -109,17 +110,17 @@ def _value(writer: _Writer, wanted: Any, root: Mapping[str, Any], depth: int) ->
     return _either(expressions) if expressions else "value"
 
 
-def _object(writer: _Writer, wanted: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+def _object(writer: _Writer, wanted: Any, root: Schema, depth: int) -> str:
     """Return the rule of an object: its properties in declared order, the required ones first."""
-    properties = _properties(wanted)
-    if not properties or len(properties) > MAX_PROPERTIES:
+    found = shape(wanted, root)
+    if not found.properties or len(found.properties) > MAX_PROPERTIES:
         return "object"
     pair = {
         name: writer.rule(f'{literal(_dump(name))} ":" ws {_value(writer, one, root, depth + 1)} ws')
-        for name, one in properties.items()
+        for name, one in found.properties.items()
     }
-    required = [name for name in pair if name in _required(wanted)]
-    optional = [name for name in pair if name not in required]
+    required = [name for name in pair if name in found.required]
+    optional = [name for name in pair if name not in found.required]
     tail = "".join(f' ("," ws {pair[name]})?' for name in optional)
     if required:
         inner = ' "," ws '.join(pair[name] for name in required) + tail
@@ -132,54 +133,6 @@ def _object(writer: _Writer, wanted: Mapping[str, Any], root: Mapping[str, Any],
     return writer.rule(f'"{{" ws {inner} "}}"')
 
 
-def _properties(schema: Mapping[str, Any]) -> dict[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, dict) else {}
-
-
-def _required(schema: Mapping[str, Any]) -> list[Any]:
-    found = schema.get("required")
-    return found if isinstance(found, list) else []
-
-
-def _is_choice(wanted: Mapping[str, Any]) -> bool:
-    return 0 < len(_choices(wanted)) <= MAX_ENUM
-
-
-def _choices(wanted: Mapping[str, Any]) -> list[Any]:
-    """Return the values of ``const`` or ``enum``, none if there is neither."""
-    values = [wanted["const"]] if "const" in wanted else wanted.get("enum")
-    return values if isinstance(values, list) else []
-
-
-def _kinds(wanted: Mapping[str, Any], root: Mapping[str, Any]) -> list[str]:
-    """Return the JSON types that ``wanted`` allows, none if it does not say."""
-    kind = wanted.get("type")
-    if isinstance(kind, str):
-        return [kind]
-    if isinstance(kind, list):
-        return [one for one in kind if isinstance(one, str)]
-    members = wanted.get("anyOf") or wanted.get("oneOf")
-    if isinstance(members, list):
-        return [one for member in members[:50] for one in _kinds(_resolve(member, root), {})]
-    return ["object"] if _properties(wanted) else []
-
-
-def _resolve(wanted: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow ``$ref`` into ``$defs``; anything else that is no schema allows all."""
-    for _ in range(8):
-        if not isinstance(wanted, dict):
-            return {}
-        reference = wanted.get("$ref")
-        if not isinstance(reference, str):
-            return wanted
-        target: Any = root
-        for step in reference.removeprefix("#/").split("/"):
-            target = target.get(step) if isinstance(target, dict) else None
-        wanted = target
-    return {}
-
-
 def _either(expressions: Iterable[str]) -> str:
     return f"({' | '.join(expressions)})"
 
@@ -190,8 +143,7 @@ def _dump(value: Any) -> str:
 
 def literal(text: str) -> str:
     """Return ``text`` as a terminal."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return '"' + "".join(char if char >= " " else f"\\x{ord(char):02x}" for char in escaped) + '"'
+    return f'"{text.translate(ESCAPES)}"'
 
 
 class _Writer:
