@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from strata_pack.cli.face import Out, face
+from strata_pack.parsing import ImplicitEnd
 
 app = typer.Typer()
 
@@ -46,8 +47,10 @@ def serve(
     reasoning_budget: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
     ] = None,
+    implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")] = "guarded",
     model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
     start_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)] = 600,
+    request_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one reply may take.", min=1)] = 7200,
     drain: Annotated[
         float, typer.Option(metavar="S", help="Seconds that running requests get at the end.", min=0)
     ] = 30,
@@ -80,8 +83,10 @@ def serve(
             context=context,
             runtime=runtime,
             reasoning_budget=reasoning_budget,
+            implicit_end=implicit_end,
             model_name=model_name,
             start_timeout=start_timeout,
+            request_timeout=request_timeout,
             drain=drain,
         ),
         announce=announce,

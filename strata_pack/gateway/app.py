@@ -7,12 +7,15 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from datetime import datetime, timezone
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from strata_pack.gateway.aside import aside
 from strata_pack.gateway.chat_reply import ChatWriter
 from strata_pack.gateway.chat_request import ChatRequest, chat_turn
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
@@ -34,6 +37,9 @@ Response = Reply | EventStream
 Endpoint = Callable[[Request], Awaitable[Response]]
 Routes = dict[str, dict[str, Endpoint]]
 """Endpoints by path and method."""
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+MODEL_PATH = "/v1/models/"
 EXTRA_HEADER = "x-strata"
 METRICS_FORMS = {"application/json": "json", "text/plain": "text", "application/openmetrics-text": "text"}
 WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
@@ -42,7 +48,12 @@ WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
 class CompletionRequest(Body):
     """What is checked of a ``/v1/completions`` body before it is passed on."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1)] | Annotated[list[int], Field(min_length=1)]
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[list[int]], Field(min_length=1)]
+    )
     stream: bool | None = None
     max_tokens: Count | None = None
 
@@ -59,8 +70,9 @@ def create_app(gateway: Gateway) -> ASGIApp:
 
 
 def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
-    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts: nothing has to be matched."""
-    methods = routes.get(scope["path"])
+    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts, but for a model's name."""
+    path = scope["path"]
+    methods = routes.get(MODEL_PATH if path.startswith(MODEL_PATH) else path)
     if methods is None:
         raise ApiError(404, "there is nothing at this path", kind="no_route")
     endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
@@ -73,11 +85,11 @@ def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
 def _routes(gateway: Gateway) -> Routes:
     served, limits = gateway.settings.served, gateway.settings.limits
     schema = encode(openapi())
+    known = _model_entry(served.model, int(gateway.metrics.started))
     page, page_headers = live_page()
 
     async def chat(request: Request) -> Response:
-        body = read_body(ChatRequest, await request.body())
-        turn = chat_turn(body, limits.choices)
+        body, turn = await _read(request, ChatRequest, lambda body: (body, chat_turn(body, limits.choices)))
         caller = _caller(request)
         writer = ChatWriter(
             caller.request_id, served.model, include_usage=body.include_usage, show_extra=_wants_extra(request)
@@ -85,35 +97,41 @@ def _routes(gateway: Gateway) -> Routes:
         return await gateway.answer("chat", turn, writer, caller)
 
     async def responses(request: Request) -> Response:
-        turn = responses_turn(read_body(ResponsesRequest, await request.body()))
+        turn = await _read(request, ResponsesRequest, responses_turn)
         caller = _caller(request)
         writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request))
         return await gateway.answer("responses", turn, writer, caller)
 
     async def messages(request: Request) -> Response:
-        turn = messages_turn(read_body(MessagesRequest, await request.body()))
+        turn = await _read(request, MessagesRequest, messages_turn)
         caller = _caller(request)
         writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request))
         return await gateway.answer("messages", turn, writer, caller)
 
     async def count_tokens(request: Request) -> Response:
-        turn = count_turn(read_body(CountRequest, await request.body()))
+        turn = await _read(request, CountRequest, count_turn)
         prompt = await gateway.prompts.build(turn)
         return Reply(encode({"input_tokens": await gateway.prompts.count(prompt)}))
 
     async def completions(request: Request) -> Response:
         data = await request.body()
         body = read_body(CompletionRequest, data)
-        texts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if isinstance(one, str)]
-        if len(texts) > limits.choices:
-            raise bad_request(f"prompt: at most {limits.choices} texts", "prompt")
+        prompts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if not isinstance(one, int)]
+        if len(prompts) > limits.choices:
+            raise bad_request(f"prompt: at most {limits.choices} prompts at a time", "prompt")
         record = Record(_caller(request).request_id, "completions", bool(body.stream), _caller(request).client)
         return await gateway.pass_through("/v1/completions", json.loads(data), record)
 
     async def models(_request: Request) -> Response:
-        created = int(gateway.metrics.started)
-        entry = {"id": served.model, "object": "model", "created": created, "owned_by": "strata-pack"}
-        return Reply(encode({"object": "list", "data": [entry]}))
+        return Reply(encode({
+            "object": "list", "data": [known], "has_more": False, "first_id": served.model, "last_id": served.model
+        }))  # fmt: skip
+
+    async def model(request: Request) -> Response:
+        name = unquote(request.scope["path"].removeprefix(MODEL_PATH))
+        if name != served.model:
+            raise ApiError(404, f"there is no model {name[:100]!r} here", kind="no_model", code="model_not_found")
+        return Reply(encode(known))
 
     async def health(_request: Request) -> Response:
         if gateway.draining:
@@ -158,6 +176,7 @@ def _routes(gateway: Gateway) -> Routes:
         ("POST", "/v1/messages/count_tokens", count_tokens),
         ("POST", "/v1/completions", completions),
         ("GET", "/v1/models", models),
+        ("GET", MODEL_PATH, model),
         ("GET", "/v1/status", status),
         ("GET", "/v1/live", live),
         ("GET", "/health", health),
@@ -171,6 +190,25 @@ def _routes(gateway: Gateway) -> Routes:
     for method, path, endpoint in table:
         routes.setdefault(path, {})[method] = endpoint
     return routes
+
+
+async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
+    """Return what ``make`` makes of the request's body."""
+    data = await request.body()
+    return await aside(len(data), lambda: make(read_body(kind, data)))
+
+
+def _model_entry(name: str, created: int) -> dict[str, Any]:
+    """Return the description of the one model, with the fields of OpenAI's API and of Anthropic's."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "strata-pack",
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
 
 
 def _prefers_text(accept: str) -> bool:

@@ -84,7 +84,7 @@ class ChatWriter:
 
     # Streams
 
-    def start(self) -> bytes:
+    def start(self, prompt_tokens: int) -> bytes:  # noqa: ARG002
         return b""
 
     def _opening(self, index: int) -> bytes:

@@ -17,6 +17,7 @@ from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.template_install_state import recover
+from strata_pack.parsing import ImplicitEnd
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class Options:
     context: int = 32768
     runtime: str | None = None
     reasoning_budget: int | None = None
+    implicit_end: ImplicitEnd = "guarded"
     model_name: str | None = None
     start_timeout: float = 600
+    request_timeout: float = 7200
     drain: float = 30
 
 
@@ -57,7 +60,10 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
             url, template = _start(options, model_file, stack, note)
         assert url is not None
         limits = Limits(
-            parallel=options.parallel or (1 if model_file else 0), queue=options.queue, drain_seconds=options.drain
+            parallel=options.parallel or (1 if model_file else 0),
+            queue=options.queue,
+            request_seconds=options.request_timeout,
+            drain_seconds=options.drain,
         )
         settings = Settings(
             served=served,
@@ -65,6 +71,7 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
             api_keys=keys,
             hosts=(*LOOPBACK, options.host),
             reasoning_budget=options.reasoning_budget,
+            implicit_end=options.implicit_end,
         )
         gateway = make_gateway(
             url,

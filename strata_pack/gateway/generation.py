@@ -7,6 +7,7 @@ starts with the completion that follows ``</think>``. The server's prompt cache 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -92,6 +93,8 @@ class Generation:
         self.turn = turn
         self.parser = parser
         self.outcome = Outcome()
+        self.until = math.inf
+        """When it has to be over, in the loop's time."""
         self._logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)
         self._prompt = prompt
         self._upstream = upstream
@@ -106,6 +109,9 @@ class Generation:
         self._spent = 0
         """Tokens of the running completion."""
         self._taken: list[list[dict[str, Any]]] = []
+        self._measured = False
+        self._announced = False
+        """Whether a call has been announced whose end has not come."""
         self.call_names: list[str] = []
         self._reasoning: deque[str] = deque(maxlen=TAIL_EVENTS)
 
@@ -136,7 +142,8 @@ class Generation:
         while reason is None:
             body = await self._body()
             ending = Ending("eos")  # a stream that ends without a last event
-            async with await self._upstream.open("/completion", body) as stream, aclosing(stream.events()) as batches:
+            opened = await self._upstream.open("/completion", body, until=self.until)
+            async with opened as stream, aclosing(stream.events()) as batches:
                 async for batch in batches:
                     found, over = self._read(batch)
                     if found:
@@ -150,8 +157,11 @@ class Generation:
             close = self._closing(ending)
             if close is not None:
                 reason = None if self._tokens_left() else "length"
-                if found := self._go_on(close):
+                # Without a token left, the thinking is closed only where the model has closed it.
+                if (reason is None or close == THINK_END) and (found := self._go_on(close)):
                     yield found
+                if reason is None and ending.kind == "budget":
+                    self.outcome.budget_closed = True
         rest = self.parser.finish(reason)
         if ending.kind != "call":
             self._note(rest)
@@ -159,7 +169,16 @@ class Generation:
                 rest = self._first_call(rest)
             if rest:
                 yield rest
+            if self._cut_call():
+                reason = "length"
         self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
+
+    def _cut_call(self) -> bool:
+        """Whether the reply breaks off in a call: to a client that is "length", or it would take half a call for whole.
+
+        A stop string of the client's own may cut one that it has not been told of yet; that is what it asked for.
+        """
+        return self._announced or (self.parser.counters.unfinished_calls > 0 and self.outcome.stop_text is None)
 
     # One completion
 
@@ -248,8 +267,10 @@ class Generation:
         if self._logprobs is not None:
             self._logprobs.add(delta, last.get("completion_probabilities") or [])
         events = self._feed(delta)
-        if self._thinking:
+        if self._thinking and self.parser.in_thinking:
             usage.reasoning += fresh
+        if not usage.prompt:
+            usage.prompt = last.get("tokens_evaluated", 0)
         if self.call_names and not self.turn.parallel_tool_calls:
             self._measure(last)
             return self._first_call(events), Ending("call")
@@ -280,7 +301,10 @@ class Generation:
                 self._reasoning.append(event.text)
             else:
                 self._thinking, self._answering = False, True
-                if event.kind == "tool_call" and event.call is not None:
+                if event.kind == "tool_start":
+                    self._announced = True
+                elif event.kind == "tool_call" and event.call is not None:
+                    self._announced = False
                     self.call_names.append(event.call.name)
 
     def _first_call(self, events: list[Event]) -> list[Event]:
@@ -292,8 +316,9 @@ class Generation:
     def _measure(self, last: dict[str, Any]) -> None:
         """Add up what the last event of a completion tells about its prompt."""
         usage, timings = self.outcome.usage, last.get("timings") or {}
-        if not usage.prompt:
-            usage.prompt = last.get("tokens_evaluated", 0)
+        if not self._measured:
+            self._measured = True
+            usage.prompt = last.get("tokens_evaluated", usage.prompt)
             usage.cached = timings.get("cache_n", 0)
         usage.read_again += timings.get("prompt_n", 0)
 
@@ -314,7 +339,6 @@ class Generation:
         if not self._thinking:
             return None
         if ending.kind == "budget":
-            self.outcome.budget_closed = True
             return THINK_CLOSE
         if not self._constraint:
             return None

@@ -12,7 +12,6 @@ import hmac
 import logging
 import re
 import uuid
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,10 +34,15 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 STALL_CHECK_SECONDS = 5.0
 
 
-def error_reply(error: ApiError, path: str, request_id: str) -> Reply:
-    """Return the error in the words of the API that ``path`` belongs to."""
-    value = error.anthropic() if path.startswith(ANTHROPIC_PATH) else error.openai()
-    headers = {**error.headers, "x-request-id": request_id}
+def is_anthropic(scope: Scope) -> bool:
+    """Whether the client speaks Anthropic's API: by the path, else (``/v1/models``) by the header they all send."""
+    return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
+    """Return the error in the words of the API that the client speaks."""
+    value = {**error.anthropic(), "request_id": request_id} if is_anthropic(scope) else error.openai()
+    headers = dict(error.headers)
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
@@ -80,7 +84,7 @@ class Guard:
 
     async def _fail(self, exchange: _Exchange, error: ApiError) -> None:
         if not exchange.started and not exchange.gone:
-            reply = error_reply(error, exchange.scope["path"], exchange.request_id)
+            reply = error_reply(error, exchange.scope, exchange.request_id)
             await reply(exchange.scope, exchange.receive, exchange.send)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
@@ -185,7 +189,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
-            message["headers"] = [*message.get("headers", []), *self._own_headers(message)]
+            message["headers"] = [*message.get("headers", []), *self._own_headers()]
         elif not message.get("more_body", False):
             self._complete = True
         self._sending_since = self._loop.time()
@@ -194,13 +198,10 @@ class _Exchange:
         finally:
             self._sending_since = None
 
-    def _own_headers(self, message: Message) -> list[tuple[bytes, bytes]]:
-        known = {name.lower() for name, _ in message.get("headers", [])}
-        own: list[tuple[bytes, Any]] = [
-            (b"x-request-id", self.request_id.encode("latin-1")),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        return [(name, value) for name, value in own if name not in known]
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        request_id = self.request_id.encode("latin-1")
+        own = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+        return [*own, (b"request-id", request_id)] if is_anthropic(self.scope) else own
 
     def _client_left(self) -> None:
         if not self._complete:

@@ -66,7 +66,7 @@ class MessagesWriter:
 
     # Streams
 
-    def start(self, prompt_tokens: int = 0) -> bytes:
+    def start(self, prompt_tokens: int) -> bytes:
         message = {
             **self._head,
             "content": [],

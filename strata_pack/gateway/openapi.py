@@ -59,6 +59,15 @@ CHAT_USAGE = _object(
 MESSAGES_USAGE = _object(
     input_tokens=INTEGER, cache_read_input_tokens=INTEGER, cache_creation_input_tokens=INTEGER, output_tokens=INTEGER
 )
+MODEL = _object(
+    id=STRING,
+    object=_one_of("model"),
+    created=INTEGER,
+    owned_by=STRING,
+    type=_one_of("model"),
+    display_name=STRING,
+    created_at={"type": "string", "format": "date-time"},
+)
 SCHEMAS: dict[str, dict[str, Any]] = {
     "ChatCompletion": _object(
         id=STRING,
@@ -75,9 +84,25 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         created_at=INTEGER,
         model=STRING,
         status=_one_of("completed", "incomplete"),
-        output=_list(_object(id=STRING, type=_one_of("reasoning", "message", "function_call"), status=STRING)),
+        output=_list(
+            _object(
+                id=STRING,
+                type=_one_of("reasoning", "message", "function_call"),
+                status=_one_of("completed", "incomplete"),
+            )
+        ),
         usage=OBJECT,
         store={"const": False},
+        error={"type": "null"},
+        incomplete_details={"type": ["object", "null"]},
+        instructions=NULLABLE_STRING,
+        metadata=OBJECT,
+        reasoning=_object(effort=NULLABLE_STRING, summary=NULLABLE_STRING),
+        text=_object(format=_object(type=STRING)),
+        tool_choice={"type": ["string", "object"]},
+        tools=_list(_object(type=_one_of("function"), name=STRING)),
+        truncation=_one_of("auto", "disabled"),
+        ended_inside_thinking_={"type": "boolean"},
         x_strata_=OBJECT,
     ),
     "Message": _object(
@@ -94,9 +119,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "TokenCount": _object(input_tokens=INTEGER),
     "Completion": OBJECT,
     "Models": _object(
-        object=_one_of("list"),
-        data=_list(_object(id=STRING, object=_one_of("model"), created=INTEGER, owned_by=STRING)),
+        object=_one_of("list"), data=_list(MODEL), has_more={"const": False}, first_id=STRING, last_id=STRING
     ),
+    "Model": MODEL,
     "Status": _object(
         model=STRING,
         quant=STRING,
@@ -118,6 +143,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "AnthropicError": _object(type=_one_of("error"), error=_object(type=STRING, message=STRING)),
 }
 
+TOKEN_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 COMPLETION_REQUEST = {
     "type": "object",
     "properties": {
@@ -125,7 +151,8 @@ COMPLETION_REQUEST = {
             "anyOf": [
                 STRING,
                 {"type": "array", "items": STRING, "minItems": 1},
-                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                TOKEN_LIST,
+                {"type": "array", "items": TOKEN_LIST, "minItems": 1},
             ]
         },
         "max_tokens": {"type": "integer", "minimum": 1},
@@ -177,6 +204,16 @@ def openapi() -> dict[str, Any]:
         if path == "/metrics":
             content = {**content, "text/plain": {"schema": STRING}}
         paths[path] = {"get": {"summary": summary, "responses": _responses(path, content)}}
+    paths["/v1/models/{model}"] = {
+        "get": {
+            "summary": "The model that is served, if it has this name",
+            "parameters": [{"name": "model", "in": "path", "required": True, "schema": STRING}],
+            "responses": {
+                **_responses("/v1/models", _json("Model")),
+                "404": {"description": "There is no such model here", "content": _json("OpenAIError")},
+            },
+        }
+    }
     for path, summary, kind in (
         ("/metrics/prometheus", "The counters as Prometheus text", "text/plain"),
         ("/grafana.json", "A Grafana dashboard", "application/json"),

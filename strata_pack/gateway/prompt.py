@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
+from strata_pack.gateway.aside import aside
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat
 
-LARGE = 256 << 10
-"""Characters of messages and tools from which rendering leaves the event loop to a thread."""
-
 MAX_COUNTED_PIECES = 64
+NEAREST_EFFORT = {"minimal": "low", "max": "xhigh", "xhigh": "high"}
+"""Efforts of the APIs that a template may refuse -> the one to give it then."""
+
 SYSTEM_ROLES = ("system", "developer")
 THINK_CLOSE = "\n</think>\n\n"
 
@@ -52,6 +54,14 @@ def without_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def efforts(variables: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return ``variables`` as they are, and again with each effort to try when the template refuses the one before."""
+    tried = [variables]
+    while isinstance(effort := tried[-1].get("reasoning_effort"), str) and effort in NEAREST_EFFORT:
+        tried.append({**variables, "reasoning_effort": NEAREST_EFFORT[effort]})
+    return tried
+
+
 class Prompts:
     """Makes prompts with one template for one server.
 
@@ -78,9 +88,7 @@ class Prompts:
     async def build(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
         # All of it: arguments and reasoning are as large as contents, and ten thousand short messages cost as much.
-        if len(str(turn.messages)) + len(str(turn.tools)) > LARGE:
-            return await asyncio.to_thread(self.render, turn)
-        return self.render(turn)
+        return await aside(len(str(turn.messages)) + len(str(turn.tools)), lambda: self.render(turn))
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, in this thread."""
@@ -94,8 +102,9 @@ class Prompts:
         try:
             text = self._rendered(turn, messages, mark)
         except TemplateRefused as error:
+            field = self._refused_field(turn, messages, mark)
             message = error.message.replace(mark, "")
-            raise bad_request(f"the chat template refuses the conversation: {message}", "messages") from None
+            raise bad_request(f"{field}: the chat template refuses the conversation: {message}", field) from None
         except TemplateError as error:
             message = str(error).replace(mark, "")
             raise bad_request(f"the conversation cannot be rendered: {message}", "messages") from None
@@ -107,28 +116,38 @@ class Prompts:
         return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
 
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
-        """Return the marked prompt; system messages that the template refuses where they stand become user's turns."""
+        """Return the marked prompt.
+
+        What the template refuses is tried otherwise: an effort that it does not know as the nearest one, system
+        messages where it wants none as user's turns. Raises the last refusal.
+        """
         variables = dict(turn.variables)
         if turn.continues:
             variables["continue_final_message"] = True
-        tools = turn.callable_tools
         marked = self.control.mark_all(messages, mark)
+        tools = self.control.mark_all(turn.callable_tools, mark) or None
+        folded = without_late_system(marked)
 
-        def render(conversation: list[dict[str, Any]]) -> str:
+        def render(conversation: list[dict[str, Any]], given: dict[str, Any]) -> str:
             return self.template.render(
-                conversation,
-                self.control.mark_all(tools, mark) if tools else None,
-                add_generation_prompt=not turn.continues,
-                **self.control.mark_all(variables, mark),
+                conversation, tools, add_generation_prompt=not turn.continues, **self.control.mark_all(given, mark)
             )
 
-        try:
-            return render(marked)
-        except TemplateRefused:
-            folded = without_late_system(marked)
-            if folded == marked:
-                raise
-            return render(folded)
+        conversations = [marked] if folded == marked else [marked, folded]
+        *others, last = product(conversations, efforts(variables))
+        for attempt in others:
+            with suppress(TemplateRefused):
+                return render(*attempt)
+        return render(*last)
+
+    def _refused_field(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
+        """Return the path of what the template refuses: the effort if it takes the conversation without one."""
+        others = {name: value for name, value in turn.variables.items() if name != "reasoning_effort"}
+        if len(others) < len(turn.variables):
+            with suppress(TemplateError):
+                self._rendered(replace(turn, variables=others), messages, mark)
+                return turn.effort_field
+        return "messages"
 
     def extend(self, prompt: Prompt, generated: str, close: str) -> Prompt:
         """Return ``prompt`` with what the model has generated and with ``close`` behind it."""

@@ -53,8 +53,8 @@ class Writer(Protocol):
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         """Return the reply of a request without ``stream``."""
 
-    def start(self) -> bytes:
-        """Return what a stream begins with."""
+    def start(self, prompt_tokens: int) -> bytes:
+        """Return what a stream begins with; ``prompt_tokens`` 0 if the prompt has not been counted yet."""
 
     def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
         """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.gateway.admission import Admission
+from strata_pack.gateway.aside import aside
 from strata_pack.gateway.failures import ApiError, internal
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar import call_grammar
@@ -32,6 +33,15 @@ class Caller:
 
     request_id: str
     client: str
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A turn, its prompt, and the fields of ``/completion`` (grammar or schema) that hold for the answer."""
+
+    turn: Turn
+    prompt: Prompt
+    constraint: dict[str, Any]
 
 
 class Gateway:
@@ -58,8 +68,8 @@ class Gateway:
             body = self._stream(turn, writer, record)
             return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds)
         with self.counted(record):
-            prompt = await self.prompts.build(turn)
-            runs = [self._collect(turn, prompt, record, index) for index in range(turn.choices)]
+            asked = await self._ask(turn)
+            runs = [self._collect(asked, record, index) for index in range(turn.choices)]
             choices = [await runs[0]] if len(runs) == 1 else await _together(runs)
         return Reply(encode(writer.whole(choices)))
 
@@ -88,7 +98,18 @@ class Gateway:
 
     # One choice
 
-    def _generation(self, turn: Turn, prompt: Prompt, index: int) -> Generation:
+    async def _ask(self, turn: Turn) -> _Asked:
+        """Return what is asked of the upstream for ``turn``, the same for all its choices."""
+        constraint: dict[str, Any] = {} if turn.answer is None else {"json_schema": turn.answer.schema}
+        if turn.tool_choice == "required":
+            tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
+            form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
+            grammar = await aside(len(str(tools)), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
+            constraint = {"grammar": grammar}
+        return _Asked(turn, await self.prompts.build(turn), constraint)
+
+    def _generation(self, asked: _Asked, index: int) -> Generation:
+        turn, prompt = asked.turn, asked.prompt
         spent = prompt.thinking and turn.reasoning_budget == 0
         if spent:
             prompt = prompt.then(THINK_CLOSE)
@@ -105,18 +126,11 @@ class Gateway:
             parser,
             upstream=self.upstream,
             prompts=self.prompts,
-            constraint=self._constraint(turn),
+            constraint=asked.constraint,
             seed=None if turn.seed is None else (turn.seed + index) % (1 << 32),
         )
         generation.outcome.budget_closed = spent
         return generation
-
-    def _constraint(self, turn: Turn) -> dict[str, Any]:
-        if turn.tool_choice == "required":
-            tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
-            form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
-            return {"grammar": call_grammar(tools, form, parallel=turn.parallel_tool_calls)}
-        return {} if turn.answer is None else {"json_schema": turn.answer.schema}
 
     def _close(self, generation: Generation, record: Record) -> Choice:
         """Add what ``generation`` counted to ``record``; return its choice, still without texts."""
@@ -153,22 +167,28 @@ class Gateway:
         )
         self.metrics.implicit_end(record, generation.call_names, generation.reasoning_tail)
 
+    def _until(self) -> float:
+        """Return when a generation that begins now has to be over, in the loop's time."""
+        return asyncio.get_running_loop().time() + self.settings.limits.request_seconds
+
     async def _run(self, generation: Generation, record: Record) -> AsyncGenerator[list[Event], None]:
         """Yield the events of ``generation`` while it holds a slot; count it, also when it is cut off."""
         try:
             async with self.admission.slot(record.client) as waited:
                 record.queued = max(record.queued, waited)
+                generation.until = self._until()
                 async with aclosing(generation.events()) as batches:
                     async for events in batches:
                         if record.time_to_first_token is None:
                             record.first_token()
+                            record.prompt_tokens = generation.outcome.usage.prompt
                         yield events
         except BaseException:
             self._close(generation, record)
             raise
 
-    async def _collect(self, turn: Turn, prompt: Prompt, record: Record, index: int) -> Choice:
-        generation = self._generation(turn, prompt, index)
+    async def _collect(self, asked: _Asked, record: Record, index: int) -> Choice:
+        generation = self._generation(asked, index)
         reasoning: list[str] = []
         content: list[str] = []
         calls = []
@@ -187,30 +207,30 @@ class Gateway:
         choice = self._close(generation, record)
         record.finish_reason = choice.outcome.finish_reason
         choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
-        choice.logprobs = None if turn.top_logprobs is None else logprobs
+        choice.logprobs = None if asked.turn.top_logprobs is None else logprobs
         return choice
 
     # Streams
 
     async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
-            prompt = await self.prompts.build(turn)
+            asked = await self._ask(turn)
             choices: list[Choice] = []
-            parts = self._single(turn, prompt, writer, record, choices)
-            if turn.choices > 1:
-                parts = self._several(turn, prompt, writer, record, choices)
-            start = writer.start()
+            single = turn.choices == 1
+            parts = (self._single if single else self._several)(asked, writer, record, choices)
+            begun = False
             async with aclosing(parts):
                 async for part in parts:
                     if part:
-                        yield start + part if start else part
-                        start = b""
-            yield start + writer.end(choices)
+                        yield part if begun else writer.start(record.prompt_tokens) + part
+                        begun = True
+            end = writer.end(choices)
+            yield end if begun else writer.start(record.prompt_tokens) + end
 
     async def _single(
-        self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice], index: int = 0
+        self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice], index: int = 0
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
-        generation = self._generation(turn, prompt, index)
+        generation = self._generation(asked, index)
         async with aclosing(self._run(generation, record)) as batches:
             async for events in batches:
                 yield writer.delta(index, events, generation.take_logprobs())
@@ -220,21 +240,21 @@ class Gateway:
         yield writer.finish(index, choice)
 
     async def _several(
-        self, turn: Turn, prompt: Prompt, writer: Writer, record: Record, choices: list[Choice]
+        self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the parts of all choices as they come. A small queue: a slow client slows the generations."""
         queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=4)
 
         async def pump(index: int) -> None:
             try:
-                async with aclosing(self._single(turn, prompt, writer, record, choices, index)) as parts:
+                async with aclosing(self._single(asked, writer, record, choices, index)) as parts:
                     async for part in parts:
                         await queue.put(part)
                 await queue.put(None)
             except Exception as error:  # noqa: BLE001 - else the stream would wait for this choice for ever
                 await queue.put(error)
 
-        tasks = [asyncio.create_task(pump(index)) for index in range(turn.choices)]
+        tasks = [asyncio.create_task(pump(index)) for index in range(asked.turn.choices)]
         try:
             running = len(tasks)
             while running:
@@ -257,7 +277,7 @@ class Gateway:
             with self.counted(record):
                 async with (
                     self.admission.slot(record.client) as record.queued,
-                    await self.upstream.open(path, body) as stream,
+                    await self.upstream.open(path, body, until=self._until()) as stream,
                     aclosing(stream.raw()) as pieces,
                 ):
                     async for piece in pieces:

@@ -34,6 +34,7 @@ class Limits:
     header_seconds: float = 10.0
     body_seconds: float = 30.0
     queue_seconds: float = 120.0
+    request_seconds: float = 7200.0
     stalled_client_seconds: float = 60.0
     choices: int = 16
     ping_seconds: float = 15.0

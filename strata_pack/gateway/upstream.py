@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
@@ -79,22 +80,25 @@ class Upstream:
                     raise unavailable(AWAY) from error
         return _object(answer.status_code, answer.content)
 
-    async def _connect(self) -> _Wire:
+    async def _connect(self, until: float) -> _Wire:
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self._secure else None
         try:
             with Deadline(CONNECT_TIMEOUT):
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(loop, self._idle_timeout), self._host, self._port, ssl=context
+                    lambda: _Wire(loop, self._idle_timeout, until), self._host, self._port, ssl=context
                 )
         except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error
         return wire
 
-    async def open(self, path: str, body: Mapping[str, Any]) -> Stream:
-        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``."""
+    async def open(self, path: str, body: Mapping[str, Any], *, until: float = math.inf) -> Stream:
+        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``.
+
+        A stream that is not over when the loop's time is ``until`` breaks off with a 504.
+        """
         head, data = self._head(path), json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        return await _asked(await self._connect(), head, data)
+        return await _asked(await self._connect(until), head, data)
 
     def _head(self, path: str) -> str:
         key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
@@ -207,7 +211,7 @@ class Stream:
 class _Wire(asyncio.Protocol):
     """One HTTP/1.1 exchange. Callbacks of ``httptools`` collect; one coroutine at a time waits."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle_timeout: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle_timeout: float, until: float) -> None:
         self._loop = loop
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -220,8 +224,9 @@ class _Wire(asyncio.Protocol):
         self._failure: ApiError | None = None
         self._paused = False
         self._idle_timeout = idle_timeout
+        self._until = until
         self._last = loop.time()
-        self._watch = loop.call_later(idle_timeout, self._check_idle)
+        self._watch = loop.call_at(min(self._last + idle_timeout, until), self._check_time)
 
     # Called by asyncio
 
@@ -324,10 +329,16 @@ class _Wire(asyncio.Protocol):
             self._failure = failure
         self._wake()
 
-    def _check_idle(self) -> None:
-        quiet = self._loop.time() - self._last
-        if quiet < self._idle_timeout or self._paused:
-            self._watch = self._loop.call_later(max(self._idle_timeout - quiet, 1.0), self._check_idle)
-            return
-        self._fail(ApiError(504, "the llama.cpp server sent nothing for too long", kind="upstream_timeout"))
+    def _check_time(self) -> None:
+        now = self._loop.time()
+        silent = self._last + self._idle_timeout
+        if now >= self._until:
+            self._give_up("the reply was not whole in the time that a request has", "request_timeout")
+        elif now >= silent and not self._paused:
+            self._give_up("the llama.cpp server sent nothing for too long", "upstream_timeout")
+        else:
+            self._watch = self._loop.call_at(min(max(silent, now + 1.0), self._until), self._check_time)
+
+    def _give_up(self, message: str, kind: str) -> None:
+        self._fail(ApiError(504, message, kind=kind))
         self.abort()

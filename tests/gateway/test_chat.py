@@ -30,7 +30,7 @@ def test_a_reply_has_reasoning_content_and_usage(house: House) -> None:
         "completion_tokens": 7,
         "total_tokens": prompt + 7,
         "prompt_tokens_details": {"cached_tokens": 5},
-        "completion_tokens_details": {"reasoning_tokens": 5},
+        "completion_tokens_details": {"reasoning_tokens": 3},
     }
 
 

@@ -150,3 +150,61 @@ def test_a_model_that_opens_its_own_thinking_has_a_budget_too(house: House) -> N
     message = house.chat("Answer", reasoning_budget=5, enable_thinking=False)["choices"][0]["message"]
     assert message["content"] == "Answer"
     assert house.replay.bodies[1]["prompt"].endswith("word \n</think>\n\n")
+
+
+CUT = "Hm.\n</think>\n\n<tool_call>\n<function=lookup>\n<parameter=q>\nabc def"
+
+
+@pytest.mark.parametrize("fields", [{}, {"stop": ["</function>"]}], ids=["end of text", "stop string"])
+def test_a_streamed_call_that_breaks_off_is_a_length(fields: dict[str, object], house: House) -> None:
+    joined = join_chunks(
+        house.stream(CUT + ("\n</parameter>\n</function>" if fields else ""), tools=[LOOKUP], **fields)
+    )
+    assert joined["finish"] == "length"
+    assert joined["calls"][0]["name"] == "lookup"
+
+
+def test_a_call_that_breaks_off_in_a_whole_reply_is_a_length_and_text(house: House) -> None:
+    choice = house.chat(CUT, tools=[LOOKUP])["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert "tool_calls" not in choice["message"]
+    assert "abc def" in choice["message"]["content"]
+
+
+def test_a_whole_call_before_one_that_breaks_off_does_not_make_the_reply_whole(house: House) -> None:
+    choice = house.chat(f"</think>\n\n{CALL}\n<tool_call>\n<function=list_jobs>", tools=[LIST_JOBS])["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert len(choice["message"]["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tokens_of_a_call_are_no_reasoning(stream: bool, house: House) -> None:
+    deltas = ["T", "\n", "</think>", "\n\n", *[CALL[i : i + 2] for i in range(0, len(CALL), 2)]]
+    if stream:
+        usage = house.stream(deltas, tools=[LIST_JOBS], stream_options={"include_usage": True})[-1]["usage"]
+    else:
+        usage = house.chat(deltas, tools=[LIST_JOBS])["usage"]
+    assert usage["completion_tokens"] == len(deltas)
+    assert usage["completion_tokens_details"]["reasoning_tokens"] <= 4
+
+
+def test_a_budget_that_meets_the_limit_closes_nothing(house: House) -> None:
+    before = house.totals()["budget_closed"]
+    choice = house.chat(["word "] * 9, reasoning_budget=3, max_tokens=3)["choices"][0]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["reasoning_content"] == "word " * 3
+    assert choice["ended_inside_thinking"] is True
+    assert house.totals()["budget_closed"] == before
+    assert len(house.replay.bodies) == 1
+
+
+def test_a_thinking_that_ended_before_the_limit_is_closed_although_no_answer_follows(house: House) -> None:
+    house.says(["a", "b", "</think>"])
+    choice = house.chat("unused", response_format=FORMAT, max_tokens=2)["choices"][0]
+    house.replay.script.clear()
+    assert choice["finish_reason"] == "length"
+
+
+def test_a_message_starts_with_the_tokens_of_its_prompt(house: House) -> None:
+    chunks = house.stream("</think>\n\nHi", "/v1/messages", max_tokens=50)
+    assert chunks[0]["message"]["usage"]["input_tokens"] == chunks[-2]["usage"]["input_tokens"] > 0

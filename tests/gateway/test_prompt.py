@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from strata_pack.gateway.prompt import LARGE, Prompt
+from strata_pack.gateway.aside import LARGE
+from strata_pack.gateway.prompt import Prompt
 from strata_pack.gateway.turn import Turn
 from tests.gateway.conftest import House, tool
 

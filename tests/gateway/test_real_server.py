@@ -58,8 +58,8 @@ def forced(real: House, text: str, **fields: Any) -> httpx.Response:
     upstream = real.gateway.upstream
     opened = upstream.open
 
-    async def with_grammar(path: str, body: Any) -> Any:
-        return await opened(path, {**body, "grammar": f"root ::= {literal(text)}"})
+    async def with_grammar(path: str, body: Any, **more: Any) -> Any:
+        return await opened(path, {**body, "grammar": f"root ::= {literal(text)}"}, **more)
 
     upstream.open = with_grammar  # type: ignore[method-assign]
     try:
@@ -122,9 +122,9 @@ def test_users_control_tokens_are_text_to_the_real_tokenizer(server: LlamaServer
     upstream = real.gateway.upstream
     opened = upstream.open
 
-    async def spy(path: str, body: Any) -> Any:
+    async def spy(path: str, body: Any, **more: Any) -> Any:
         sent.append(body["prompt"])
-        return await opened(path, body)
+        return await opened(path, body, **more)
 
     upstream.open = spy  # type: ignore[method-assign]
     try:
