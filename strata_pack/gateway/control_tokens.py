@@ -21,13 +21,18 @@ PRIVATE_USE = range(0xE000, 0xF900)
 CONTROL_TYPES = (2, 3)
 """``tokenizer.ggml.token_type``: unknown and control (llama.cpp, ``enum llama_token_type``)."""
 
-LOOKS_LIKE_CONTROL = (
-    r"<[|｜][^<>\s]{1,64}?[|｜]>",
-    r"</?s>",
-    r"<(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|fim_[a-z]+)>",
-    r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK|BOS|EOS|CLS|SEP|MASK|PAD|UNK)\]",
-)
-"""What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read."""
+LOOKS_LIKE_CONTROL = {
+    "<": (
+        r"[|｜][^<>\s]{1,64}?[|｜]>",
+        r"/?s>",
+        r"(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|fim_[a-z]+)>",
+    ),
+    "[": (
+        r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK|BOS|EOS|CLS|SEP|MASK|PAD|UNK)\]",
+    ),
+}  # fmt: skip
+"""What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read: the first
+character, and patterns of what follows it. (``re`` finds a fixed first character many times faster than a pattern.)"""
 
 _OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
 
@@ -38,10 +43,11 @@ class ControlTokens:
     def __init__(self, known: Iterable[str], *, guess: bool) -> None:
         self.known = tuple(sorted({text for text in known if len(text) > 1}, key=len, reverse=True))
         self.guess = guess
-        patterns = [f"{re.escape(head)}(?={_one_of(rests)})" for head, rests in _by_head(self.known).items()]
-        if guess:
-            patterns += [f"(?=(?:{pattern}))." for pattern in LOOKS_LIKE_CONTROL]
-        self._starts = re.compile("|".join(patterns) or r"(?!)", re.DOTALL)
+        follows = {head: [_one_of(rests)] for head, rests in _by_head(self.known).items()}
+        for head, patterns in LOOKS_LIKE_CONTROL.items() if guess else ():
+            follows.setdefault(head, []).extend(patterns)
+        starts = [f"{re.escape(head)}(?={'|'.join(patterns)})" for head, patterns in follows.items()]
+        self._starts = re.compile("|".join(starts) or r"(?!)")
         edges = {*self.known, *(_OPENERS if guess else ())}
         self._heads = {text[:size] for text in edges for size in range(1, len(text))}
         self._tails = {text[-size:] for text in edges for size in range(2, len(text))}
@@ -139,7 +145,9 @@ def gguf_control_tokens(path: Path) -> list[str]:
             return []
         pairs = zip(tokens.value, kinds.value, strict=False)
         # Some files call a control token user-defined; llama.cpp then corrects it by its looks.
-        looks = re.compile("|".join(LOOKS_LIKE_CONTROL))
+        looks = re.compile(
+            "|".join(f"{re.escape(head)}(?:{'|'.join(patterns)})" for head, patterns in LOOKS_LIKE_CONTROL.items())
+        )
         return [str(text) for text, kind in pairs if kind in CONTROL_TYPES or looks.fullmatch(str(text))]
 
 

@@ -159,6 +159,14 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
     assert ControlTokens(CONTROL, guess=True).mark(text, "\ue000") == text
 
 
+def test_ordinary_text_costs_little_without_a_vocabulary() -> None:
+    control = ControlTokens([], guess=True)
+    text = "The quick brown fox jumps over <b>it</b> [1]. " * 100_000
+    began = time.process_time()
+    assert control.mark(text, "\ue000") == text
+    assert time.process_time() - began < 0.5
+
+
 def test_a_server_is_asked_about_the_templates_literals() -> None:
     source = "{{ '<|im_start|>' }}<think>{{ '<|custom|>' if x }}<tools>"
     assert template_literals(source) == ["<think>", "<tools>", "<|custom|>", "<|im_start|>"]
