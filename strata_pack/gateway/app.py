@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.aside import aside
-from strata_pack.gateway.chat_reply import ChatWriter
+from strata_pack.gateway.chat_reply import ChatWriter, FunctionsWriter
 from strata_pack.gateway.chat_request import ChatRequest, chat_turn
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
 from strata_pack.gateway.fields import Body, Count, read_body
@@ -91,7 +91,8 @@ def _routes(gateway: Gateway) -> Routes:
     async def chat(request: Request) -> Response:
         body, turn = await _read(request, ChatRequest, lambda body: (body, chat_turn(body, limits.choices)))
         caller = _caller(request)
-        writer = ChatWriter(
+        kind = ChatWriter if body.functions is None else FunctionsWriter
+        writer = kind(
             caller.request_id, served.model, include_usage=body.include_usage, show_extra=_wants_extra(request)
         )
         return await gateway.answer("chat", turn, writer, caller)

@@ -20,7 +20,7 @@ from strata_pack.gateway.reply import (
     with_x_strata,
     x_strata,
 )
-from strata_pack.parsing import Event
+from strata_pack.parsing import Event, ToolCall
 
 DONE = b"data: [DONE]\n\n"
 
@@ -35,6 +35,10 @@ def usage_of(choices: list[Choice]) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": tokens["cached"]},
         "completion_tokens_details": {"reasoning_tokens": tokens["reasoning"]},
     }
+
+
+def _function(call: ToolCall) -> dict[str, str]:
+    return {"name": call.name, "arguments": call.arguments_json}
 
 
 class ChatWriter:
@@ -58,29 +62,42 @@ class ChatWriter:
         }
         return with_x_strata(reply, x_strata(self._request_id, choices) if self._show_extra else None)
 
-    @staticmethod
-    def _choice(index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if choice.calls else "")}
         if choice.reasoning:
             message["reasoning_content"] = message["reasoning"] = choice.reasoning
         if choice.calls:
-            message["tool_calls"] = [
-                {
-                    "id": call.id,
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": call.arguments_json},
-                }
-                for call in choice.calls
-            ]
+            message |= self._calls(choice.calls)
         shown: dict[str, Any] = {
             "index": index,
             "message": message,
-            "finish_reason": choice.outcome.finish_reason,
+            "finish_reason": self._finish_reason(choice),
             "logprobs": None if choice.logprobs is None else {"content": choice.logprobs, "refusal": None},
         }
         if choice.counters.ended_inside_thinking:
             shown["ended_inside_thinking"] = True
         return shown
+
+    def _finish_reason(self, choice: Choice) -> str:
+        return choice.outcome.finish_reason
+
+    def _calls(self, calls: list[ToolCall]) -> dict[str, Any]:
+        """Return the field of a message that has its calls."""
+        return {"tool_calls": [{"id": call.id, "type": "function", "function": _function(call)} for call in calls]}
+
+    def _call_start(self, index: int, call: ToolCall) -> str:
+        """Return the fields of a delta that announces ``call``."""
+        numbers = self._numbers.setdefault(index, {})
+        number = numbers.setdefault(call.id, len(numbers))
+        return (
+            f'"tool_calls":[{{"index":{number},"id":{quoted(call.id)},"type":"function",'
+            f'"function":{{"name":{quoted(call.name)},"arguments":""}}}}]'
+        )
+
+    def _call_arguments(self, index: int, call: ToolCall, text: str) -> str:
+        """Return the fields of a delta with more of the arguments of ``call``."""
+        number = self._numbers[index][call.id]
+        return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(text)}}}}}]'
 
     # Streams
 
@@ -114,19 +131,13 @@ class ChatWriter:
             text = quoted(event.text)
             return f'"reasoning_content":{text},"reasoning":{text}'
         if event.kind == "tool_start" and event.call is not None:
-            numbers = self._numbers.setdefault(index, {})
-            number = numbers.setdefault(event.call.id, len(numbers))
-            return (
-                f'"tool_calls":[{{"index":{number},"id":{quoted(event.call.id)},"type":"function",'
-                f'"function":{{"name":{quoted(event.call.name)},"arguments":""}}}}]'
-            )
+            return self._call_start(index, event.call)
         if event.kind == "tool_args" and event.call is not None:
-            number = self._numbers[index][event.call.id]
-            return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(event.text)}}}}}]'
+            return self._call_arguments(index, event.call, event.text)
         return ""  # tool_call: told already, piece by piece
 
     def finish(self, index: int, choice: Choice) -> bytes:
-        shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": choice.outcome.finish_reason}
+        shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": self._finish_reason(choice)}
         if choice.counters.ended_inside_thinking:
             shown["ended_inside_thinking"] = True
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [shown]}
@@ -145,3 +156,20 @@ class ChatWriter:
 
     def failure(self, error: ApiError) -> bytes:
         return data_event(error.openai()) + DONE
+
+
+class FunctionsWriter(ChatWriter):
+    """Writes one chat completion for a client that sent ``functions``: it reads one call, under the older name."""
+
+    def _finish_reason(self, choice: Choice) -> str:
+        reason = super()._finish_reason(choice)
+        return "function_call" if reason == "tool_calls" else reason
+
+    def _calls(self, calls: list[ToolCall]) -> dict[str, Any]:
+        return {"function_call": _function(calls[0])}
+
+    def _call_start(self, index: int, call: ToolCall) -> str:  # noqa: ARG002
+        return f'"function_call":{{"name":{quoted(call.name)},"arguments":""}}'
+
+    def _call_arguments(self, index: int, call: ToolCall, text: str) -> str:  # noqa: ARG002
+        return f'"function_call":{{"arguments":{quoted(text)}}}'

@@ -41,11 +41,12 @@ MESSAGE = _object(
     reasoning_content_=STRING,
     reasoning_=STRING,
     tool_calls_=_list(CALL),
+    function_call_=_object(name=STRING, arguments=STRING),
 )
 CHOICE = _object(
     index=INTEGER,
     message=MESSAGE,
-    finish_reason=_one_of("stop", "length", "tool_calls"),
+    finish_reason=_one_of("stop", "length", "tool_calls", "function_call"),
     logprobs={"type": ["object", "null"]},
     ended_inside_thinking_={"type": "boolean"},
 )

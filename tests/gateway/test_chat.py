@@ -79,6 +79,29 @@ def test_a_cut_call_is_text_and_not_a_call(house: House) -> None:
     assert "tool_calls" not in choice["message"]
 
 
+def test_a_client_that_sends_functions_gets_one_function_call(house: House) -> None:
+    text = f"</think>\n\n{CALL}\n{CALL}"
+    choice = house.chat(text, functions=[LOOKUP["function"]])["choices"][0]
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["content"] is None
+    assert "tool_calls" not in choice["message"]
+    assert choice["message"]["function_call"]["name"] == "lookup"
+    assert json.loads(choice["message"]["function_call"]["arguments"]) == {"q": "tea", "limit": 2}
+
+
+def test_a_function_call_streams_under_its_older_name(house: House) -> None:
+    chunks = house.stream(f"</think>\n\n{CALL}\n{CALL}", functions=[LOOKUP["function"]])
+    pieces = [chunk["choices"][0]["delta"].get("function_call", {}) for chunk in chunks]
+    assert "".join(piece.get("name", "") for piece in pieces) == "lookup"
+    assert json.loads("".join(piece.get("arguments", "") for piece in pieces)) == {"q": "tea", "limit": 2}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "function_call"
+
+
+def test_a_function_call_written_inside_the_thinking_is_delivered(house: House) -> None:
+    choice = house.chat(IMPLICIT, functions=[LIST_JOBS["function"]])["choices"][0]
+    assert choice["message"]["function_call"] == {"name": "list_jobs", "arguments": "{}"}
+
+
 def test_several_choices_have_seeds_of_their_own(house: House) -> None:
     for word in ("one", "two", "three"):
         house.says(f"</think>\n\n{word}")

@@ -174,6 +174,13 @@ def test_a_required_call_is_made(real: House) -> None:
 
 HARD_TOOLS: dict[str, dict[str, Any]] = {
     "nothing": {},
+    "a reference": {
+        "$ref": "#/$defs/node",
+        "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "required": ["next"]}},
+    },
+    "alternatives": {
+        "oneOf": [{"properties": {"a": {"type": "integer"}}}, {"properties": {"a": {"const": "x"}, "b\n": {}}}]
+    },
     "free": {"type": "object"},
     "kinds": {
         "type": "object",
