@@ -77,13 +77,13 @@ class ApiError(Exception):
         self.counted = False
         """Whether the metrics know of it already."""
 
-    def openai(self) -> dict[str, Any]:
-        """Return the OpenAI error object."""
+    def openai(self, *, conversation: str = "messages") -> dict[str, Any]:
+        """Return the OpenAI error object; ``conversation`` is the API's name for the field ``messages``."""
         return {
             "error": {
                 "message": self.message,
                 "type": OPENAI_TYPES.get(self.status, "server_error"),
-                "param": self.param,
+                "param": conversation if self.param == "messages" else self.param,
                 "code": self.code,
             }
         }

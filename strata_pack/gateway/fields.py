@@ -5,7 +5,11 @@ Unknown fields are ignored, because clients send what newer servers know; a know
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+import json
+import math
+import re
+from contextlib import suppress
+from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -29,6 +33,11 @@ class Kept(Body):
 
 
 B = TypeVar("B", bound=Body)
+
+ODD_NUMBERS = re.compile(rb"NaN|Infinity|[0-9][eE]\+?[0-9]{3}|[0-9]{1000}")
+"""What bodies look like that may hold a number that is none in JSON, or too large to be one here."""
+
+MAX_DIGITS = 1000
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
@@ -58,11 +67,27 @@ class JsonSchema(Body):
 def read_body(kind: type[B], data: bytes) -> B:
     """Return the body as ``kind``; raises ``ApiError`` 400 that names the first wrong field."""
     try:
+        if ODD_NUMBERS.search(data):
+            with suppress(ValueError):  # what is no JSON at all gets the better complaint below
+                json.loads(data, parse_constant=_refuse_number, parse_float=_finite, parse_int=_short)
         return kind.model_validate_json(data)
     except ValidationError as error:
         raise _complaint(error) from None
     except RecursionError:
         raise bad_request("the body is nested too deeply") from None
+
+
+def _refuse_number(text: str) -> NoReturn:
+    raise bad_request(f"the body is not JSON (a number in it is {text[:40]})")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_number(text)
+
+
+def _short(text: str) -> int:
+    return int(text) if len(text) <= MAX_DIGITS else _refuse_number(text)
 
 
 def _complaint(error: ValidationError) -> ApiError:

@@ -29,6 +29,9 @@ log = logging.getLogger("strata_pack.gateway")
 OPEN_PATHS = ("/health", "/")
 """What needs no key: whether it lives, and the live page (which holds no data)."""
 
+CONVERSATIONS = {"/v1/responses": "input"}
+"""What an API calls the conversation, if not ``messages``."""
+
 ANTHROPIC_PATH = "/v1/messages"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 STALL_CHECK_SECONDS = 5.0
@@ -41,7 +44,10 @@ def is_anthropic(scope: Scope) -> bool:
 
 def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
     """Return the error in the words of the API that the client speaks."""
-    value = {**error.anthropic(), "request_id": request_id} if is_anthropic(scope) else error.openai()
+    if is_anthropic(scope):
+        value = {**error.anthropic(), "request_id": request_id}
+    else:
+        value = error.openai(conversation=CONVERSATIONS.get(scope["path"], "messages"))
     headers = dict(error.headers)
     if error.retry_after is not None:
         headers["retry-after"] = str(error.retry_after)

@@ -345,3 +345,29 @@ def test_tool_choice_none_keeps_the_tools_from_the_model_and_reads_no_call(house
     assert "list_jobs" not in house.prompt
     assert message["content"].startswith("<tool_call>")
     assert "tool_calls" not in message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1" * 5000])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"])
+def test_a_number_that_json_does_not_have_is_a_400_wherever_it_stands(number: str, path: str, house: House) -> None:
+    schema = f'{{"type": "object", "x": {number}}}'
+    tool = f'{{"type": "function", "name": "f", "function": {{"name": "f", "parameters": {schema}}}}}'
+    body = f'{{"messages": [{{"role": "user", "content": "x"}}], "input": "x", "prompt": "x", "tools": [{tool}]}}'
+    answer = house.http.post(house.url + path, content=body)
+    assert answer.status_code == 400
+    assert "a number in it is" in answer.json()["error"]["message"]
+
+
+def test_what_looks_like_such_a_number_in_a_text_is_text(house: House) -> None:
+    house.says("</think>\n\nok")
+    answer = house.post({"messages": [{"role": "user", "content": f"NaN 1e999 Infinity {'1' * 5000}"}]})
+    assert answer.status_code == 200
+    assert "1e999" in house.prompt
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v1/chat/completions", "messages"), ("/v1/responses", "input")])
+def test_a_conversation_that_is_too_long_is_named_as_the_api_names_it(path: str, field: str, house: House) -> None:
+    error = {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 4}
+    house.says("x", error=error, status=400)
+    answer = house.post({"messages": [{"role": "user", "content": "x"}], "input": "x"}, path)
+    assert answer.json()["error"]["param"] == field
