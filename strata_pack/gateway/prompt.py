@@ -102,7 +102,7 @@ class Prompts:
         try:
             text = self._rendered(turn, messages, mark)
         except TemplateRefused as error:
-            field = self._refused_field(turn, messages, mark)
+            field = self._refused_field(turn, messages, mark, error)
             message = error.message.replace(mark, "")
             raise bad_request(f"{field}: the chat template refuses the conversation: {message}", field) from None
         except TemplateError as error:
@@ -140,14 +140,18 @@ class Prompts:
                 return render(*attempt)
         return render(*last)
 
-    def _refused_field(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
-        """Return the path of what the template refuses: the effort if it takes the conversation without one."""
+    def _refused_field(self, turn: Turn, messages: list[dict[str, Any]], mark: str, error: TemplateRefused) -> str:
+        """Return the path of what the template refuses: the effort if it says something else without one."""
+        if "reasoning_effort" not in turn.variables:
+            return "messages"
         others = {name: value for name, value in turn.variables.items() if name != "reasoning_effort"}
-        if len(others) < len(turn.variables):
-            with suppress(TemplateError):
-                self._rendered(replace(turn, variables=others), messages, mark)
-                return turn.effort_field
-        return "messages"
+        try:
+            self._rendered(replace(turn, variables=others), messages, mark)
+        except TemplateRefused as other:
+            return "messages" if other.message == error.message else turn.effort_field
+        except TemplateError:
+            return "messages"
+        return turn.effort_field
 
     def extend(self, prompt: Prompt, generated: str, close: str) -> Prompt:
         """Return ``prompt`` with what the model has generated and with ``close`` behind it."""

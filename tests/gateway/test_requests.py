@@ -91,6 +91,8 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "functions": [{"name": "f"}], "function_call": {}}, "function_call.name"),
     ({"messages": USER, "function_call": "auto"}, "function_call"),
     ({"messages": USER, "reasoning_effort": "heroic"}, "reasoning_effort"),
+    ({"messages": [{"role": "user", "content": [{"type": "x"}]}], "reasoning_effort": "heroic"}, "reasoning_effort"),
+    ({"messages": [{"role": "user", "content": [{"type": "x"}]}], "reasoning_effort": "max"}, "messages"),
     (
         {"messages": USER, "chat_template_kwargs": {"reasoning_effort": "heroic"}},
         "chat_template_kwargs.reasoning_effort",
