@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.conftest import House, cases, join_chunks
+from tests.gateway.conftest import House, cases, events, join_chunks
 
 CASES = cases("parsing/cases.jsonl")
 
@@ -30,14 +30,20 @@ def ask(house: House, case: dict[str, Any], size: int, *, stream: bool) -> dict[
     }
     answer = house.post(body)
     assert answer.status_code == 200, answer.text
-    if stream:
-        from tests.gateway.conftest import events
+    return streamed_reply(events(answer.text)) if stream else whole_reply(answer.json())
 
-        joined = join_chunks(events(answer.text))
-        complete = [call for call in joined["calls"] if _is_json(call["arguments"])]
-        calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in complete]
-        return {**joined, "calls": calls}
-    (choice,) = answer.json()["choices"]
+
+def streamed_reply(chunks: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return reasoning, content, whole calls (name and arguments) and finish reason of a streamed reply."""
+    joined = join_chunks(chunks)
+    complete = [call for call in joined["calls"] if _is_json(call["arguments"])]
+    calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in complete]
+    return {**joined, "calls": calls}
+
+
+def whole_reply(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return the same of a reply that came whole."""
+    (choice,) = reply["choices"]
     message = choice["message"]
     calls = [
         {"name": call["function"]["name"], "arguments": json.loads(call["function"]["arguments"])}

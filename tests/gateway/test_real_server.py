@@ -20,7 +20,7 @@ from strata_pack.gateway.run import make_gateway
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.llama.server import LlamaServer
-from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House, cases, events, join_chunks
+from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House, events, join_chunks
 
 pytestmark = pytest.mark.xdist_group("real-gateway")
 
@@ -95,19 +95,6 @@ def test_a_call_written_inside_the_thinking_is_delivered(stream: bool, real: Hou
     usage = answer.json()["usage"]
     assert usage["completion_tokens"] > usage["completion_tokens_details"]["reasoning_tokens"] > 0
     assert usage["prompt_tokens"] > 100
-
-
-PARSER_CASES = [case for case in cases("parsing/cases.jsonl") if case["id"] in ("TH-001", "TH-005")]
-
-
-@pytest.mark.parametrize("case", PARSER_CASES, ids=[case["id"] for case in PARSER_CASES])
-def test_a_parser_case_holds_on_the_real_server(case: dict[str, Any], real: House) -> None:
-    message = forced(real, case["input"], tools=case["tools"], enable_thinking=case["thinking"]).json()["choices"][0][
-        "message"
-    ]
-    calls = [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls", [])]
-    assert calls == [call["arguments"] for call in case["expect"]["calls"]]
-    assert message.get("reasoning_content", "") == case["expect"]["reasoning"]
 
 
 def test_a_prompt_is_cached_and_the_reply_says_so(real: House) -> None:
