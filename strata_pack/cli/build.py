@@ -39,7 +39,7 @@ def build(
     golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
     layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
-    force: Annotated[bool, typer.Option("--force", help="Replace a pack that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a pack or bare GGUF that is there.")] = False,
     threads: Threads = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
     quant: Quant = None,

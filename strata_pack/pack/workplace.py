@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata_pack.errors import WrongUse
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
-from strata_pack.pack.layout import MANIFEST, PARTIAL_SUFFIX, is_pack
+from strata_pack.pack.gguf_edit import PAD_KEY
+from strata_pack.pack.layout import MANIFEST, PARTIAL_SUFFIX, TEMPLATE_KEY, is_pack
 from strata_pack.pack.manifest import Manifest
 from strata_pack.pack.swap import locked, put
+from strata_pack.weights.gguf_file import open_shards, shard_paths
 
 LOCK = "lock"
 
@@ -113,16 +115,37 @@ class Workplace:
 
 
 def check_target(out: Path, *, force: bool) -> None:
-    """Raise ``WrongUse`` unless ``out`` is free, or a pack that ``force`` may replace."""
+    """Raise ``WrongUse`` unless ``out`` is free, or a pack or bare GGUF that ``force`` may replace."""
     if out.name in ("", ".", "..") or out.name.endswith(PARTIAL_SUFFIX):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise WrongUse("exists and is not a folder", where=out, remedy="choose another name")
-    if is_pack(out):
+    ours = {"pack": is_pack, "bare GGUF": _is_bare_gguf}
+    held = next((name for name, check in ours.items() if check(out)), None)
+    if held is not None:
         if not force:
-            raise WrongUse("holds a pack already", where=out, remedy="choose another folder, or --force to replace it")
+            remedy = "choose another folder, or --force to replace it"
+            raise WrongUse(f"holds a {held} already", where=out, remedy=remedy)
     elif out.is_dir() and any(out.iterdir()):
         raise WrongUse("is a folder with other things in it", where=out, remedy="choose another one")
+
+
+def _is_bare_gguf(folder: Path) -> bool:
+    """Whether ``folder`` is what a build of layout "gguf" leaves: all files of one model and nothing else.
+
+    Its last keys are the build's template and pad. A header that another tool has written, or that was quantized from
+    ours, ends otherwise.
+    """
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    if not entries or any(entry.is_symlink() or not entry.is_file() or entry.suffix != ".gguf" for entry in entries):
+        return False
+    try:
+        if sorted(shard_paths(entries[0])) != entries:
+            return False
+        keys = [key for key in open_shards(entries[0])[0].metadata if not key.startswith("split.")]
+    except BadInput:
+        return False
+    return keys[-2:] == [TEMPLATE_KEY, PAD_KEY]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -27,7 +27,9 @@ from strata_pack.pack.template_install import install
 from strata_pack.pack.verify import verify
 from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf_file import GgufFile, MetaValue
+from strata_pack.weights.quantize import plan_quantization, run_plan
 from strata_pack.weights.recipes import make_recipe
+from strata_pack.weights.tensor_source import GgufSource
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
 from tests.pack.tiny_pack import hashes
@@ -269,6 +271,92 @@ def test_a_failed_force_leaves_the_old_pack(request_: BuildRequest, source: Path
     source.write_bytes(source.read_bytes()[:5000])
     with pytest.raises(BadInput):
         build_pack(replace(request_, force=True))
+    assert hashes(request_.out) == before
+
+
+@pytest.mark.parametrize("layout", ["pack", "gguf"])
+def test_force_replaces_a_bare_gguf(request_: BuildRequest, layout: Literal["pack", "gguf"]) -> None:
+    build_pack(replace(request_, layout="gguf"))
+    build_pack(replace(request_, recipe=make_recipe("F16"), layout=layout, force=True))
+    where = request_.out if layout == "gguf" else request_.out / "model"
+    assert [path.name for path in where.iterdir()] == ["Tiny-F16.gguf"]
+    assert [path.name for path in request_.out.parent.iterdir()] == ["pack"]
+
+
+def test_force_replaces_a_bare_gguf_of_several_shards(request_: BuildRequest, tmp_path: Path) -> None:
+    (tmp_path / "split").mkdir()
+    shards = write_shards(tmp_path / "split", (7, 5))
+    build_pack(replace(request_, source=str(shards[0]), keep_split=True, layout="gguf"))
+    build_pack(replace(request_, layout="gguf", force=True))
+    assert [path.name for path in request_.out.iterdir()] == ["Tiny-Q8_0.gguf"]
+
+
+def test_without_force_a_bare_gguf_stays(request_: BuildRequest) -> None:
+    before = hashes(build_pack(replace(request_, layout="gguf")).path)
+    with pytest.raises(WrongUse, match=r"holds a bare GGUF already.*--force"):
+        build_pack(replace(request_, recipe=make_recipe("F16"), layout="gguf"))
+    assert hashes(request_.out) == before
+
+
+def test_a_failed_force_leaves_the_old_bare_gguf(request_: BuildRequest, source: Path) -> None:
+    before = hashes(build_pack(replace(request_, layout="gguf")).path)
+    source.write_bytes(source.read_bytes()[:5000])
+    with pytest.raises(BadInput):
+        build_pack(replace(request_, layout="gguf", force=True))
+    assert hashes(request_.out) == before
+
+
+def test_a_forced_bare_gguf_whose_build_was_stopped_at_its_end_is_found_finished(
+    request_: BuildRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_pack(replace(request_, layout="gguf"))
+    request = replace(request_, recipe=make_recipe("F16"), layout="gguf", force=True)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(Workplace, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            build_pack(request)
+    assert build_pack(request).resumed
+    assert [path.name for path in request_.out.iterdir()] == ["Tiny-F16.gguf"]
+    assert [path.name for path in request_.out.parent.iterdir()] == ["pack"]
+
+
+def _with_a_note(folder: Path) -> None:
+    (folder / "README.md").write_text("mine")
+
+
+def _with_another_model(folder: Path) -> None:
+    shutil.copy(folder / "Tiny-Q8_0.gguf", folder / "other.gguf")
+
+
+def _with_a_link(folder: Path) -> None:
+    (folder / "Tiny-Q8_0.gguf").rename(folder.parent / "away.gguf")
+    (folder / "Tiny-Q8_0.gguf").symlink_to(folder.parent / "away.gguf")
+
+
+def _of_another_tool(folder: Path) -> None:
+    write_tiny(folder / "Tiny-Q8_0.gguf")
+
+
+def _quantized_again(folder: Path) -> None:
+    with GgufSource(folder / "Tiny-Q8_0.gguf") as opened:
+        run_plan(plan_quantization(opened, "Q4_0", allow_requantize=True), folder / "new.gguf")
+    (folder / "Tiny-Q8_0.gguf").unlink()
+
+
+def _damaged(folder: Path) -> None:
+    _truncated(folder / "Tiny-Q8_0.gguf")
+
+
+@pytest.mark.parametrize(
+    "change", [_with_a_note, _with_another_model, _with_a_link, _of_another_tool, _quantized_again, _damaged]
+)
+def test_force_never_replaces_a_folder_that_no_build_has_left_so(
+    request_: BuildRequest, change: Callable[[Path], None]
+) -> None:
+    change(build_pack(replace(request_, layout="gguf")).path)
+    before = hashes(request_.out)
+    with pytest.raises(WrongUse, match="other things in it"):
+        build_pack(replace(request_, layout="gguf", force=True))
     assert hashes(request_.out) == before
 
 
