@@ -54,7 +54,10 @@ class Writer(Protocol):
         """Return the reply of a request without ``stream``."""
 
     def start(self, prompt_tokens: int) -> bytes:
-        """Return what a stream begins with; ``prompt_tokens`` 0 if the prompt has not been counted yet."""
+        """Return what a stream begins with; asked for when its first delta has been written, but sent before it.
+
+        ``prompt_tokens``: 0 if the upstream has not told yet.
+        """
 
     def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
         """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""
