@@ -1,14 +1,15 @@
 """Golden files, changed: a case added, or recorded results replaced by what the template renders today.
 
-The file keeps its form, its indentation and every key that is not ours. Nothing is written here that the caller has
-not been given to look at first: ``plan_add`` and ``plan_update`` return the change, ``write`` carries it out.
+The file keeps every character outside of the results that change: order, indentation, escapes, line ends, a byte order
+mark. Nothing is written here that the caller has not been given to look at first: ``plan_add`` and ``plan_update``
+return the change, ``write`` carries it out.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from strata_pack.chat.cases import (
     FLAT_RESULTS,
     FLAT_VARIABLES,
+    MAX_SUITE_BYTES,
     NESTED_VARIABLES,
     GoldenCase,
     case_name,
@@ -24,12 +26,17 @@ from strata_pack.chat.cases import (
     read_json,
 )
 from strata_pack.chat.golden import CaseResult, GoldenReport
+from strata_pack.chat.json_text import Edit, Span, edited, items, members, whole
 from strata_pack.chat.template import ChatTemplate, TemplateRefused
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import write_atomic
+from strata_pack.files import read_bytes, write_atomic
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character. JSON can hold one, as an escape; UTF-8, and so the file, cannot."""
+LINE = re.compile(r"\r?\n[ \t]*")
+"""The end of a line and the indentation of the next one."""
+INDENT = " "
+"""What a level of a new file is indented by."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate)
         raise WrongUse("is empty", where="--name", remedy="state the fact that the case shows")
     if suite.is_dir():
         raise WrongUse("is a folder", where=suite, remedy="name the JSON file in it that shall hold the case")
-    data: Any = read_json(suite) if suite.exists() else []
+    text = _read(suite) if suite.exists() else "[]\n"
     if suite.exists() and any(case.name == name for case in read_cases(suite)):
         raise WrongUse(f"has a case called {name!r} already", where=suite, remedy="choose another --name")
     messages, tools, variables = read_conversation(conversation)
@@ -81,8 +88,7 @@ def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate)
     except TemplateRefused as refusal:
         error = refusal.message
     case = GoldenCase(name, messages, tools, variables, expected, error, file=suite.stem)
-    cases_in(data, suite).append(case.to_dict())
-    return Change(suite, (case,), _dump(data, suite))
+    return Change(suite, (case,), edited(text, [_addition(text, case)]))
 
 
 def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
@@ -95,25 +101,50 @@ def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
             if result.engine == "jinja2" and result.case.file == path.stem
         }
         if failed:
-            data = read_json(path)
-            for number, item in enumerate(cases_in(data, path), 1):
-                if (result := failed.get(case_name(item, number))) is not None:
-                    _record(item, result)
-            changes.append(Change(path, tuple(result.case for result in failed.values()), _dump(data, path)))
+            text = _read(path)
+            edits = [
+                edit
+                for number, item in enumerate(items(text, _cases(text)), 1)
+                if (result := failed.get(case_name(item.value, number))) is not None
+                for edit in _record(members(text, item), result)
+            ]
+            changes.append(Change(path, tuple(result.case for result in failed.values()), edited(text, edits)))
     return changes
 
 
-def _record(item: dict[str, Any], result: CaseResult) -> None:
-    flat = next((key for key in FLAT_RESULTS if key in item), None)
-    item.pop("error", None)
+def _record(case: dict[str, Span], result: CaseResult) -> Iterator[Edit]:
+    """Yield the edits that make the members of a case say what ``result`` is."""
+    flat = next((key for key in FLAT_RESULTS if key in case), None)
+    refused = result.got_error is not None
     if flat is not None:
         # The key stays, whatever the result is: by it the flat form is known.
-        item[flat] = result.got if result.got_error is None else {"error": result.got_error}
-    elif result.got_error is None:
-        item["expected"] = result.got
+        key, other, value = flat, "error", {"error": result.got_error} if refused else result.got
+    elif refused:
+        key, other, value = "error", "expected", result.got_error
     else:
-        item.pop("expected", None)
-        item["error"] = result.got_error
+        key, other, value = "expected", "error", result.got
+    if key not in case:
+        yield Edit(case[other].key_start, case[other].end, f"{_json(key)}: {_json(value)}")
+        return
+    yield Edit(case[key].start, case[key].end, _json(value))
+    if other in case:
+        yield Edit(case[other].start, case[other].end, "null")
+
+
+def _addition(text: str, case: GoldenCase) -> Edit:
+    """Return the edit that puts ``case`` behind the last one, written as that one is."""
+    cases = _cases(text)
+    there = list(items(text, cases))
+    if not there:
+        return Edit(cases.start, cases.end, _json([case.to_dict()], INDENT))
+    last = there[-1].start, there[-1].end
+    gap = text[len(text[: last[0]].rstrip()) : last[0]]
+    lines = LINE.findall(text, *last)
+    if not lines:
+        return Edit(last[1], last[1], f",{gap}{_json(case.to_dict())}")
+    level = LINE.search(text)
+    written = _json(case.to_dict(), INDENT if level is None else level[0].lstrip("\r\n"))
+    return Edit(last[1], last[1], f",{gap}" + written.replace("\n", lines[-1]))
 
 
 def write(change: Change) -> None:
@@ -121,8 +152,18 @@ def write(change: Change) -> None:
     write_atomic(change.path, change.text.encode("utf-8"))
 
 
-def _dump(data: Any, path: Path) -> str:
-    """Return ``data`` as JSON with the indentation that the file has, one space for a new one."""
-    found = re.search(r"^[\[{]\r?\n([ \t]+)", path.read_text("utf-8-sig")) if path.exists() else None
-    text = json.dumps(data, ensure_ascii=False, indent=found[1] if found else 1) + "\n"
+def _read(path: Path) -> str:
+    """Return the text of a golden file as it lies there; ``BadInput`` if it holds no list of cases."""
+    cases_in(read_json(path), path)
+    return read_bytes(path, MAX_SUITE_BYTES).decode("utf-8")
+
+
+def _cases(text: str) -> Span:
+    """Return where the list of cases stands in the text of a golden file."""
+    data = whole(text)
+    return members(text, data)["cases"] if isinstance(data.value, dict) else data
+
+
+def _json(value: Any, indent: str | None = None) -> str:
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
     return SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text)

@@ -314,6 +314,64 @@ def test_update_changes_the_failing_results_and_nothing_else(tmp_path: Path) -> 
     assert path.read_text().startswith('{\n   "title"')
 
 
+HAND_WRITTEN = (
+    "\ufeff"
+    '{"title": "k\\u00e9pt", "number": 1.50, "cases": [\r\n'
+    '  {"name": "good", "messages": [ {"role":"user","content":"Hi"} ], "expected": "Hi\\n"},\n'
+    '\t{ "messages" : [{"role": "user", "content": "Hi"}], "name":"stale" , "expected" : "old" },\r\n'
+    '  {"name": "was an error", "error": "No.", "messages": [{"role": "user", "content": "Hi"}]},\r\n'
+    '  {"name": "both", "error": "No.", "expected": null, "messages": [{"role": "user", "content": "Hi"}]}]}\r\n'
+    "\r\n"
+)
+"""A byte order mark, line ends of two kinds, escapes, and no indentation that a program would write."""
+UPDATES = {
+    '"expected" : "old"': '"expected" : "Hi\\n"',
+    '"was an error", "error": "No."': '"was an error", "expected": "Hi\\n"',
+    '"error": "No.", "expected": null': '"error": null, "expected": "Hi\\n"',
+}
+
+
+def _replaced(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+def test_update_keeps_every_other_byte_of_a_file_written_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "golden.json"
+    path.write_bytes(HAND_WRITTEN.encode())
+    (change,) = plan_update([path], _check(path))
+    write(change)
+    assert path.read_bytes() == _replaced(HAND_WRITTEN, UPDATES).encode()
+    assert _check(path).ok
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"], ids=["no mark", "byte order mark"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+@pytest.mark.parametrize("indent", [None, 1, 2, "\t"])
+@pytest.mark.parametrize("within", [False, True], ids=["a list", "an object"])
+def test_an_added_case_is_written_as_the_one_before_it(
+    tmp_path: Path, mark: str, line_end: str, indent: int | str | None, within: bool
+) -> None:
+    def text(*cases: Any) -> bytes:
+        data = {"title": "t", "cases": list(cases)} if within else list(cases)
+        return (mark + json.dumps(data, indent=indent) + "\n").replace("\n", line_end).encode()
+
+    path = tmp_path / "golden.json"
+    path.write_bytes(text(_case("one"), _case("two")))
+    write(plan_add(path, _conversation(tmp_path, {"messages": USER}), "three", ChatTemplate(ECHO)))
+    assert path.read_bytes() == text(_case("one"), _case("two"), _case("three", kwargs={"add_generation_prompt": True}))
+
+
+def test_a_case_is_added_to_an_object_without_cases(tmp_path: Path) -> None:
+    path = tmp_path / "golden.json"
+    path.write_bytes(b'\xef\xbb\xbf{"cases": [ ], "title": "kept"}\r\n')
+    write(plan_add(path, _conversation(tmp_path, USER), "hi", ChatTemplate(ECHO)))
+    assert [case.name for case in read_cases(path)] == ["hi"]
+    assert path.read_bytes().endswith(b', "title": "kept"}\r\n')
+
+
 def test_update_of_a_suite_that_holds_plans_nothing(tmp_path: Path) -> None:
     path = _file(tmp_path, _case())
     assert plan_update([path], _check(path)) == []
@@ -340,7 +398,7 @@ def test_update_keeps_an_indentation_by_tabs(tmp_path: Path) -> None:
     path = tmp_path / "golden.json"
     path.write_text(json.dumps([_case(expected="old")], indent="\t"))
     (change,) = plan_update([path], _check(path))
-    assert change.text == json.dumps([_case()], indent="\t") + "\n"
+    assert change.text == json.dumps([_case()], indent="\t")
 
 
 def test_a_suite_without_cases_proves_nothing(tmp_path: Path) -> None:
