@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -143,8 +142,8 @@ class Generation:
             body = await self._body()
             ending = Ending("eos")  # a stream that ends without a last event
             opened = await self._upstream.open("/completion", body, until=self.until)
-            async with opened as stream, aclosing(stream.events()) as batches:
-                async for batch in batches:
+            async with opened as stream:
+                while batch := await stream.events():
                     found, over = self._read(batch)
                     if found:
                         yield found

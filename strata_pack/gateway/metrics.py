@@ -64,10 +64,11 @@ class Record:
     completion_tokens: int = 0
     reasoning_tokens: int = 0
 
-    def first_token(self) -> None:
-        """Note the time of the first token, once."""
+    def first_token(self, prompt_tokens: int = 0) -> None:
+        """Note the time of the first token, and how long its prompt is, once."""
         if self.time_to_first_token is None:
             self.time_to_first_token = time.monotonic() - self.began
+            self.prompt_tokens = prompt_tokens
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record as ``/metrics`` shows it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -171,18 +171,17 @@ class Gateway:
         """Return when a generation that begins now has to be over, in the loop's time."""
         return asyncio.get_running_loop().time() + self.settings.limits.request_seconds
 
-    async def _run(self, generation: Generation, record: Record) -> AsyncGenerator[list[Event], None]:
-        """Yield the events of ``generation`` while it holds a slot; count it, also when it is cut off."""
+    @asynccontextmanager
+    async def _running(
+        self, generation: Generation, record: Record
+    ) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
+        """Hold a slot while the block reads the events of ``generation``; count it, also when it is cut off."""
         try:
             async with self.admission.slot(record.client) as waited:
                 record.queued = max(record.queued, waited)
                 generation.until = self._until()
                 async with aclosing(generation.events()) as batches:
-                    async for events in batches:
-                        if record.time_to_first_token is None:
-                            record.first_token()
-                            record.prompt_tokens = generation.outcome.usage.prompt
-                        yield events
+                    yield batches
         except BaseException:
             self._close(generation, record)
             raise
@@ -193,8 +192,9 @@ class Gateway:
         content: list[str] = []
         calls = []
         logprobs: list[dict[str, Any]] = []
-        async with aclosing(self._run(generation, record)) as batches:
+        async with self._running(generation, record) as batches:
             async for events in batches:
+                record.first_token(generation.outcome.usage.prompt)
                 for event in events:
                     if event.kind == "reasoning":
                         reasoning.append(event.text)
@@ -231,8 +231,9 @@ class Gateway:
         self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice], index: int = 0
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         generation = self._generation(asked, index)
-        async with aclosing(self._run(generation, record)) as batches:
+        async with self._running(generation, record) as batches:
             async for events in batches:
+                record.first_token(generation.outcome.usage.prompt)
                 yield writer.delta(index, events, generation.take_logprobs())
         choice = self._close(generation, record)
         record.finish_reason = choice.outcome.finish_reason

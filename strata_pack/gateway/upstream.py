@@ -162,38 +162,26 @@ class Stream:
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
+        self._rest = b""
 
     async def raw(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the body as they come."""
         while (data := await self._wire.read()) is not None:
             yield data
 
-    async def events(self) -> AsyncGenerator[list[dict[str, Any]], None]:
-        """Yield the events as they come, at least one at a time.
+    async def events(self) -> list[dict[str, Any]]:
+        """Return the events that have come, at least one; none at the end of the stream.
 
         Raises ``ApiError`` for an error event, a body that is no event stream, or a server that goes away.
         """
-        rest = b""
-        loads = json.loads
         while (data := await self._wire.read()) is not None:
-            lines = (rest + data if rest else data).split(b"\n")
-            rest = lines.pop()
-            if len(rest) > MAX_LINE:
+            lines = (self._rest + data if self._rest else data).split(b"\n")
+            self._rest = lines.pop()
+            if len(self._rest) > MAX_LINE:
                 raise ApiError(502, "the llama.cpp server sends an endless line", kind="upstream_error")
-            found: list[dict[str, Any]] = []
-            for line in lines:
-                if line.startswith((b"data: ", b"error: ")):
-                    try:
-                        event = loads(line.partition(b": ")[2].decode("utf-8", "replace"))
-                    except ValueError:
-                        raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
-                    if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
-                        raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})
-                    if not isinstance(event.get("content"), str):
-                        raise ApiError(502, "the llama.cpp server sends no text", kind="upstream_error")
-                    found.append(event)
-            if found:
-                yield found
+            if found := [_event(line) for line in lines if line.startswith((b"data: ", b"error: "))]:
+                return found
+        return []
 
     def close(self) -> None:
         """End the connection, and with it the generation."""
@@ -206,6 +194,19 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    """Return the event of one line; raises ``ApiError`` if it is an error or no piece of a completion."""
+    try:
+        event = json.loads(line.partition(b": ")[2].decode("utf-8", "replace"))
+    except ValueError:
+        raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
+    if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
+        raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})
+    if not isinstance(event.get("content"), str):
+        raise ApiError(502, "the llama.cpp server sends no text", kind="upstream_error")
+    return event
 
 
 class _Wire(asyncio.Protocol):
