@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strata_pack.files import atomic_writer, disk_errors
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf_file import DEFAULT_ALIGNMENT, TensorInfo, align, encode_header
+from strata_pack.weights.partial_file import partial_writer
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource
 
@@ -46,16 +46,19 @@ class _Chunk:
 def write_gguf(
     source: TensorSource, out_path: Path, *, progress: Progress | None = None, threads: int | None = None
 ) -> ConvertResult:
-    """Write all tensors of ``source`` in its order; whole or not at all, after a look at the free disk space."""
+    """Write all tensors of ``source`` in its order; whole or not at all, after a look at the free disk space.
+
+    What a killed run with the same output has left is removed first.
+    """
     directory, offset = [], 0
     for tensor in source.tensors:
         directory.append(TensorInfo(tensor.name, tensor.shape, tensor.type, offset, tensor.nbytes))
         offset += align(tensor.nbytes, DEFAULT_ALIGNMENT)
     header = encode_header(source.metadata, directory)
-    check_disk([Stage("converted file", out_path, len(header) + offset)])
-    task = (progress or Silent()).task(f"convert to {out_path.name}", total=len(header) + offset)
     digest = hashlib.sha256()
-    with disk_errors(out_path), atomic_writer(out_path) as file:
+    with partial_writer(out_path) as file:
+        check_disk([Stage("converted file", out_path, len(header) + offset)])
+        task = (progress or Silent()).task(f"convert to {out_path.name}", total=len(header) + offset)
         for data in _pieces(source, header, threads or len(os.sched_getaffinity(0))):
             file.write(data)
             digest.update(data)

@@ -11,9 +11,9 @@ from strata_pack.errors import WrongUse
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.imatrix import read_imatrix
 from strata_pack.weights.local_weights import find_weights, open_weights
+from strata_pack.weights.partial_file import partial_path
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize import QuantResult, output_paths, output_sizes, run_plan
-from strata_pack.weights.quantize_journal import partial_path
 from strata_pack.weights.quantize_plan import QuantPlan, plan_quantization
 from strata_pack.weights.recipes import Recipe
 from strata_pack.weights.source import LocalFolder, LocalGguf, parse_source

@@ -1,14 +1,13 @@
 """Files that grow tensor by tensor and survive a kill: partial files, and the journal that says how far they are sound.
 
-While a model is written, ``.<name>.partial`` holds its bytes and the journal gets a line after every tensor: where it
-ends and the SHA-256 of the file up to there. After a crash the partial file is read once and compared with the
-journal; writing goes on behind the last tensor that is whole. The same running hash becomes the file's own, so
-nothing is read again at the end.
+While a model is written, ``.<name>.partial`` (see ``partial_file``) holds its bytes and the journal gets a line after
+every tensor: where it ends and the SHA-256 of the file up to there. After a crash the partial file is read once and
+compared with the journal; writing goes on behind the last tensor that is whole. The same running hash becomes the
+file's own, so nothing is read again at the end.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -19,8 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput
 from strata_pack.files import CHUNK, disk_errors, fsync_dir
+from strata_pack.weights.partial_file import open_locked, partial_path
 
 JOURNAL_FORMAT = 1
 FLUSH_EVERY = 32 << 20
@@ -48,11 +48,6 @@ class _Mark:
     sha256: str
 
 
-def partial_path(path: Path) -> Path:
-    """Return where ``path`` grows until it is whole."""
-    return path.with_name(f".{path.name}.partial")
-
-
 class PartialFiles:
     """The output files of one run, locked against a second run. Use as a context manager.
 
@@ -78,7 +73,7 @@ class PartialFiles:
             self._paths[0].parent.mkdir(parents=True, exist_ok=True)
             try:
                 for path in self._paths:
-                    self._files.append(_open_locked(partial_path(path), path))
+                    self._files.append(open_locked(partial_path(path), path))
                 marks = self._sound_marks(self._read_journal())
                 self._start_journal(marks)
             except BaseException:
@@ -195,21 +190,3 @@ def _feed(digest: Any, file: IO[bytes], size: int) -> bool:
         digest.update(data)
         size -= len(data)
     return size == 0
-
-
-def _open_locked(path: Path, final: Path) -> IO[bytes]:
-    """Open ``path`` for reading and appending, ours alone; ``EnvironmentFailure`` if another run has it."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        file = os.fdopen(descriptor, "r+b")
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise EnvironmentFailure(
-                "is being written by another run", where=final, remedy="wait for it to end, or choose another name"
-            ) from None
-        # Between opening and locking the other run may have finished and renamed the very file we hold.
-        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-            return file
-        file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
@@ -22,6 +23,7 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.convert import SafetensorsSource, check_convertible, convert
 from strata_pack.weights.convert_cast import cast_into
 from strata_pack.weights.gguf_file import GgufFile
+from strata_pack.weights.partial_file import partial_writer
 from strata_pack.weights.quantize import plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
 from tests.conftest import ROOT
@@ -223,6 +225,55 @@ def test_short_disk_is_said_before_the_first_byte(tiny: Any, tmp_path: Path, mon
     with SafetensorsSource.open(tiny("qwen3")) as source, pytest.raises(EnvironmentFailure, match="not enough disk"):
         convert(source, tmp_path / "x.gguf")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def killed(tiny: Any, tmp_path: Path) -> Path:
+    """Return the output of a conversion that was killed when all of it was written but for its name."""
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from strata_pack.weights.convert import SafetensorsSource, convert\n"
+        "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with SafetensorsSource.open(sys.argv[1]) as source:\n"
+        "    convert(source, Path(sys.argv[2]))\n"
+    )
+    out = tmp_path / "out/x.gguf"
+    done = subprocess.run([sys.executable, "-c", code, str(tiny("qwen3")), str(out)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name for path in out.parent.iterdir()] != ["x.gguf"]
+    return out
+
+
+def test_what_a_killed_conversion_has_left_is_gone_after_the_next(tiny: Any, killed: Path) -> None:
+    with SafetensorsSource.open(tiny("qwen3")) as source:
+        convert(source, killed)
+    assert [path.name for path in killed.parent.iterdir()] == ["x.gguf"]
+    assert sha256(killed) == RECORDED["qwen3"]["bf16"]
+
+
+def test_what_a_killed_conversion_has_left_is_gone_when_the_disk_is_looked_at(
+    tiny: Any, killed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[int] = []
+
+    def look(_stages: object) -> None:
+        used.append(sum(path.stat().st_size for path in killed.parent.iterdir()))
+
+    monkeypatch.setattr("strata_pack.weights.convert_write.check_disk", look)
+    with SafetensorsSource.open(tiny("qwen3")) as source:
+        convert(source, killed)
+    assert used == [0]
+
+
+def test_what_a_conversion_at_work_is_writing_is_left_alone(tiny: Any, tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    with partial_writer(out) as other:
+        other.write(b"half")
+        with SafetensorsSource.open(tiny("qwen3")) as source, pytest.raises(EnvironmentFailure, match="another run"):
+            convert(source, out)
+    assert out.read_bytes() == b"half"
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_named_pre_tokenizer_is_taken(tmp_path: Path) -> None:

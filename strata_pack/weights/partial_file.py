@@ -1,0 +1,62 @@
+"""The hidden file in which a large output grows: one name an output, held by a lock while somebody writes.
+
+A run that was killed leaves its file behind without the lock, so that the next one with the same output finds it and
+takes its place: nothing stays for ever, and what another run is writing is never touched.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.files import disk_errors, fsync_dir
+
+
+def partial_path(path: Path) -> Path:
+    """Return where ``path`` grows until it is whole."""
+    return path.with_name(f".{path.name}.partial")
+
+
+def open_locked(path: Path, final: Path) -> IO[bytes]:
+    """Open ``path`` for reading and appending, ours alone; ``EnvironmentFailure`` if another run has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.fdopen(descriptor, "r+b")
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise EnvironmentFailure(
+                "is being written by another run", where=final, remedy="wait for it to end, or choose another name"
+            ) from None
+        # Between opening and locking the other run may have finished and renamed the very file we hold.
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return file
+        file.close()
+
+
+@contextmanager
+def partial_writer(path: Path) -> Iterator[IO[bytes]]:
+    """Yield an empty binary file that becomes ``path`` when the block ends well, and vanishes otherwise.
+
+    What a killed run has left of ``path`` is gone before the block begins: the disk has room for it again.
+    """
+    partial = partial_path(path)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open_locked(partial, path) as file:
+            try:
+                file.truncate()
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(partial, path)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+        fsync_dir(path.parent)
