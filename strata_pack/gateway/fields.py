@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -62,6 +63,16 @@ class JsonSchema(Body):
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
     name: str | None = None
     strict: bool | None = None
+
+
+def text_field(where: str, fields: Mapping[str, Any], name: str, *, default: str | None = None) -> str:
+    """Return a field of what stands at ``where``; raises a 400 unless it is text, or missing with a ``default``."""
+    value = fields.get(name, default)
+    if value is None and name not in fields:
+        raise bad_request(f"{where}.{name}: is missing", f"{where}.{name}")
+    if not isinstance(value, str):
+        raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
+    return value
 
 
 def read_body(kind: type[B], data: bytes) -> B:

@@ -11,7 +11,7 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from strata_pack.gateway.failures import ApiError, bad_request
-from strata_pack.gateway.fields import Kept
+from strata_pack.gateway.fields import Kept, text_field
 
 
 class Block(Kept):
@@ -51,14 +51,6 @@ def block_text(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> 
     raise bad_request(f"{where}: a block of type {block.type!r} cannot stand here", where)
 
 
-def string_field(where: str, given: Mapping[str, Any], name: str) -> str:
-    """Return a field that must be a string; raises ``ApiError`` if it is none."""
-    value = given.get(name)
-    if not isinstance(value, str):
-        raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
-    return value
-
-
 def _block(where: str, part: Any) -> Block:
     if isinstance(part, Block):
         return part
@@ -77,7 +69,7 @@ def _media(where: str, what: str) -> ApiError:
 
 
 def _text(where: str, given: Mapping[str, Any]) -> str:
-    return string_field(where, given, "text")
+    return text_field(where, given, "text")
 
 
 def _document(where: str, given: Mapping[str, Any]) -> str:
@@ -85,7 +77,7 @@ def _document(where: str, given: Mapping[str, Any]) -> str:
     if not isinstance(source, dict):
         raise bad_request(f"{place}: must be an object", place)
     if source.get("type") == "text":
-        text = string_field(place, source, "data")
+        text = text_field(place, source, "data")
     elif source.get("type") == "content":
         text = content_text(f"{place}.content", source.get("content"))
     else:
@@ -99,12 +91,12 @@ def _search_result(where: str, given: Mapping[str, Any]) -> str:
 
 
 def _tool_reference(where: str, given: Mapping[str, Any]) -> str:
-    return f"<tool_reference name={quoteattr(string_field(where, given, 'tool_name'))}/>"
+    return f"<tool_reference name={quoteattr(text_field(where, given, 'tool_name'))}/>"
 
 
 def _attributes(where: str, given: Mapping[str, Any], *names: str) -> str:
     there = [name for name in names if given.get(name) is not None]
-    return "".join(f" {name}={quoteattr(string_field(where, given, name))}" for name in there)
+    return "".join(f" {name}={quoteattr(text_field(where, given, name))}" for name in there)
 
 
 def _tagged(tag: str, attributes: str, text: str) -> str:

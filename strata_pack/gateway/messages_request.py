@@ -13,8 +13,8 @@ from pydantic import Field
 from strata_pack.gateway.chat_request import template_variables
 from strata_pack.gateway.chat_tools import check_choice
 from strata_pack.gateway.failures import ApiError, bad_request
-from strata_pack.gateway.fields import Body, Budget, Count, Effort, Name, Probability, StopText, Temperature
-from strata_pack.gateway.messages_blocks import TEXT_ONLY, Block, block_text, content_text, located, string_field
+from strata_pack.gateway.fields import Body, Budget, Count, Effort, Name, Probability, StopText, Temperature, text_field
+from strata_pack.gateway.messages_blocks import TEXT_ONLY, Block, block_text, content_text, located
 from strata_pack.gateway.turn import JsonAnswer, ToolChoice, Turn
 
 INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
@@ -188,7 +188,7 @@ def _assistant(contents: Contents) -> dict[str, Any]:
         thought: list[str] = []
         for where, block in located(*content):
             if block.type == "thinking":
-                thought.append(string_field(where, block.given(), "thinking"))
+                thought.append(text_field(where, block.given(), "thinking"))
             elif block.type == "tool_use":
                 calls.append(_call(where, block.given()))
             elif block.type != "redacted_thinking":
@@ -208,7 +208,7 @@ def _paragraphs(texts: list[str]) -> str:
 
 
 def _call(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    name, values = string_field(where, given, "name"), given.get("input", {})
+    name, values = text_field(where, given, "name"), given.get("input", {})
     if not isinstance(values, dict):
         raise bad_request(f"{where}.input: must be an object", f"{where}.input")
     function = {"name": name, "arguments": json.dumps(values, ensure_ascii=False)}

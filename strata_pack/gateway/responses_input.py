@@ -10,7 +10,7 @@ from typing import Any, Literal
 from strata_pack.gateway.carried import thinking_of
 from strata_pack.gateway.chat_messages import IMAGE_PARTS
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.fields import Kept
+from strata_pack.gateway.fields import Kept, text_field
 
 PARAGRAPH = "\n\n"
 REASONING_PARTS = ("reasoning_text", "summary_text", "thinking")
@@ -58,20 +58,20 @@ def _reasoning(messages: Messages, where: str, given: dict[str, Any]) -> None:
 
 
 def _function_call(messages: Messages, where: str, given: dict[str, Any]) -> None:
-    name = _text_field(where, given, "name")
+    name = text_field(where, given, "name")
     if not name:
         raise bad_request(f"{where}.name: must not be empty", f"{where}.name")
     call = {
-        "id": _text_field(where, given, "call_id", default=""),
+        "id": text_field(where, given, "call_id", default=""),
         "type": "function",
-        "function": {"name": name, "arguments": _text_field(where, given, "arguments", default="")},
+        "function": {"name": name, "arguments": text_field(where, given, "arguments", default="")},
     }
     _assistant(messages).setdefault("tool_calls", []).append(call)
 
 
 def _function_call_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
     text = "".join(_texts(f"{where}.output", given.get("output")))
-    call_id = _text_field(where, given, "call_id", default="")
+    call_id = text_field(where, given, "call_id", default="")
     messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
 
@@ -142,14 +142,4 @@ def _part(where: str, part: Any, *, thinking: bool) -> str:
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
     if kind in REASONING_PARTS and not thinking:
         raise bad_request(f"{where}: a part of type {kind!r} belongs into an item of type 'reasoning'", where)
-    return _text_field(where, part, "refusal" if kind == "refusal" else "text")
-
-
-def _text_field(where: str, fields: Mapping[str, Any], name: str, *, default: str | None = None) -> str:
-    """Return a field that must be text; ``default`` is for one that is not there."""
-    value = fields.get(name, default)
-    if value is None and name not in fields:
-        raise bad_request(f"{where}.{name}: is missing", f"{where}.{name}")
-    if not isinstance(value, str):
-        raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
-    return value
+    return text_field(where, part, "refusal" if kind == "refusal" else "text")

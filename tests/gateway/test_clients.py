@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import anthropic
@@ -222,30 +222,42 @@ def test_openai_responses_stream_never_completes_a_cut_call(client: openai.OpenA
     assert "response.completed" not in kinds
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-def test_a_pydantic_ai_agent_on_openai_responses_sends_thinking_back_as_thinking(streamed: bool, house: House) -> None:
+async def agents_answer(model: Any, *, streamed: bool) -> str:
+    """Return what an agent with one tool answers in the end."""
     from pydantic_ai import Agent
-    from pydantic_ai.models.openai import OpenAIResponsesModel
-    from pydantic_ai.providers.openai import OpenAIProvider
 
     def list_jobs() -> str:
         """List the jobs."""
         return "[1, 2]"
 
+    agent = Agent(model, tools=[list_jobs])
+    if not streamed:
+        return str((await agent.run("Which jobs run?")).output)
+    async with agent.run_stream("Which jobs run?") as run:
+        return str(await run.get_output())
+
+
+def assert_thinking_comes_back(house: House, answering: Coroutine[Any, Any, str]) -> None:
+    """Let the agent call its tool and answer; its second prompt must hold the thinking of the first turn, once."""
+    house.says(IMPLICIT)
+    house.says(ANSWER)
+    assert asyncio.run(answering) == "Two jobs run."
+    assert SECOND_TURN in house.prompt
+    assert house.prompt.count("Go.") == 1
+    assert house.prompt.count("<|im_start|>user\nWhich jobs run?<|im_end|>") == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_pydantic_ai_agent_on_openai_responses_sends_thinking_back_as_thinking(streamed: bool, house: House) -> None:
+    from pydantic_ai.models.openai import OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
     async def main() -> str:
         async with openai.AsyncOpenAI(base_url=f"{house.url}/v1", api_key="none", max_retries=0) as client:
             model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
-            agent = Agent(model, tools=[list_jobs])
-            if not streamed:
-                return str((await agent.run("Which jobs run?")).output)
-            async with agent.run_stream("Which jobs run?") as run:
-                return str(await run.get_output())
+            return await agents_answer(model, streamed=streamed)
 
-    house.says(IMPLICIT)
-    house.says(ANSWER)
-    assert asyncio.run(main()) == "Two jobs run."
-    assert SECOND_TURN in house.prompt
-    assert house.prompt.count("Go.") == 1
+    assert_thinking_comes_back(house, main())
 
 
 def test_anthropic_whole_and_streamed_with_a_tools_loop(claude: anthropic.Anthropic, house: House) -> None:
@@ -340,26 +352,12 @@ def test_anthropic_keeps_the_thinking_of_a_call_in_the_history(
 
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_pydantic_ai_agent_on_anthropics_api_sends_thinking_back_as_thinking(streamed: bool, house: House) -> None:
-    from pydantic_ai import Agent
     from pydantic_ai.models.anthropic import AnthropicModel
     from pydantic_ai.providers.anthropic import AnthropicProvider
-
-    def list_jobs() -> str:
-        """List the jobs."""
-        return "[1, 2]"
 
     async def main() -> str:
         async with anthropic.AsyncAnthropic(base_url=house.url, api_key="none", max_retries=0) as client:
             model = AnthropicModel("m", provider=AnthropicProvider(anthropic_client=client))
-            agent = Agent(model, tools=[list_jobs])
-            if not streamed:
-                return str((await agent.run("Which jobs run?")).output)
-            async with agent.run_stream("Which jobs run?") as run:
-                return str(await run.get_output())
+            return await agents_answer(model, streamed=streamed)
 
-    house.says(IMPLICIT)
-    house.says(ANSWER)
-    assert asyncio.run(main()) == "Two jobs run."
-    assert SECOND_TURN in house.prompt
-    assert house.prompt.count("Go.") == 1
-    assert house.prompt.count("<|im_start|>user\nWhich jobs run?<|im_end|>") == 1
+    assert_thinking_comes_back(house, main())

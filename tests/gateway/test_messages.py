@@ -230,7 +230,7 @@ def test_consecutive_user_messages_are_one_turn_after_their_tool_results(house: 
 
 def test_a_complaint_about_a_joined_turn_names_the_message_that_was_sent(house: House) -> None:
     message = refusal_of(house, ("user", "Q"), ("user", [{"type": "text", "text": "A"}, {"type": "text"}]))
-    assert message == "messages.1.content.1.text: must be a string"
+    assert message == "messages.1.content.1.text: is missing"
 
 
 @pytest.mark.parametrize("before", [[], [{"type": "text", "text": "Wait."}], [thought("Hm.")]])
@@ -320,7 +320,7 @@ def test_a_tool_reference_in_a_result_reaches_the_model(house: House) -> None:
             "messages.0.content.0.source: the model has no projector, so a document from a source of type 'base64'",
         ),
         ({"type": "document"}, "messages.0.content.0.source: must be an object"),
-        ({"type": "document", "source": {"type": "text"}}, "messages.0.content.0.source.data: must be a string"),
+        ({"type": "document", "source": {"type": "text"}}, "messages.0.content.0.source.data: is missing"),
         ({**DOCUMENT, "title": 1}, "messages.0.content.0.title: must be a string"),
         (
             {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}},
@@ -340,9 +340,9 @@ def test_a_block_that_cannot_be_read_is_named(block: Any, complaint: str, house:
 @pytest.mark.parametrize(
     ("block", "complaint"),
     [
-        ({"type": "tool_use", "id": "t"}, "messages.1.content.0.name: must be a string"),
+        ({"type": "tool_use", "id": "t"}, "messages.1.content.0.name: is missing"),
         ({**use("t"), "input": []}, "messages.1.content.0.input: must be an object"),
-        ({"type": "thinking"}, "messages.1.content.0.thinking: must be a string"),
+        ({"type": "thinking"}, "messages.1.content.0.thinking: is missing"),
     ],
 )
 def test_a_block_of_the_assistant_that_cannot_be_read_is_named(block: Any, complaint: str, house: House) -> None:
