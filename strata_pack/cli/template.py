@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -63,19 +64,23 @@ def show(
 @app.command(epilog="Example: strata-pack template status model/chat_template.jinja")
 @face
 def status(
-    target: Annotated[Path, typer.Argument(metavar="FILE|GGUF|PACK", help="A template, a .gguf file or a pack.")],
+    target: Annotated[
+        Path, typer.Argument(metavar="FILE|FOLDER|GGUF|PACK", help="A template, a model's folder, a .gguf or a pack.")
+    ],
     out: Out,
 ) -> None:
-    """Say what the template of a model is: repaired, stock (a repair is there), modified, unknown or missing."""
-    from strata_pack.chat.library import status_of
-    from strata_pack.files import sha256_text
-    from strata_pack.pack.layout import is_pack, read_pack_template
+    """Say what the template of a model is: repaired, stock (a repair is there), modified, unknown or missing.
+
+    In a folder a chat_template.jinja counts before what tokenizer_config.json says, as for transformers.
+    """
+    from strata_pack.pack.layout import is_pack
+    from strata_pack.pack.template_source import find_templates
 
     if is_pack(target) or target.suffix == ".gguf":
         template_install.show_status(target, out)
         return
-    text = read_pack_template(target)
-    found = status_of(text)
-    sha256 = None if text is None else sha256_text(text)
-    out.line(f"{target}: {found}" + ("" if sha256 is None else f" (sha256 {sha256})"))
-    out.result({"target": str(target), "status": found, "sha256": sha256})
+    found = find_templates(target)
+    out.line(f"{target}: {found.status}" + ("" if found.sha256 is None else f" (sha256 {found.sha256})"))
+    if target.is_dir():
+        template_install.show_copies(found.copies, out)
+    out.result({"target": str(target), **asdict(found)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,14 +79,19 @@ def show_status(target: Path, out: Out) -> None:
     found = status(target)
     named = f", {found.id}" if found.id else ""
     out.line(f"{target}: {found.status}{named}" + (f" (sha256 {found.sha256})" if found.sha256 else ""))
-    for copy in found.copies:
-        out.line(f"  {copy['place']}: {copy['status']} ({_short(copy['sha256'])})")
+    show_copies(found.copies, out)
     if found.previous:
         out.line(f"  {found.previous} earlier template(s) can be put back with `strata-pack template rollback`")
     for note in found.notes:
         out.line(f"note: {note}")
     _show_readers(out, found.readers)
     out.result(found.to_dict())
+
+
+def show_copies(copies: Sequence[dict[str, Any]], out: Out) -> None:
+    """Print where each copy of a template lies and what it is."""
+    for copy in copies:
+        out.line(f"  {copy['place']}: {copy['status']} ({_short(copy['sha256'])})")
 
 
 def _show_result(out: Out, result: InstallResult) -> None:

@@ -9,8 +9,8 @@ from strata_pack.chat.library import ShippedTemplate, list_templates
 from strata_pack.chat.template import normalize_source
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
-from strata_pack.pack.layout import Pack, is_pack, read_pack_template
-from strata_pack.pack.template_source import load_template
+from strata_pack.pack.layout import Pack, is_pack
+from strata_pack.pack.template_source import load_template, read_pack_template
 
 
 @dataclass(frozen=True)

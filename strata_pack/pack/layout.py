@@ -11,7 +11,6 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from strata_pack.chat.template import read_template
 from strata_pack.errors import BadInput
 from strata_pack.pack.manifest import Manifest, read_manifest
 from strata_pack.weights.gguf_file import GgufFile, shard_paths
@@ -108,24 +107,3 @@ def gguf_template(path: Path) -> str | None:
     with GgufFile.open(shard_paths(path)[0]) as gguf:
         value = gguf.metadata.get(TEMPLATE_KEY)
         return str(value.value) if value is not None else None
-
-
-def read_pack_template(path: Path) -> str:
-    """Return the chat template of a PACK, a GGUF, a model folder or a template file.
-
-    Raises ``BadInput`` if there is none.
-    """
-    if path.is_dir():
-        candidates = (
-            (Pack.open(path).template_path,) if is_pack(path) else (path / "chat_template.jinja", path / TEMPLATE)
-        )
-        for candidate in candidates:
-            if candidate.is_file():
-                return read_template(candidate)
-        raise BadInput("holds no chat_template.jinja", where=path)
-    if path.suffix == ".gguf":
-        text = gguf_template(path)
-        if text is None:
-            raise BadInput(f"has no {TEMPLATE_KEY}", where=path)
-        return text
-    return read_template(path)

@@ -10,7 +10,8 @@ from typing import Any
 from strata_pack.chat.engines import available_engines
 from strata_pack.chat.golden import check, load_suite
 from strata_pack.files import write_atomic
-from strata_pack.pack.layout import REPORTS_DIR, Pack, member, read_pack_template
+from strata_pack.pack.layout import REPORTS_DIR, Pack, member
+from strata_pack.pack.template_source import read_pack_template
 from strata_pack.pack.verify import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json

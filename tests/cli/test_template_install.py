@@ -91,3 +91,13 @@ def test_wrong_use_is_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], wo
 def test_a_model_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
     assert run("install", tmp_path / "none.gguf")[0] == 2
     assert run("status", tmp_path / "none.gguf")[0] == 2
+
+
+def test_status_of_a_folder_says_where_the_template_was_found(tmp_path: Path) -> None:
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"chat_template": list_templates()[0].source}))
+    code, stdout, _ = run("status", tmp_path)
+    assert code == 0
+    assert f"{tmp_path}: repaired (sha256 " in stdout
+    assert f"  {config}: repaired (" in stdout
+    assert json.loads(run("status", tmp_path, "--json")[1])["where"] == str(config)

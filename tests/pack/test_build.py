@@ -21,9 +21,10 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongU
 from strata_pack.files import sha256_text
 from strata_pack.pack import build as build_module
 from strata_pack.pack.build import BuildRequest, build_pack
-from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template, read_pack_template
+from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.template_install import install
+from strata_pack.pack.template_source import read_pack_template
 from strata_pack.pack.verify import verify
 from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf_file import GgufFile, MetaValue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -10,11 +11,13 @@ import pytest
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput
+from strata_pack.files import sha256_text
 from strata_pack.pack.model_source import folder_template
-from strata_pack.pack.template_source import load_template, read_copies
+from strata_pack.pack.template_source import find_templates, load_template, read_copies, read_pack_template
 from tests.hub_server import serve
 
 TEXT = "{{ messages|length }}"
+SHIPPED = load_shipped("qwen3.8-flash-next").source
 
 
 def write_gguf(path: Path, template: str | None) -> Path:
@@ -63,6 +66,54 @@ def test_all_copies_of_a_model_folder_are_found_and_the_file_counts_first(tmp_pa
     write_gguf(tmp_path / "m.gguf", "c")
     write_gguf(tmp_path / "mmproj-m.gguf", "not a model's")
     assert [copy.text for copy in read_copies(tmp_path)] == ["a", "b", "c"]
+
+
+def _configured(folder: Path, value: object) -> Path:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"chat_template": value}), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "value",
+    [SHIPPED, [{"name": "tool_use", "template": TEXT}, {"name": "default", "template": SHIPPED}]],
+    ids=["text", "named"],
+)
+def test_the_template_in_a_tokenizers_configuration_has_a_status(value: object, tmp_path: Path) -> None:
+    config = _configured(tmp_path, value)
+    found = find_templates(tmp_path)
+    assert (found.status, found.sha256, found.where) == ("repaired", sha256_text(SHIPPED), str(config))
+
+
+def test_a_file_counts_before_the_tokenizers_configuration(tmp_path: Path) -> None:
+    _configured(tmp_path, SHIPPED)
+    file = tmp_path / "chat_template.jinja"
+    file.write_text(TEXT, encoding="utf-8")
+    found = find_templates(tmp_path)
+    assert (found.status, found.where) == ("unknown", str(file))
+    assert [copy["status"] for copy in found.copies] == ["unknown", "repaired"]
+
+
+def test_templates_of_other_names_are_shown_and_do_not_count(tmp_path: Path) -> None:
+    config = _configured(tmp_path, [{"name": "tool_use", "template": SHIPPED}])
+    found = find_templates(tmp_path)
+    assert (found.status, found.where) == ("missing", None)
+    assert [(copy["place"], copy["status"]) for copy in found.copies] == [(f"{config}: 'tool_use'", "repaired")]
+    assert read_copies(tmp_path) == []
+
+
+def test_line_ends_and_a_byte_order_mark_do_not_change_what_a_template_is(tmp_path: Path) -> None:
+    _configured(tmp_path, "\ufeff" + SHIPPED.replace("\n", "\r\n"))
+    assert find_templates(tmp_path).status == "repaired"
+    assert read_pack_template(tmp_path) == SHIPPED
+
+
+@pytest.mark.parametrize("read", [find_templates, read_pack_template])
+def test_a_folder_without_a_template_is_told_what_was_looked_for(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"holds no chat template.*tokenizer_config\.json"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
