@@ -63,15 +63,24 @@ class TemplateNotRecognised(CheckFailed):
 class GoldenFailed(CheckFailed):
     """The new template does not render the golden cases; ``report`` says which."""
 
-    def __init__(self, report: GoldenReport) -> None:
+    def __init__(self, report: GoldenReport, *, of_the_old: Path | None = None) -> None:
+        """``of_the_old`` is where the cases lie, if they are those of the template that was to be replaced."""
         failures = report.failures
         first = failures[0]
-        super().__init__(
+        differ = (
             f"{len(failures)} of {len(report.results)} golden renderings differ (first: {first.case.id} with "
-            f"{first.engine}); nothing was changed",
-            where=f"suite {report.suite}",
-            remedy="see them with `strata-pack golden check`, or give another template's own cases with --golden",
+            f"{first.engine}); nothing was changed"
         )
+        if of_the_old is None:
+            remedy = "see them with `strata-pack golden check`, or give another template's own cases with --golden"
+            super().__init__(differ, where=f"suite {report.suite}", remedy=remedy)
+        else:
+            super().__init__(
+                f"the new template brings no golden cases, and with those of the template it replaces {differ}",
+                where=of_the_old,
+                remedy="give its own with --golden FILE (`strata-pack golden add` records them), or see what differs with "
+                "`strata-pack golden check TEMPLATE --golden` and this file",
+            )
         self.report = report
 
 
@@ -141,8 +150,9 @@ def install(
         chosen = choose_template(template, target.text, golden)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
-        suite = chosen.suite or _own_suite(target)
-        report = _prove(chosen.text, suite, engines, progress)
+        theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
+        suite = chosen.suite if theirs is None else load_suite(theirs)
+        report = _prove(chosen.text, suite, theirs, engines, progress)
         model = plan_model(target, chosen.text)
         steps, places = _all_steps(target, chosen, suite, report, model, progress)
         before, after = _identity(target.text), _identity(chosen.text)
@@ -254,13 +264,12 @@ def _check_recognised(target: Target, text: str, *, kept: bool) -> None:
             raise TemplateNotRecognised(copy, status, unified_diff(copy.text, text))
 
 
-def _own_suite(target: Target) -> GoldenSuite | None:
-    golden = None if target.pack is None else target.pack.golden_path
-    return None if golden is None else load_suite(golden)
-
-
 def _prove(
-    text: str, suite: GoldenSuite | None, engines: Sequence[Engine] | None, progress: Progress
+    text: str,
+    suite: GoldenSuite | None,
+    of_the_old: Path | None,
+    engines: Sequence[Engine] | None,
+    progress: Progress,
 ) -> GoldenReport | None:
     """Render the trial conversation, and every golden case; raise ``GoldenFailed`` if any differs."""
     try:
@@ -272,7 +281,7 @@ def _prove(
         return None
     report = check(text, suite, available_engines() if engines is None else engines, progress)
     if not report.ok:
-        raise GoldenFailed(report)
+        raise GoldenFailed(report, of_the_old=of_the_old)
     return report
 
 

@@ -356,6 +356,21 @@ def test_a_template_that_fails_the_packs_golden_cases_is_not_installed(tmp_path:
     assert hashes(root) == before
 
 
+def test_a_template_without_cases_is_told_whose_cases_it_fails_and_to_bring_its_own(tmp_path: Path, put: Any) -> None:
+    root = write_pack(tmp_path / "pack", golden=[CASE])
+    with pytest.raises(GoldenFailed, match=r"brings no golden cases.*give its own with --golden FILE") as refused:
+        put(root, SHORT)
+    assert refused.value.where == str(root / GOLDEN)
+
+
+def test_cases_given_are_not_said_to_be_of_the_old_template(tmp_path: Path, put: Any) -> None:
+    root = write_pack(tmp_path / "pack", golden=[CASE])
+    cases = tmp_path / "cases.json"
+    cases.write_text(json.dumps([CASE | {"expected": "other"}]))
+    with pytest.raises(GoldenFailed, match=r"^suite cases: 1 of 1 golden renderings differ"):
+        put(root, SHORT, golden=cases)
+
+
 def test_golden_cases_given_replace_the_packs_and_enter_the_manifest(tmp_path: Path, put: Any) -> None:
     root = write_pack(tmp_path / "pack", golden=[CASE])
     cases = tmp_path / "cases.json"
