@@ -78,8 +78,8 @@ class GoldenFailed(CheckFailed):
             super().__init__(
                 f"the new template brings no golden cases, and with those of the template it replaces {differ}",
                 where=of_the_old,
-                remedy="give its own with --golden FILE (`strata-pack golden add` records them), or see what differs with "
-                "`strata-pack golden check TEMPLATE --golden` and this file",
+                remedy="give its own with --golden FILE (`strata-pack golden add` records them), or see what differs "
+                "with `strata-pack golden check TEMPLATE --golden` and this file",
             )
         self.report = report
 
