@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from strata_pack.parsing.held import HeldText
 
@@ -18,44 +17,60 @@ class ContentText:
     Where text stands on both sides of a call, one ``\\n`` joins the two if at least one newline stood there.
     """
 
-    __slots__ = ("_emit", "_has_text", "_joint", "_newlines", "holds")
+    __slots__ = ("_further", "_has_text", "_joint", "_newlines", "flows", "holds")
 
-    def __init__(self, emit: Callable[[str], None]) -> None:
-        self._emit = emit
+    def __init__(self) -> None:
         self._has_text = False
-        self._newlines = HeldText()
+        self._newlines = ""
+        self._further: HeldText | None = None
+        """Newlines behind ``_newlines`` in later pieces: rare, so that it is made when it is needed."""
         self._joint: bool | None = None
         """Behind a call and before any text: whether a newline stood there. Elsewhere None."""
         self.holds = False
         """Whether newlines wait for what follows them."""
+        self.flows = False
+        """Whether text that does not end in a newline is passed on as it is."""
 
-    @property
-    def flows(self) -> bool:
-        """Whether text without newlines would be passed on as it is."""
-        return self._has_text and self._joint is None and not self.holds
-
-    def text(self, text: str) -> None:
-        """Take the next piece of the answer."""
+    def text(self, text: str) -> str:
+        """Take the next piece of the answer, at least a character; return what of it is passed on now."""
+        if self.flows and text[-1] not in NEWLINES:
+            return text
+        joint = ""
         if self._joint is not None:
             bare = text.lstrip(NEWLINES)
             self._joint = self._joint or len(bare) < len(text)
             if not bare:
-                return
+                return ""
             if self._joint and self._has_text:
-                self._emit("\n")
+                joint = "\n"
             self._joint, text = None, bare
         body = text.rstrip(NEWLINES)
-        newlines = text[len(body) :]
         if body:
             self._has_text = True
-            self._emit(self._take_newlines() + body if self.holds else body)
-        if newlines:
-            self._newlines.write(newlines)
+            if self.holds:
+                joint = self._take_newlines()
+        if len(body) < len(text):
+            self._hold(text[len(body) :])
+        else:
+            self.flows = True
+        return joint + body
+
+    def _hold(self, newlines: str) -> None:
+        self.flows = False
+        if not self.holds:
+            self._newlines = newlines
             self.holds = True
+        else:
+            if self._further is None:
+                self._further = HeldText()
+            self._further.write(newlines)
 
     def _take_newlines(self) -> str:
-        text = self._newlines.text()
-        self._newlines.clear()
+        text = self._newlines
+        if self._further is not None:
+            text += self._further.text()
+            self._further = None
+        self._newlines = ""
         self.holds = False
         return text
 
@@ -63,16 +78,16 @@ class ContentText:
         """A call stands here."""
         self._joint = bool(self._joint) or self.holds
         self._take_newlines()
+        self.flows = False
 
     def dropped_newline(self) -> None:
         """A newline behind a call was dropped elsewhere."""
         if self._joint is not None:
             self._joint = True
 
-    def finish(self) -> None:
-        """End the answer."""
-        if self.holds:
-            self._emit(self._take_newlines())
+    def finish(self) -> str:
+        """End the answer; return its last newlines."""
+        return self._take_newlines()
 
 
 class SpanLookout:

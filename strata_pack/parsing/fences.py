@@ -52,6 +52,7 @@ class MarkdownTracker:
         "_settled",
         "_span",
         "_spans",
+        "quiet",
     )
 
     def __init__(self, *, spans: bool) -> None:
@@ -68,25 +69,26 @@ class MarkdownTracker:
         self._matched = 0
         self._span = 0
         self._run = 0
-
-    @property
-    def quiet(self) -> bool:
-        """Whether text without a line feed or backtick changes nothing here."""
-        return self._settled and not self._run
+        self.quiet = False
+        """Whether text without a line feed or backtick changes nothing behind what was fed last."""
 
     def feed(self, text: str) -> None:
         """Read the next piece of the text."""
         if "\n" not in text:
             if text:
                 self._read(text)
-            return
-        first, *lines = text.split("\n")
-        if first:
-            self._read(first)
-        for line in lines:
-            self._end_line()
-            if line:
-                self._read(line)
+        else:
+            ended = False
+            for line in text.split("\n"):
+                if ended:
+                    if not self._settled:
+                        self._end_beginning()
+                    self._settled = False
+                    self._span = self._run = 0
+                ended = True
+                if line and not (self._settled and not self._run and "`" not in line):
+                    self._read(line)
+        self.quiet = self._settled and not self._run
 
     def beginning(self) -> str | None:
         """Return the present line so far if it holds nothing but white space and markers, else None."""
@@ -132,14 +134,12 @@ class MarkdownTracker:
         if self._opening is not None and "`" in piece[decisive.end() :]:
             self._no_fence()
 
-    def _end_line(self) -> None:
-        if not self._settled:
-            if self._opening is None:
-                self._decide("".join(self._beginning), whole=True)
-            if self._opening is not None:
-                self._open_fence()
-        self._settled = False
-        self._span = self._run = 0
+    def _end_beginning(self) -> None:
+        """The line is over, and its beginning was all of it."""
+        if self._opening is None:
+            self._decide("".join(self._beginning), whole=True)
+        if self._opening is not None:
+            self._open_fence()
 
     def _read_ticks(self, piece: str) -> None:
         start = 0

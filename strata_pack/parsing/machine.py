@@ -113,7 +113,7 @@ class Machine:
         """The text passed on last, for its last character."""
         self._tracker = MarkdownTracker(spans=False)
         self._stranded = StrandedCalls()
-        self._content = ContentText(lambda text: self._out.append(Event("content", text)))
+        self._content = ContentText()
 
         self._reader: XmlCall | JsonCall | None = None
         self._opener = ""
@@ -171,7 +171,9 @@ class Machine:
 
     def _answer(self, text: str) -> None:
         if text:
-            self._content.text(text)
+            passed = self._content.text(text)
+            if passed:
+                self._out.append(Event("content", passed))
             self._last = text
             self._tracker.feed(text)
 

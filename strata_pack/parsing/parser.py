@@ -11,13 +11,15 @@ from itertools import groupby
 from typing import Any
 
 from strata_pack.parsing.answer import AnswerStates
-from strata_pack.parsing.content import NEWLINES
 from strata_pack.parsing.events import Event, EventKind, new_event
 from strata_pack.parsing.machine import State
 from strata_pack.parsing.tags import THINK_CLOSE, THINK_OPEN
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
 """Finish reasons after which the text is no whole reply: nothing that misses its end is completed."""
+
+_KINDS: dict[State, EventKind] = {State.REASONING: "reasoning", State.CONTENT: "content"}
+"""The states in which text without tags is of one kind."""
 
 _GENERATION_PROMPT = re.compile(r"<\|im_start\|>assistant\b")
 
@@ -81,20 +83,20 @@ class OutputParser(AnswerStates):
 
     def feed(self, delta: str) -> list[Event]:
         """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held."""
-        flowing = self._flowing
-        if (
-            flowing is not None
-            and "<" not in delta
-            and "\n" not in delta
-            and (flowing == "reasoning" or ("`" not in delta and "\r" not in delta))
-            and delta
-        ):
-            self._last = delta
-            return [new_event(Event, (flowing, delta, None))]
-        if "<" not in delta and not self._rest:
-            if self._kind is not None:
-                return self._feed_text(self._kind, delta)
-            if self._reader is not None:
+        if "<" not in delta:
+            flowing = self._flowing
+            if (
+                flowing is not None
+                and "\n" not in delta
+                and (flowing == "reasoning" or ("`" not in delta and "\r" not in delta))
+                and delta
+            ):
+                self._last = delta
+                return [new_event(Event, (flowing, delta, None))]
+            kind = self._kind
+            if kind is not None:
+                return self._feed_content(delta) if kind == "content" else self._feed_reasoning(delta)
+            if self._reader is not None and not self._rest:
                 events = self._reader.take_value(delta)
                 if events is not None:
                     return events
@@ -104,23 +106,29 @@ class OutputParser(AnswerStates):
         self._settle()
         return self._take_events()
 
-    def _feed_text(self, kind: EventKind, delta: str) -> list[Event]:
-        """Read text that cannot hold a tag, where its kind is known."""
+    def _feed_content(self, delta: str) -> list[Event]:
+        """Read text of the answer that cannot hold a tag."""
         if not delta:
             return []
-        if kind == "content":
-            if not self._content.flows or delta[-1] in NEWLINES:
-                self._answer(delta)
-                self._flowing = kind if self._tracker.quiet and self._content.flows else None
-                return self._take_events()
-            self._tracker.feed(delta)
-            self._flowing = kind if self._tracker.quiet else None
-        else:
-            self._tracker.feed(delta)
-            self._stranded.feed(delta)
-            self._flowing = kind if self._tracker.quiet and self._stranded.idle else None
+        content, tracker = self._content, self._tracker
+        passed = content.text(delta)
+        tracker.feed(delta)
         self._last = delta
-        return [new_event(Event, (kind, delta, None))]
+        self._flowing = "content" if tracker.quiet and content.flows else None
+        return [new_event(Event, ("content", passed, None))] if passed else []
+
+    def _feed_reasoning(self, delta: str) -> list[Event]:
+        """Read text of the thinking that cannot hold a tag."""
+        if not delta:
+            return []
+        tracker, stranded = self._tracker, self._stranded
+        tracker.feed(delta)
+        idle = stranded.idle
+        if not idle:
+            stranded.feed(delta)
+        self._last = delta
+        self._flowing = "reasoning" if idle and tracker.quiet else None
+        return [new_event(Event, ("reasoning", delta, None))]
 
     def finish(self, finish_reason: str | None = "stop") -> list[Event]:
         """End the reply; return the last events. The reason "length" (and its kin) means that the text was cut."""
@@ -131,7 +139,9 @@ class OutputParser(AnswerStates):
             self._consume(again)
         self._finished = True
         self._kind = self._flowing = self._reader = None
-        self._content.finish()
+        newlines = self._content.finish()
+        if newlines:
+            self._out.append(Event("content", newlines))
         self._stranded.finish()
         self.counters.stranded_calls = self._stranded.count
         self.counters.ended_inside_thinking = self._thinking
@@ -149,15 +159,12 @@ class OutputParser(AnswerStates):
 
     def _settle(self) -> None:
         """Find out whether the next delta can go the short way through ``feed``."""
-        self._kind = self._flowing = None
-        if self._rest:
-            return
-        if self._state is State.REASONING:
-            self._kind = "reasoning"
-            self._flowing = "reasoning" if self._tracker.quiet and self._stranded.idle else None
-        elif self._state is State.CONTENT:
-            self._kind = "content"
-            self._flowing = "content" if self._tracker.quiet and self._content.flows else None
+        kind = self._kind = None if self._rest else _KINDS.get(self._state)
+        flows = kind is not None and self._tracker.quiet and self._flows(kind)
+        self._flowing = kind if flows else None
+
+    def _flows(self, kind: EventKind) -> bool:
+        return self._content.flows if kind == "content" else self._stranded.idle
 
     # The end.
 

@@ -80,6 +80,12 @@ class Pending(NamedTuple):
     call_end: int
 
 
+# Asked for at every delta: in Python 3.11 each look-up in an Enum is a call into Python.
+_READING = Status.READING
+_VALUE = Place.VALUE
+_SEARCHED = (Place.VALUE, Place.PROSE)
+"""The places in which any text may stand before the next tag."""
+
 _TAG_IN_TEXT = re.compile(r"</?(?:parameter|function|tool_call)|</think>")
 _BEGINNINGS = prefixes(
     ["<parameter=", "</parameter>", "<function=", "</function>", "<tool_call>", "</tool_call>", "</think>"]
@@ -147,7 +153,7 @@ class CallReading:
 
     def take_value(self, text: str) -> list[Event] | None:
         """Read ``text``, which holds no ``<``, and return its events, if a value runs: the short way of ``feed``."""
-        if self._place is not Place.VALUE or self._pending is not None:
+        if self._place is not _VALUE or self._pending is not None:
             return None
         self._raw.write(text)
         if self._sending is None:
@@ -160,8 +166,8 @@ class CallReading:
     def feed(self, text: str, pos: int) -> int:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
         self._stalled = False
-        while pos < len(text) and self.status is Status.READING and not self._stalled:
-            pos = self._search(text, pos) if self._place in (Place.VALUE, Place.PROSE) else self._look(text, pos)
+        while pos < len(text) and self.status is _READING and not self._stalled:
+            pos = self._search(text, pos) if self._place in _SEARCHED else self._look(text, pos)
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:

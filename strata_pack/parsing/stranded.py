@@ -19,6 +19,9 @@ class _Seen(Enum):
     FUNCTION_END = auto()
 
 
+_NOTHING = _Seen.NOTHING  # asked for at every delta: in Python 3.11 each look-up in an Enum is a call into Python
+
+
 class StrandedCalls:
     """Reads the text of the thinking that stays reasoning; ``count`` is the number of whole calls in it.
 
@@ -30,18 +33,18 @@ class StrandedCalls:
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen = _Seen.NOTHING
+        self._seen = _NOTHING
         self._rest = ""
         self._last = ""
 
     @property
     def idle(self) -> bool:
         """Whether text without ``<`` changes nothing here."""
-        return self._seen is _Seen.NOTHING and not self._rest
+        return self._seen is _NOTHING and not self._rest
 
     def feed(self, text: str) -> None:
         """Read the next piece; costs next to nothing while no ``<tool_call>`` is open."""
-        if self.idle and "<" not in text:
+        if "<" not in text and self.idle:
             return
         text = self._rest + text
         pos, end = 0, held_from(text, 0, _BEGINNINGS)
