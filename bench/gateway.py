@@ -25,6 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+TEMPLATE = "qwen3.8-flash-next"
 RATE = 100.0
 ROUNDS = 1
 SPREAD = 0.97
@@ -191,11 +192,13 @@ async def rounds(count: int, bare: Request, through: Request, short: tuple[Reque
     return {"bare": plain, "through": streams, "cpu": spent, "pairs": await probing}
 
 
-def measure(streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str) -> dict:
-    """Run ``ROUNDS`` rounds and return the row."""
+def measure(
+    streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str, more: dict | None = None
+) -> dict:
+    """Run ``ROUNDS`` rounds and return the row; ``more`` are further fields of the gateway's requests."""
     limit = {"max_tokens": bare_body["n_predict"]} if "n_predict" in bare_body else {}
     bare = Request(*address(upstream), "/completion", bare_body, b'"content":')
-    body = {**BODY, "tools": TOOLS, **limit}
+    body = {**BODY, "tools": TOOLS, **limit, **(more or {})}
     through = Request(*address(gateway), "/v1/chat/completions", body, b'"finish_reason":null')
     short = (
         replace(bare, body={**bare_body, "n_predict": 1}),
@@ -238,7 +241,7 @@ def main() -> None:
     rows = []
     with (
         process(replay_command(given.tokens), "http://") as (_, upstream),
-        process(gateway_command(upstream, "qwen3.8-flash-next"), "http://") as (pid, gateway),
+        process(gateway_command(upstream, TEMPLATE), "http://") as (pid, gateway),
     ):
         for streams in given.streams:
             bare_body = {"prompt": "x", "stream": True}
@@ -261,18 +264,28 @@ def main() -> None:
 
 
 def real_rows(model: Path) -> list[dict]:
-    """Return rows for a real llama.cpp server with two slots, 64 tokens a stream."""
+    """Return rows for a real llama.cpp server with two slots, 256 tokens a stream; both sides send the same prompt."""
+    from strata_pack.chat.library import load_shipped
+    from strata_pack.chat.template import ChatTemplate
     from strata_pack.llama.server import LlamaServer
 
+    prompt = ChatTemplate(load_shipped(TEMPLATE).source).render(BODY["messages"], TOOLS, add_generation_prompt=True)
     rows = []
     with (
         LlamaServer.start(model, parallel=2, context=2048, threads=1) as server,
-        process(gateway_command(server.url, "qwen3.8-flash-next"), "http://") as (pid, gateway),
+        process(gateway_command(server.url, TEMPLATE), "http://") as (pid, gateway),
     ):
-        prompt = server.apply_template(BODY["messages"])
+        (end,) = server.tokenize(server.props().eos_token)
         for streams in (1, 2):
-            bare_body = {"prompt": prompt, "stream": True, "n_predict": 64, "ignore_eos": True, "cache_prompt": True}
-            rows.append(measure(streams, server.url, gateway, pid, bare_body, "llama.cpp, SmolLM2-135M"))
+            bare = {
+                "prompt": prompt,
+                "stream": True,
+                "n_predict": 256,
+                "cache_prompt": True,
+                "logit_bias": [[end, -100]],
+            }
+            more = {"logit_bias": {str(end): -100}}
+            rows.append(measure(streams, server.url, gateway, pid, bare, "llama.cpp, SmolLM2-135M", more))
             show(rows[-1])
     return rows
 
