@@ -20,7 +20,7 @@ from typing import Any
 from gguf import GGUFValueType
 
 from strata_pack.errors import WrongUse
-from strata_pack.llama.ggml import Ggml
+from strata_pack.llama.ggml import Bytes, Ggml
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf_file import MetaValue, TensorInfo, align, encode_header, shard_name
 from strata_pack.weights.quantize_journal import PartialFiles, WrittenFile
@@ -173,25 +173,32 @@ def run_plan(
             task.advance(sum(tensor.source.nbytes for tensor in plan.tensors if tensor.name in done))
         for shard, header in enumerate(headers):
             if files.size(shard) == 0:
-                files.write(shard, header)
+                files.append(shard, header)
         left = [tensor for tensor in plan.tensors if tensor.name not in done]
-        for chunk, data in pipeline.run(_jobs(plan, left)):
+        for chunk, data in pipeline.run(_jobs(plan, left, files)):
             tensor = chunk.job.planned
-            files.write(tensor.shard, data)
+            files.count(tensor.shard, data)
             task.advance(chunk.source_bytes)
             if chunk.is_last:
-                files.write(tensor.shard, bytes(align(tensor.nbytes, plan.alignment) - tensor.nbytes))
+                files.append(tensor.shard, bytes(align(tensor.nbytes, plan.alignment) - tensor.nbytes))
                 files.mark(tensor.shard, tensor.name)
         written = files.finish()
     task.done()
     return QuantResult(written, plan.types, len(done), pipeline.nonfinite)
 
 
-def _jobs(plan: QuantPlan, tensors: Sequence[PlannedTensor]) -> Iterator[TensorJob]:
-    """Open each tensor's reader when its turn comes."""
+def _jobs(plan: QuantPlan, tensors: Sequence[PlannedTensor], files: PartialFiles) -> Iterator[TensorJob]:
+    """Open each tensor's reader when its turn comes, and its place behind what ``files`` hold at the start."""
+    ends = [files.size(shard) for shard in range(plan.shards)]
     for tensor in tensors:
         importances = plan.imatrix.importances(tensor.source) if tensor.weighted and plan.imatrix else None
-        yield TensorJob(tensor, plan.source.rows(tensor.source), importances)
+        begin = ends[tensor.shard]
+        ends[tensor.shard] += align(tensor.nbytes, plan.alignment)
+
+        def write(start: int, data: Bytes, shard: int = tensor.shard, begin: int = begin) -> None:
+            files.put(shard, begin + start, data)
+
+        yield TensorJob(tensor, plan.source.rows(tensor.source), importances, write)
 
 
 def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], *, allow_nonfinite: bool) -> str:
@@ -201,7 +208,7 @@ def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], *, allow_nonfinite: 
         "source": plan.source.fingerprint,
         "imatrix": plan.imatrix.sha256 if plan.imatrix else None,
         "weighted": [tensor.name for tensor in plan.tensors if tensor.weighted],
-        "library": Ggml.load().library_sha256,
+        "library": Ggml.load().library_sha256 if any(tensor.changed for tensor in plan.tensors) else None,
         "allow_nonfinite": allow_nonfinite,
     }
     digest.update(json.dumps(facts).encode())

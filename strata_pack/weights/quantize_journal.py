@@ -91,10 +91,16 @@ class PartialFiles:
         """Return how many bytes ``file`` has so far."""
         return self._sizes[file]
 
-    def write(self, file: int, data: Any) -> None:
-        """Append the bytes of a buffer."""
+    def put(self, file: int, at: int, data: Any) -> None:
+        """Write a buffer to byte ``at`` of ``file``, behind all that was counted. Safe to call from several threads."""
+        left, descriptor = memoryview(data), self._files[file].fileno()
         with disk_errors(self._paths[file]):
-            self._files[file].write(data)
+            while left:
+                written = os.pwrite(descriptor, left, at)
+                left, at = left[written:], at + written
+
+    def count(self, file: int, data: Any) -> None:
+        """Take the next bytes of ``file``, which were put there, into its size and hash."""
         self._hashes[file].update(data)
         size = memoryview(data).nbytes
         self._sizes[file] += size
@@ -104,12 +110,16 @@ class PartialFiles:
             self._unflushed = 0
             self._flush = self._flusher.submit(os.fsync, self._files[file].fileno())
 
+    def append(self, file: int, data: Any) -> None:
+        """Put the next bytes of ``file`` there and count them."""
+        self.put(file, self._sizes[file], data)
+        self.count(file, data)
+
     def mark(self, file: int, tensor: str) -> None:
         """Note that ``tensor`` is whole, with everything before it."""
         mark = _Mark(file, tensor, self._sizes[file], self._hashes[file].hexdigest())
         assert self._journal is not None, "mark() belongs inside the with block"
         with disk_errors(self._journal_path):
-            self._files[file].flush()
             self._journal.write(_line(vars(mark)))
             self._journal.flush()
 
@@ -119,7 +129,6 @@ class PartialFiles:
             if self._flush is not None:
                 self._flush.result()
             for file in self._files:
-                file.flush()
                 os.fsync(file.fileno())
             for path in reversed(self._paths):
                 os.replace(partial_path(path), path)

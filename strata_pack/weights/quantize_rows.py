@@ -1,7 +1,8 @@
 """Rows in, quantized rows out: the pipeline of threads between the source and the file.
 
-Work is cut into chunks of a few rows (2 MiB as floats, so that a chunk stays in a core's cache). Threads read, convert
-and quantize chunks in any order; the results come out in order. A fixed set of buffers bounds the memory.
+Work is cut into chunks of a few rows (2 MiB as floats, so that a chunk stays in a core's cache). Threads read, convert,
+quantize and write chunks in any order; the results come out in order, for the hash. A fixed set of buffers bounds the
+memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from strata_pack.llama.ggml import FLOAT_TYPES, Bytes, Floats, Ggml, row_nbytes
 from strata_pack.weights.quantize_plan import PlannedTensor
 from strata_pack.weights.tensor_source import RowReader
 
+RowWriter = Callable[[int, Bytes], None]
+"""``write(start, data)`` puts ``data`` into the file, ``start`` bytes into the tensor. Safe to call from several
+threads."""
 CHUNK_WEIGHTS = 1 << 19
 """Weights in a chunk: 2 MiB as 32-bit floats."""
 LARGEST_HALF = 65504.0
@@ -39,6 +43,7 @@ class TensorJob:
     read: RowReader
     importances: Floats | None
     """One row a matrix, or ``None``."""
+    write: RowWriter
 
     def chunks(self) -> Iterator[Chunk]:
         """Cut the tensor into chunks; none reaches over two matrices that have different importances."""
@@ -102,7 +107,7 @@ class Pipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Iterable[TensorJob]) -> Iterator[tuple[Chunk, Bytes]]:
-        """Yield every chunk with its bytes, in order; the bytes are valid until the next one is asked for.
+        """Yield every chunk with its bytes, in order, when they are written; valid until the next one is asked for.
 
         Raises ``BadInput`` for a NaN or an infinity, naming its place.
         """
@@ -128,7 +133,12 @@ class Pipeline:
         self._free.put(buffers)
 
     def _work(self, chunk: Chunk, buffers: _Buffers) -> tuple[Bytes, int]:
-        """Return the chunk's bytes in the planned type, and how many values were not finite."""
+        """Write the chunk; return its bytes in the planned type, and how many values were not finite."""
+        data, nonfinite = self._convert(chunk, buffers)
+        chunk.job.write(chunk.first * row_nbytes(chunk.job.planned.type, chunk.job.planned.source.row_length), data)
+        return data, nonfinite
+
+    def _convert(self, chunk: Chunk, buffers: _Buffers) -> tuple[Bytes, int]:
         planned, ggml = chunk.job.planned, self._ggml
         tensor, target = planned.source, planned.type
         raw = buffers.take(0, chunk.source_bytes)

@@ -320,6 +320,18 @@ def test_a_quantized_source_is_copied_by_the_same_preset(dense: Path, tmp_path: 
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
+def test_a_copy_does_not_wait_for_the_hash_of_a_library_that_decides_nothing(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unused(_ggml: Ggml) -> str:
+        raise AssertionError("hashed")
+
+    monkeypatch.setattr(Ggml, "library_sha256", property(unused))
+    quantize(dense, tmp_path / "a.gguf", "F16")
+    with pytest.raises(AssertionError, match="hashed"):
+        quantize(dense, tmp_path / "b.gguf", "Q8_0")
+
+
 @pytest.mark.parametrize("preset", [*LOW])
 def test_a_preset_that_needs_an_imatrix_is_refused_before_the_first_byte(
     preset: str, dense: Path, tmp_path: Path

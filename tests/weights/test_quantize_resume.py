@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -17,6 +19,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Q
 
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.files import sha256_file
 from strata_pack.weights.gguf_file import TensorInfo, encode_header
 from strata_pack.weights.quantize import QuantResult, plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource
@@ -154,6 +158,33 @@ def test_an_interrupted_run_is_resumed_where_it_was(stopped: Path, source: Path,
     before = finished_tensors(stopped)
     result = run(source, stopped)
     assert (result.files[0].sha256, result.resumed_tensors) == (expected, before)
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_the_next_run_goes_on(
+    source: Path, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, writes, pwrite = tmp_path / "out.gguf", itertools.count(), os.pwrite
+
+    def full(descriptor: int, data: memoryview, at: int) -> int:
+        if next(writes) >= 30:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, data, at)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", full)
+        with pytest.raises(EnvironmentFailure, match="no space left on the disk"):
+            run(source, out)
+    result = run(source, out)
+    assert result.files[0].sha256 == expected
+    assert result.resumed_tensors > 0
+
+
+def test_a_disk_that_takes_a_part_is_given_the_rest(
+    source: Path, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda descriptor, data, at: pwrite(descriptor, data[: 1 << 15], at))
+    assert sha256_file(run(source, tmp_path / "out.gguf").files[0].path) == expected
 
 
 def test_a_flipped_bit_in_what_was_written_is_found_and_written_anew(
