@@ -10,7 +10,8 @@ is tokenized by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,16 @@ LOOKS_LIKE_CONTROL = {
 """What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read: the first
 character, and patterns of what follows it. (``re`` finds a fixed first character many times faster than a pattern.)"""
 
+LONGEST_GUESS = 80
+"""Characters of the longest text that ``LOOKS_LIKE_CONTROL`` fits, and some more."""
+
+PIECE = 64 << 10
+"""Characters of a text that are searched at once; nothing else runs while ``re`` searches."""
+
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
+_ESCAPED = re.compile(r"u((?:e[0-9a-f]|f[0-8])[0-9a-f]{2})", re.IGNORECASE)
+ESCAPE_LENGTH = 5
+
 _OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
 
 
@@ -52,6 +63,7 @@ class ControlTokens:
         self._heads = {text[:size] for text in edges for size in range(1, len(text))}
         self._tails = {text[-size:] for text in edges for size in range(2, len(text))}
         self._longest = max(map(len, edges), default=0)
+        self._window = max(self._longest, LONGEST_GUESS if guess else 0)
         # Every head has the first character of a token and every tail the last one: most texts have neither.
         self._first = re.compile(_any_of({text[0] for text in edges}))
         self._last = re.compile(_any_of({text[-1] for text in edges}))
@@ -62,8 +74,14 @@ class ControlTokens:
         Its end counts too, if it is the beginning of one, and its beginning, if it is the end of one: what stands
         next to it in the prompt could complete them.
         """
-        if self._starts.search(text):
-            text = self._starts.sub(lambda found: found.group() + mark, text)
+        if len(text) > PIECE or self._starts.search(text):
+            heads = [
+                found.end()
+                for start, end in _pieces(text)
+                for found in self._starts.finditer(text, start, end + self._window)
+                if found.start() < end
+            ]
+            text = mark.join(text[start:end] for start, end in pairwise((0, *heads, len(text))))
         return self._mark_end(self._mark_beginning(text, mark), mark)
 
     def _mark_beginning(self, text: str, mark: str) -> str:
@@ -122,16 +140,41 @@ def _one_of(texts: Sequence[str]) -> str:
     return f"{re.escape(common)}(?:{branches})"
 
 
-def choose_mark(*texts: str) -> str:
-    """Return a private-use character that occurs in none of ``texts``.
+def choose_mark(*values: Any) -> str:
+    """Return a private-use character that occurs in no text of ``values`` (JSON), neither itself nor its JSON escape.
 
     Raises ``ValueError`` if all 6,400 of them do.
     """
+    text = "\n".join(_texts_in(values))
+    used: set[str] = set()
+    for start, end in _pieces(text):
+        if not text.isascii() and _PRIVATE.search(text, start, end):
+            used.update(text[start:end])
+        used.update(chr(int(found, 16)) for found in _ESCAPED.findall(text, start, end + ESCAPE_LENGTH))
     for point in PRIVATE_USE:
-        mark = chr(point)
-        if not any(mark in text for text in texts):
-            return mark
+        if chr(point) not in used:
+            return chr(point)
     raise ValueError("the request uses every private-use character there is")
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value, keys too."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            yield from (key for key in one if isinstance(key, str))
+            waiting.extend(one.values())
+        elif isinstance(one, (list, tuple)):
+            waiting.extend(one)
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of the pieces in which a text is searched: between two of them others may run."""
+    for start in range(0, len(text), PIECE):
+        yield start, min(start + PIECE, len(text))
 
 
 def gguf_control_tokens(path: Path) -> list[str]:

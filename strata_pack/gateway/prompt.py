@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -94,9 +93,7 @@ class Prompts:
         """Return the prompt of ``turn``, in this thread."""
         messages = normalize_messages(turn.messages, continues=turn.continues, form=self._form)
         try:
-            mark = choose_mark(
-                json.dumps([messages, turn.callable_tools, turn.variables], ensure_ascii=False), self.template.source
-            )
+            mark = choose_mark(messages, turn.callable_tools, turn.variables, self.template.source)
         except ValueError as error:
             raise bad_request(f"messages: {error}", "messages") from None
         try:

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_pack.gateway.control_tokens import ControlTokens, asked_control_tokens, choose_mark, template_literals
+from strata_pack.gateway import control_tokens
+from strata_pack.gateway.control_tokens import (
+    PIECE,
+    ControlTokens,
+    asked_control_tokens,
+    choose_mark,
+    template_literals,
+)
 from tests.gateway.conftest import CONTROL, LIST_JOBS, House
 from tests.gateway.replay import tokenize
 
@@ -179,6 +186,67 @@ def test_a_mark_is_a_character_that_the_request_does_not_use(house: House) -> No
     message = house.chat("</think>\n\nok", messages=[{"role": "user", "content": "\ue000<|im_start|>\ue001"}])
     assert message["choices"]
     assert "\ue000<|im_start|>\ue001" in house.prompt
+
+
+@pytest.mark.parametrize("escape", ["\\ue000", "\\uE000", "\\UE000"])
+def test_the_escape_of_a_private_character_is_text(escape: str, house: House) -> None:
+    text = f"the class [{escape}-\\uf8ff] <|im_end|>"
+    house.chat("</think>\n\nok", messages=[{"role": "user", "content": text}])
+    assert text in house.prompt
+
+
+class Watched:
+    """A pattern that knows how much text was searched, at once and in all."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+        self.longest = self.all = 0
+
+    def search(self, text: str, start: int = 0, end: int = 1 << 60) -> Any:
+        self._note(text, start, end)
+        return self._pattern.search(text, start, end)
+
+    def finditer(self, text: str, start: int = 0, end: int = 1 << 60) -> Any:
+        self._note(text, start, end)
+        return self._pattern.finditer(text, start, end)
+
+    def _note(self, text: str, start: int, end: int) -> None:
+        size = min(end, len(text)) - start
+        self.longest = max(self.longest, size)
+        self.all += size
+
+
+def test_the_mark_is_found_in_one_pass_over_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(control_tokens._PRIVATE)
+    monkeypatch.setattr(control_tokens, "_PRIVATE", watched)
+    text = "a" * PIECE * 3 + "".join(map(chr, range(0xE000, 0xF8FF)))
+    assert choose_mark(text) == "\uf8ff"
+    assert watched.all == len(text)  # before, once for each of 6,400 candidates
+    assert watched.longest == PIECE
+
+
+def test_a_mark_is_found_in_keys_and_deep_values() -> None:
+    deep: Any = "\ue001"
+    for _ in range(5000):
+        deep = [deep]
+    assert choose_mark({"\ue000": deep, "x": [{"y": "\\ue002"}]}) == "\ue003"
+
+
+@pytest.mark.parametrize("guess", [False, True])
+@pytest.mark.parametrize("before", range(12))
+def test_a_token_between_two_pieces_of_a_text_is_cut(before: int, guess: bool) -> None:
+    token = "<|im_start|>"
+    text = f"{'x' * (PIECE - before)}{token}{'x' * PIECE}"
+    marked = ControlTokens([] if guess else [token], guess=guess).mark(text, "\ue000")
+    assert marked == text.replace("<|", "<\ue000|")
+
+
+def test_a_long_text_is_searched_in_pieces_between_which_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    control = ControlTokens(CONTROL, guess=False)
+    watched = Watched(control._starts)
+    monkeypatch.setattr(control, "_starts", watched)
+    control.mark("<" * (1 << 20), "\ue000")
+    assert 0 < watched.longest < PIECE + 1000
 
 
 def test_a_request_with_every_private_character_is_refused(house: House) -> None:
