@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -137,19 +137,16 @@ class Generation:
         Raises ``ApiError`` if the upstream refuses or goes away. Closing the iterator stops the generation.
         """
         reason: Reason | None = None
-        ending = Ending("eos")
         while reason is None:
             body = await self._body()
-            ending = Ending("eos")  # a stream that ends without a last event
             opened = await self._upstream.open("/completion", body, until=self.until)
             async with opened as stream:
-                while batch := await stream.events():
-                    found, over = self._read(batch)
+                over: Ending | None = None
+                while over is None:
+                    found, over = self._read(await stream.events())
                     if found:
                         yield found
-                    if over is not None:
-                        ending = over
-                        break
+            ending = over
             reason = "length" if ending.kind == "limit" else "stop"
             if ending.kind == "word" and ending.stop_text in self.turn.stop:
                 self.outcome.stop_text = ending.stop_text
@@ -257,9 +254,7 @@ class Generation:
             return events, None
         last = batch[-1]
         delta = last["content"] if len(batch) == 1 else "".join([event["content"] for event in batch])
-        tokens = last.get("tokens_predicted")
-        if not isinstance(tokens, int):
-            tokens = self._spent + len(batch)
+        tokens = _count(last, "tokens_predicted", self._spent + len(batch))
         usage = self.outcome.usage
         fresh, self._spent = tokens - self._spent, tokens
         usage.completion += fresh
@@ -269,13 +264,13 @@ class Generation:
         if self._thinking and self.parser.in_thinking:
             usage.reasoning += fresh
         if not usage.prompt:
-            usage.prompt = last.get("tokens_evaluated", 0)
+            usage.prompt = _count(last, "tokens_evaluated")
         if self.call_names and not self.turn.parallel_tool_calls:
             self._measure(last)
             return self._first_call(events), Ending("call")
         if last.get("stop"):
             self._measure(last)
-            return events, Ending(last.get("stop_type", "eos"), last.get("stopping_word", ""))
+            return events, Ending(str(last.get("stop_type", "eos")), str(last.get("stopping_word", "")))
         if self._budget_spent(delta, events):
             self._measure(last)
             return events, Ending("budget")
@@ -314,12 +309,13 @@ class Generation:
 
     def _measure(self, last: dict[str, Any]) -> None:
         """Add up what the last event of a completion tells about its prompt."""
-        usage, timings = self.outcome.usage, last.get("timings") or {}
+        usage, timings = self.outcome.usage, last.get("timings")
+        timings = timings if isinstance(timings, dict) else {}
         if not self._measured:
             self._measured = True
-            usage.prompt = last.get("tokens_evaluated", usage.prompt)
-            usage.cached = timings.get("cache_n", 0)
-        usage.read_again += timings.get("prompt_n", 0)
+            usage.prompt = _count(last, "tokens_evaluated", usage.prompt)
+            usage.cached = _count(timings, "cache_n")
+        usage.read_again += _count(timings, "prompt_n")
 
     def _budget_spent(self, delta: str, events: list[Event]) -> bool:
         """Whether the thinking has to end here: its budget is spent, and the parser has let go of all its text.
@@ -359,3 +355,9 @@ class Generation:
         self._prompt = self._prompts.extend(self._prompt, text, close)
         self._generated.clear()
         return events
+
+
+def _count(told: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """Return a number of tokens that the server tells; ``default`` if it tells none."""
+    value = told.get(name)
+    return value if isinstance(value, int) else default

@@ -77,7 +77,12 @@ class Guard:
         try:
             client = self._admit(scope, headers)
             scope["strata.caller"] = Caller(request_id, client)
-            body = await self._read(scope, headers, receive)
+            try:
+                body = await self._read(scope, headers, receive)
+            except asyncio.CancelledError:
+                # Nobody but the end of the gateway's drain cancels here.
+                uncancel()
+                raise shutting_down() from None
             await exchange.run(self._app, body)
         except ApiError as error:
             if not error.counted:
@@ -174,10 +179,11 @@ class _Exchange:
         try:
             await app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
-            if hasattr(task, "uncancel"):
-                task.uncancel()
+            uncancel()
             if not self.gone and not self._complete:
-                raise shutting_down() from None
+                failure = shutting_down()
+                failure.counted = True
+                raise failure from None
         finally:
             connection.on_close.remove(self._client_left)
             self._stall.cancel()
@@ -198,7 +204,8 @@ class _Exchange:
             message["headers"] = [*message.get("headers", []), *self._own_headers()]
         elif not message.get("more_body", False):
             self._complete = True
-        self._sending_since = self._loop.time()
+        # A ping may wait already: the stall began with it.
+        self._sending_since = self._sending_since or self._loop.time()
         try:
             await self._send(message)
         finally:
@@ -223,6 +230,13 @@ class _Exchange:
             self._task.cancel()
             self.scope["strata.connection"].abort()
         self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall)
+
+
+def uncancel() -> None:
+    """Take back a cancellation of this task that was caught (Python counts them since 3.11)."""
+    task = asyncio.current_task()
+    if task is not None and hasattr(task, "uncancel"):
+        task.uncancel()
 
 
 def _host_name(header: str) -> str:

@@ -28,21 +28,34 @@ class Connection:
             tell()
 
 
-def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.Protocol]:
+TAKEN_SECONDS = 1.0
+OVERHEAD = 16
+"""Bytes of a chunked body's framing for each byte of it that are no attack yet (a chunk of one byte has six)."""
+
+
+def limited_protocol(
+    header_bytes: int, header_seconds: float, stalled_seconds: float
+) -> type[asyncio.Protocol]:  # fmt: skip
     """Return the protocol class for ``uvicorn.Config(http=...)``.
 
-    A connection whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the connection
-    was made or the request began, is closed. ``scope["strata.connection"]`` is the ``Connection``.
+    A connection is closed whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the
+    connection was made or the request began; whose chunks or trailers are mostly not body; and whose client has taken
+    nothing of an answer for ``stalled_seconds``. ``scope["strata.connection"]`` is the ``Connection``.
     """
 
     class LimitedProtocol(HttpToolsProtocol):
         _timer: asyncio.TimerHandle | None = None
         _fresh = 0
+        """Bytes that came for the request and are no body."""
+        _bodies = 0
+        """Bytes of all bodies of the connection; ``_bodies_before`` of those before this request."""
+        _bodies_before = 0
         _reading_headers = True
 
         def __init__(self, config: Config, server_state: Any, app_state: dict[str, Any], **more: Any) -> None:
             super().__init__(config, server_state, app_state, **more)
             self._connection = Connection()
+            self._cycles: list[Any] = []
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -52,21 +65,32 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
             super().connection_lost(exc)
+            for cycle in self._cycles:  # uvicorn tells the newest alone, and a client may have sent several
+                cycle.disconnected = True
+                cycle.message_event.set()
             self._connection.lost()
 
         def data_received(self, data: bytes) -> None:
-            if self._reading_headers:
-                self._fresh += len(data)
-                super().data_received(data)
-                # Still no end of the headers: all that came belongs to them.
-                if self._reading_headers and self._fresh > header_bytes and not self.transport.is_closing():
-                    self._refuse(b"431 Request Header Fields Too Large")
-            else:
-                super().data_received(data)
+            before = self._bodies
+            self._fresh += len(data)
+            super().data_received(data)
+            self._fresh = max(0, self._fresh - (self._bodies - before))
+            if self.transport.is_closing():
+                return
+            if self._fresh > header_bytes + OVERHEAD * (self._bodies - self._bodies_before):
+                self._refuse(b"431 Request Header Fields Too Large")
+            elif not self._answering and self._timer is None and self.timeout_keep_alive_task is None:
+                # uvicorn waits for ever after a byte that begins no request, or that nobody wants any more.
+                self._start_timer()
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
+            self._bodies_before = self._bodies
             self._start_timer()
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            if self._reading_headers:  # else it is a trailer, which nobody here reads
+                super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
             self._stop_timer()
@@ -77,8 +101,10 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
                 self._refuse(b"431 Request Header Fields Too Large")
             else:
                 super().on_headers_complete()
+                self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
 
         def on_body(self, body: bytes) -> None:
+            self._bodies += len(body)
             if self.cycle is not None and not self.transport.is_closing():
                 super().on_body(body)
 
@@ -87,6 +113,30 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
             self._reading_headers = True
             if self.cycle is not None and not self.transport.is_closing():
                 super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if waiting := self.transport.get_write_buffer_size():
+                # Soon: most of it goes out with this turn of the loop.
+                self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
+
+        @property
+        def _answering(self) -> bool:
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def _check_taken(self, before: int) -> None:
+            """Drop the connection if nothing of what waits to be sent, ``before`` bytes last time, has gone."""
+            waiting = 0 if self._connection.closed or self._answering else self.transport.get_write_buffer_size()
+            if waiting >= before:
+                self.transport.abort()
+            elif waiting:
+                self.loop.call_later(stalled_seconds, self._check_taken, waiting)
+
+        def send_400_response(self, msg: str) -> None:
+            if self._answering:
+                self.transport.close()  # an answer is going out, and what is written now would land in it
+            else:
+                super().send_400_response(msg)
 
         def _start_timer(self) -> None:
             self._stop_timer()
@@ -98,11 +148,14 @@ def limited_protocol(header_bytes: int, header_seconds: float) -> type[asyncio.P
                 self._timer = None
 
         def _too_slow(self) -> None:
-            if not self.transport.is_closing():
+            if self._answering:
+                self._start_timer()  # the next request comes slowly, but the answer to the last one still goes out
+            elif not self.transport.is_closing():
                 self._refuse(b"408 Request Timeout")
 
         def _refuse(self, status: bytes) -> None:
-            self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            if not self._answering:
+                self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()
 
     return LimitedProtocol

@@ -160,7 +160,7 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
     return ControlTokens(asked, guess=True)
 
 
-class _Server(uvicorn.Server):
+class GatewayServer(uvicorn.Server):
     """uvicorn, saying so to the gateway when it starts to drain."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
@@ -170,7 +170,6 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.draining = True
         await super().shutdown(sockets)
-        await self._gateway.upstream.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -195,7 +194,7 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     limits = gateway.settings.limits
     return uvicorn.Config(
         create_app(gateway),
-        http=limited_protocol(limits.header_bytes, limits.header_seconds),
+        http=limited_protocol(limits.header_bytes, limits.header_seconds, limits.stalled_client_seconds),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -208,7 +207,7 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
 
 def serve(gateway: Gateway, sock: socket.socket) -> None:
     """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``."""
-    _Server(uvicorn_config(gateway), gateway).run(sockets=[sock])
+    GatewayServer(uvicorn_config(gateway), gateway).run(sockets=[sock])
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from strata_pack.gateway.metrics import COUNTS, Metrics, Record
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
 from strata_pack.gateway.settings import Settings
-from strata_pack.gateway.streams import EventStream, Reply
+from strata_pack.gateway.streams import EventStream, Reply, whole_events
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat, Counters, Event, OutputParser
@@ -86,7 +86,7 @@ class Gateway:
             error.counted = True
             raise
         except (asyncio.CancelledError, GeneratorExit):
-            outcome = "cancelled"
+            outcome = "draining" if self.draining else "cancelled"
             raise
         except Exception as error:
             log.exception("request %s failed", record.id)
@@ -281,7 +281,7 @@ class Gateway:
                     await self.upstream.open(path, body, until=self._until()) as stream,
                     aclosing(stream.raw()) as pieces,
                 ):
-                    async for piece in pieces:
+                    async for piece in whole_events(pieces) if record.stream else pieces:
                         record.first_token()
                         yield piece
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
@@ -11,6 +11,9 @@ from starlette.types import Receive, Scope, Send
 from strata_pack.gateway.failures import ApiError, shutting_down
 
 FAREWELL_SECONDS = 1.0
+MAX_EVENT = 8 << 20
+"""Bytes of one event that is passed on."""
+
 PING = b": still working\n\n"
 EVENT_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -53,20 +56,21 @@ class EventStream:
         try:
             async for data in self._body:
                 await out.write(data)
+            out.no_more_pings()
+            await out.write(b"", last=True)
         except ApiError as error:
             if not out.started:
                 raise
-            await out.write(self._failure(error))
+            await out.write(self._failure(error), last=True)
         except asyncio.CancelledError:
             # The client has gone, and this is lost; or the gateway is shutting down, and the client learns it.
             if out.started:
-                with suppress(asyncio.CancelledError):
+                with suppress(asyncio.CancelledError, asyncio.TimeoutError):
                     await asyncio.wait_for(out.write(self._failure(shutting_down()), last=True), FAREWELL_SECONDS)
             raise
         finally:
-            out.stop()
+            out.close()
             await self._body.aclose()
-        await out.write(b"", last=True)
 
 
 class _Out:
@@ -82,6 +86,7 @@ class _Out:
         self._ping: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
+        """Send ``data``, behind a ping that waits for the client to read."""
         if self._ping is not None:
             await self._ping
         await self._write(data, last=last)
@@ -93,8 +98,11 @@ class _Out:
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
-    def stop(self) -> None:
-        """Send no more pings."""
+    def no_more_pings(self) -> None:
+        self._timer.cancel()
+
+    def close(self) -> None:
+        """Stop everything, also a ping that waits."""
         self._timer.cancel()
         if self._ping is not None:
             self._ping.cancel()
@@ -106,3 +114,18 @@ class _Out:
                 self._ping = self._loop.create_task(self._write(PING))
             wait = self._ping_seconds
         self._timer = self._loop.call_later(wait, self._check)
+
+
+async def whole_events(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the bytes of a stream of events, each time whole events, so that a ping may go between."""
+    rest = b""
+    async for piece in pieces:
+        rest += piece
+        end = rest.rfind(b"\n\n") + 2
+        if end >= 2:
+            yield rest[:end]
+            rest = rest[end:]
+        elif len(rest) > MAX_EVENT:
+            raise ApiError(502, "the llama.cpp server sends an endless event", kind="upstream_error")
+    if rest:
+        yield rest

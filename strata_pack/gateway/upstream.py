@@ -1,8 +1,9 @@
-"""The llama.cpp server behind the gateway: JSON calls by httpx, token streams by a protocol of our own.
+"""The llama.cpp server behind the gateway: JSON calls and token streams by a protocol of our own.
 
-A stream is one TCP connection: closing it is how llama-server learns that nobody wants the rest. httpx costs about
-as much per chunk as everything else the gateway does to a token together, hence ``_Wire``, which gives the bytes of
-the body as they arrive to the one coroutine that waits for them, without a queue or a task in between.
+A request is one TCP connection: closing it is how llama-server learns that nobody wants the rest. httpx costs about
+as much per chunk as everything else the gateway does to a token together, and its pool loses connections for good
+when their requests are cancelled, as those of clients that leave are. Hence ``_Wire``, which gives the bytes of the
+body as they arrive to the one coroutine that waits for them, without a queue or a task in between.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
-import httpx
 
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
@@ -30,6 +30,9 @@ IDLE_TIMEOUT = 300.0
 JSON_TIMEOUT = 60.0
 MAX_LINE = 8 << 20
 """Bytes of one server-sent event; more is garbage."""
+
+MAX_ANSWER = 256 << 20
+"""Bytes of an answer that is no stream (the tokens of a long prompt are the longest)."""
 
 MAX_BUFFERED = 256 << 10
 """Bytes that wait for a slow client before its upstream connection is not read any more."""
@@ -52,13 +55,6 @@ class Upstream:
         self._base = parts.path.rstrip("/")
         self._idle_timeout = idle_timeout
         self._key = api_key
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # trust_env=False: a proxy of the environment must never see a request to a server on loopback.
-        self._http = httpx.AsyncClient(headers=headers, trust_env=False)
-
-    async def close(self) -> None:
-        """Close the idle connections."""
-        await self._http.aclose()
 
     async def json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, generates: bool = False
@@ -67,26 +63,20 @@ class Upstream:
 
         ``generates``: the answer may take as long as a stream may be silent.
         """
-        timeout = self._idle_timeout if generates else JSON_TIMEOUT
-        for attempt in (0, 1):
-            try:
-                answer = await self._http.request(method, self.url + path, json=body, timeout=timeout)
-                break
-            except httpx.TimeoutException as error:
-                raise unavailable(AWAY, kind="upstream_timeout") from error
-            except httpx.HTTPError as error:
-                # A kept connection of before a restart breaks once; a second failure is the server's.
-                if attempt == 1:
-                    raise unavailable(AWAY) from error
-        return _object(answer.status_code, answer.content)
+        wire = await self._connect(self._idle_timeout if generates else JSON_TIMEOUT, math.inf)
+        try:
+            wire.post(self._head(method, path), b"" if body is None else _encoded(body))
+            return _object(await wire.headers(), await _all(wire))
+        finally:
+            wire.abort()
 
-    async def _connect(self, until: float) -> _Wire:
+    async def _connect(self, idle_timeout: float, until: float) -> _Wire:
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self._secure else None
         try:
             with Deadline(CONNECT_TIMEOUT):
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(loop, self._idle_timeout, until), self._host, self._port, ssl=context
+                    lambda: _Wire(loop, idle_timeout, until), self._host, self._port, ssl=context
                 )
         except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error
@@ -97,15 +87,15 @@ class Upstream:
 
         A stream that is not over when the loop's time is ``until`` breaks off with a 504.
         """
-        head, data = self._head(path), json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
-        return await _asked(await self._connect(until), head, data)
+        head, data = self._head("POST", path), _encoded(body)
+        return await _asked(await self._connect(self._idle_timeout, until), head, data)
 
-    def _head(self, path: str) -> str:
+    def _head(self, method: str, path: str) -> str:
         key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return (
-            f"POST {self._base}{path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
-            "Accept: text/event-stream\r\nContent-Type: application/json\r\nConnection: close\r\n"
+            f"{method} {self._base}{path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
+            "Accept: */*\r\nContent-Type: application/json\r\nConnection: close\r\n"
         )
 
 
@@ -126,16 +116,24 @@ async def _asked(wire: _Wire, head: str, data: bytes) -> Stream:
 
 async def _all(wire: _Wire) -> bytes:
     parts: list[bytes] = []
+    size = 0
     while (data := await wire.read()) is not None:
         parts.append(data)
+        size += len(data)
+        if size > MAX_ANSWER:
+            raise ApiError(502, "the llama.cpp server sends an endless answer", kind="upstream_error")
     return b"".join(parts)
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _object(status: int, content: bytes) -> dict[str, Any]:
     """Return the JSON object of an answer; raise what an error answer means to our client."""
     try:
         value = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if status == 200 and isinstance(value, dict):
         return value
@@ -170,7 +168,7 @@ class Stream:
             yield data
 
     async def events(self) -> list[dict[str, Any]]:
-        """Return the events that have come, at least one; none at the end of the stream.
+        """Return the events that have come, at least one. Not to be asked after the one that says ``stop``.
 
         Raises ``ApiError`` for an error event, a body that is no event stream, or a server that goes away.
         """
@@ -181,7 +179,7 @@ class Stream:
                 raise ApiError(502, "the llama.cpp server sends an endless line", kind="upstream_error")
             if found := [_event(line) for line in lines if line.startswith((b"data: ", b"error: "))]:
                 return found
-        return []
+        raise ApiError(502, "the llama.cpp server ended its answer in the middle", kind="upstream_error")
 
     def close(self) -> None:
         """End the connection, and with it the generation."""
@@ -200,7 +198,7 @@ def _event(line: bytes) -> dict[str, Any]:
     """Return the event of one line; raises ``ApiError`` if it is an error or no piece of a completion."""
     try:
         event = json.loads(line.partition(b": ")[2].decode("utf-8", "replace"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
     if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
         raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 
 import httpx
 import pytest
-import uvicorn
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.run import bind, url_of, uvicorn_config
+from strata_pack.gateway.run import GatewayServer, bind, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.gateway.upstream import Upstream
@@ -69,11 +68,10 @@ class House:
         self.gateway = await self.make()
         sock = bind("127.0.0.1", 0)
         self.url = url_of(sock)
-        self.server = uvicorn.Server(uvicorn_config(self.gateway))
+        self.server = GatewayServer(uvicorn_config(self.gateway), self.gateway)
         self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._ready.set()
         await self.server._serve(sockets=[sock])
-        await self.gateway.upstream.close()
         await self.replay.stop()
         sock.close()
 

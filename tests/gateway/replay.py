@@ -86,7 +86,8 @@ class ReplayServer:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         method, path, _ = head.split(" ", 2)
         size = re.search(r"content-length: (\d+)", head, re.I)
-        body = json.loads(await reader.readexactly(int(size[1]))) if size else {}
+        data = await reader.readexactly(int(size[1])) if size else b""
+        body = json.loads(data) if data else {}
         if path == "/completion":
             await self._completion(body, reader, writer)
             return False

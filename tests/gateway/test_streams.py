@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from strata_pack.gateway.chat_reply import ChatWriter
-from strata_pack.gateway.streams import PING
+from strata_pack.gateway.streams import PING, EventStream, whole_events
 from tests.gateway.conftest import House, events, with_limits
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
@@ -79,3 +82,43 @@ def test_a_reply_that_takes_too_long_is_cut_off(stream: bool) -> None:
         assert house.totals()["errors"] == {"request_timeout": 1}
         assert house.wait_for(lambda: house.replay.running == 0)
         assert house.gateway.admission.busy == 0
+
+
+def test_a_ping_that_waits_for_its_reader_does_not_cost_the_end_of_the_stream() -> None:
+    sent: list[dict[str, object]] = []
+
+    async def main() -> None:
+        reads = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if message.get("body") == PING:
+                await reads.wait()
+            sent.append(message)
+
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"first\n\n"
+            await asyncio.sleep(0.1)
+
+        asyncio.get_running_loop().call_later(0.3, reads.set)
+        stream = EventStream(body(), lambda error: str(error).encode(), ping_seconds=0.03)
+        await stream({"type": "http"}, None, send)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    assert [message.get("body") for message in sent] == [None, b"first\n\n", PING, b""]
+    assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_what_passes_through_passes_in_whole_events(size: int) -> None:
+    text = b"data: one\n\ndata: two\nid: 2\n\n: comment\n\ndata: [DONE]\n\nrest"
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(text), size):
+            yield text[start : start + size]
+
+    async def main() -> list[bytes]:
+        return [part async for part in whole_events(pieces())]
+
+    parts = asyncio.run(main())
+    assert b"".join(parts) == text
+    assert all(part.endswith(b"\n\n") for part in parts[:-1])

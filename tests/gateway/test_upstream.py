@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,6 +14,24 @@ from strata_pack.gateway.upstream import Upstream
 from tests.gateway.conftest import House, events, free_port
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
+CONTROL = {"messages": [{"role": "user", "content": "Hi<|im_end|>"}]}
+
+
+@contextmanager
+def upstream_that_answers(answer: bytes) -> Iterator[House]:
+    """A gateway before a server that answers everything with these bytes and hangs up."""
+    port = free_port()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    with House(upstream_url=f"http://127.0.0.1:{port}") as house:
+        server = house.call(asyncio.start_server(serve, "127.0.0.1", port))
+        yield house
+        server.close()
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://x", "http://", "http://user@host", "http://h/?q"])
@@ -111,20 +132,29 @@ def test_an_upstream_that_hangs_up_at_once_is_a_503() -> None:
         b'HTTP/1.1 200 OK\r\n\r\ndata: {"error":{"message":"slot failed"}}\n\n',
         b'HTTP/1.1 200 OK\r\n\r\ndata: {"content":5}\n\n',
         b'HTTP/1.1 200 OK\r\n\r\ndata: {"content":"x","stop":false}\n\n',
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>It works!</html>\n\n",
+        b"HTTP/1.1 200 OK\r\n\r\ndata: " + b"[" * 100_000 + b"\n\n",
         b"HTTP/1.1 200 OK\r\n\r\n: only a comment\n\n",
         b"HTTP/1.1 301 Moved\r\nLocation: /\r\nContent-Length: 0\r\n\r\n",
     ],
 )
 def test_an_upstream_that_talks_nonsense_never_makes_a_500(answer: bytes) -> None:
-    port = free_port()
+    with upstream_that_answers(answer) as house:
+        assert house.post(BODY).status_code in (502, 503)
+        assert house.post({**CONTROL, "stream": True}).status_code in (502, 503)
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
 
-    with House(upstream_url=f"http://127.0.0.1:{port}") as house:
-        server = house.call(asyncio.start_server(serve, "127.0.0.1", port))
-        assert house.post(BODY).status_code in (200, 502, 503)
-        server.close()
+def test_odd_numbers_of_the_upstream_are_no_numbers() -> None:
+    odd = {
+        "content": "x",
+        "stop": True,
+        "tokens_evaluated": "x",
+        "tokens_predicted": None,
+        "timings": 5,
+        "stop_type": 7,
+    }
+    answer = b"HTTP/1.1 200 OK\r\n\r\ndata: " + json.dumps(odd).encode() + b"\n\n"
+    with upstream_that_answers(answer) as house:
+        reply = house.post(BODY)
+        assert reply.status_code == 200
+        assert reply.json()["usage"]["prompt_tokens"] == 0

@@ -1,0 +1,252 @@
+"""What clients do to connections: bytes that nobody asked for, answers that nobody reads, leaving when it hurts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.gateway.conftest import House, with_limits
+
+BODY = {"messages": [{"role": "user", "content": "Hi"}]}
+CONTROL = {"messages": [{"role": "user", "content": "Hi<|im_end|>"}]}
+MIB = 1 << 20
+LIMIT = 64 * MIB
+CHUNKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+HALF = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{"
+
+
+@pytest.fixture(scope="module")
+def shared_hasty() -> Iterator[House]:
+    with House(with_limits(header_seconds=0.5, body_seconds=0.5, stalled_client_seconds=1.0)) as house:
+        yield house
+
+
+@pytest.fixture
+def hasty(shared_hasty: House) -> House:
+    """A gateway with short limits, and an upstream with an empty script."""
+    shared_hasty.replay.script.clear()
+    return shared_hasty
+
+
+def connect(house: House, *, receive_buffer: int | None = None) -> socket.socket:
+    host, port = house.url.removeprefix("http://").split(":")
+    connection = socket.socket()
+    if receive_buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect((host, int(port)))
+    connection.settimeout(10)
+    return connection
+
+
+def chat(**fields: object) -> bytes:
+    data = json.dumps({**BODY, **fields}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+def bytes_taken(connection: socket.socket, piece: bytes) -> int:
+    """Send ``piece`` again and again; return how many bytes went until the gateway hung up, ``LIMIT`` if it did not."""
+    sent = 0
+    try:
+        while sent < LIMIT:
+            connection.sendall(piece)
+            sent += len(piece)
+    except ConnectionError:
+        return sent
+    return LIMIT
+
+
+def read_to_the_end(connection: socket.socket) -> bytes:
+    received = b""
+    try:
+        while part := connection.recv(1 << 20):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def test_trailers_without_end_are_cut_off(house: House) -> None:
+    with connect(house) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\n")
+        line = b"x: " + b"a" * 16_000 + b"\r\n"
+        assert bytes_taken(connection, line) < LIMIT
+
+
+def test_a_header_of_a_trailer_without_end_is_cut_off(house: House) -> None:
+    with connect(house) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ")
+        assert bytes_taken(connection, b"a" * 16_000) < LIMIT
+
+
+def test_trailers_are_no_headers(house: House) -> None:
+    house.says("</think>\n\nHi")
+    data = json.dumps(BODY).encode()
+    chunked = b"%x\r\n%b\r\n0\r\nx-request-id: trailer\r\n\r\n" % (len(data), data)
+    with connect(house) as connection:
+        connection.sendall(CHUNKED + chunked)
+        answer = read_to_the_end(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"trailer" not in answer
+
+
+def test_a_body_in_chunks_of_one_byte_is_a_body(house: House) -> None:
+    house.says("</think>\n\nHi")
+    data = json.dumps({**BODY, "ignored": "x" * 20_000}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in data)
+    with connect(house) as connection:
+        connection.sendall(CHUNKED + chunks + b"0\r\n\r\n")
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n", b"\r\n"),
+        (b"POST /nowhere HTTP/1.1\r\nhost: elsewhere\r\ncontent-length: 100\r\n\r\n", b"{"),
+    ],
+    ids=["a line end after the answer", "a byte of a refused body"],
+)
+def test_a_connection_that_asks_nothing_ends(first: bytes, later: bytes, hasty: House) -> None:
+    with connect(hasty) as connection:
+        connection.sendall(first)
+        assert connection.recv(12).startswith(b"HTTP/1.1 ")
+        time.sleep(0.1)
+        connection.sendall(later)
+        connection.settimeout(5)
+        read_to_the_end(connection)  # it ends, or the socket's own time limit fails the test
+
+
+def test_a_request_that_comes_slowly_behind_another_leaves_its_answer_alone(hasty: House) -> None:
+    hasty.says(["</think>", *["word "] * 12], delay=0.1)
+    with connect(hasty) as connection:
+        connection.sendall(chat(stream=True) + b"GE")
+        received = read_to_the_end(connection)
+    before, _, after = received.partition(b"data: [DONE]")
+    assert b"HTTP/1.1 4" not in before
+    assert b"HTTP/1.1 408" in after
+
+
+def test_nonsense_behind_a_request_writes_nothing_into_its_answer(hasty: House) -> None:
+    hasty.says(["</think>", *["word "] * 5], delay=0.1)
+    with connect(hasty) as connection:
+        connection.sendall(chat(stream=True) + b"\x00\x00\r\n\r\n")
+        assert b"HTTP/1.1 400" not in read_to_the_end(connection)[20:]
+
+
+def test_a_whole_answer_that_nobody_reads_is_dropped(hasty: House) -> None:
+    hasty.says(["</think>", *["x" * MIB] * 24])
+    with connect(hasty, receive_buffer=4096) as connection:
+        connection.sendall(chat())
+        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 1, 10)
+        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 0, 10)
+        assert hasty.wait_for(lambda: not hasty.server.server_state.connections, 10)
+
+
+def test_a_whole_answer_that_is_read_slowly_comes_whole(hasty: House) -> None:
+    size = 16 * MIB
+    hasty.says(["</think>", *["x" * MIB] * 16])
+    received = 0
+    with connect(hasty, receive_buffer=65536) as connection:
+        connection.sendall(chat())
+        while received < size:
+            part = connection.recv(1 << 20)
+            assert part
+            received += len(part)
+            if received < 8 * MIB:
+                time.sleep(0.01)
+        assert received > size
+
+
+async def stop(server: asyncio.Server) -> None:
+    server.close()
+
+
+def test_clients_that_leave_while_a_prompt_is_tokenized_leave_no_connection_behind() -> None:
+    open_now = 0
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now
+        open_now += 1
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(0.05)
+            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{"status": "ok"} ')
+            await reader.read()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            open_now -= 1
+            writer.close()
+
+    class Slow(House):
+        async def make(self):  # type: ignore[no-untyped-def]
+            self.slow = await asyncio.start_server(slow, "127.0.0.1", 0)
+            self._upstream_url = f"http://127.0.0.1:{self.slow.sockets[0].getsockname()[1]}"
+            return await super().make()
+
+    with Slow() as house:
+
+        def leave(pause: float) -> None:
+            data = json.dumps(CONTROL).encode()
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(data)
+            with connect(house) as connection:
+                connection.sendall(head + data)
+                time.sleep(pause)
+
+        for _ in range(10):
+            threads = [threading.Thread(target=leave, args=(0.002 * number,)) for number in range(32)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert house.wait_for(lambda: open_now == 0)
+        assert house.get("/health").status_code == 200
+        house.call(stop(house.slow))
+
+
+def test_a_drain_tells_a_client_whose_body_still_comes() -> None:
+    with House(with_limits(drain_seconds=0)) as house:
+        with connect(house) as connection:
+            connection.sendall(HALF)
+            time.sleep(0.2)
+            house.server.should_exit = True
+            answer = read_to_the_end(connection)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"shutting down" in answer
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_drain_cuts_off_is_counted_once_and_not_as_a_client_that_left(stream: bool) -> None:
+    with House(with_limits(drain_seconds=0)) as house:
+        house.says(["word "] * 1000, delay=0.02)
+        with connect(house) as connection:
+            connection.sendall(chat(stream=stream))
+            assert house.wait_for(lambda: house.replay.running == 1)
+            house.server.should_exit = True
+            read_to_the_end(connection)
+    totals = house.gateway.metrics.totals()
+    assert totals["errors"] == {"draining": 1}
+    assert totals["cancelled"] == 0
+
+
+def test_clients_that_leave_with_several_requests_are_no_errors(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        house.says(["word "] * 100, delay=0.02)
+    with connect(house) as connection:
+        connection.sendall(chat() * 3)
+        assert house.wait_for(lambda: house.replay.running == 1)
+    assert house.wait_for(lambda: house.gateway.admission.busy == 0)
+    assert house.wait_for(lambda: not house.gateway.metrics.running)
+    house.replay.script.clear()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+    assert httpx.get(house.url + "/health").status_code == 200
