@@ -14,7 +14,7 @@ appends it to the prompt behind the template's back.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strata_pack.chat.repair_rules import CALL_START, THINK_END, THINK_START, CallForm, split_stranded
@@ -41,6 +41,9 @@ REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 UNREADABLE_ARGUMENTS = "arguments"
 """The parameter that shows arguments which are not a JSON object, so that the model sees what it wrote."""
+
+MAX_ARGUMENT_DEPTH = 200
+"""Levels of arguments; as many as the readers of requests allow a body."""
 
 
 def normalize_messages(
@@ -237,12 +240,32 @@ def _tool_call(call: Any) -> Any:
 
 
 def _arguments(arguments: Any) -> dict[str, Any]:
-    """Return arguments, on the wire a JSON text, as an object. A text that is none, a truncated one say, is shown."""
+    """Return arguments, on the wire a JSON text, as an object.
+
+    A text that is none, a truncated one say, or that is nested deeper than a template can follow, is shown as it is.
+    """
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            read = json.loads(arguments) if arguments.strip() else {}
         except (ValueError, RecursionError):
             return {UNREADABLE_ARGUMENTS: arguments}
+        if arguments.count("[") + arguments.count("{") > MAX_ARGUMENT_DEPTH and _is_deep(read):
+            return {UNREADABLE_ARGUMENTS: arguments}
+        arguments = read
     if arguments is None:
         return {}
     return arguments if isinstance(arguments, dict) else {UNREADABLE_ARGUMENTS: arguments}
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether JSON is nested deeper than ``MAX_ARGUMENT_DEPTH``."""
+    level = [value]
+    for _ in range(MAX_ARGUMENT_DEPTH):
+        level = [inner for one in level for inner in _inside(one)]
+    return any(isinstance(one, (dict, list)) for one in level)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

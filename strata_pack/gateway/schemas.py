@@ -1,7 +1,7 @@
 """What a grammar asks of a JSON Schema: references followed, ``allOf`` merged, the types and properties allowed.
 
-Where a schema says more than is read here, or refers to itself without end, the answer is the looser one: a grammar may
-allow a value that the schema forbids, never the other way round.
+Where a schema says more than is read here, refers to itself without end, or costs more to read than can be afforded,
+the answer is the looser one: a grammar may allow a value that the schema forbids, never the other way round.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ MAX_PARTS = 64
 """Schemas that are merged into one; beyond that it allows all."""
 MAX_MEMBERS = 50
 MAX_ENUM = 500
+MAX_NESTED = 12
+"""Alternatives in alternatives that are looked into."""
+MAX_INDEX_DIGITS = 9
+
+STEP = 50
+"""What it costs to look at a schema, in the unit of ``afford``."""
+
+TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
+
+ANNOTATIONS = frozenset(
+    (
+        *("title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment"),
+        *("$schema", "$id", "$anchor", "$defs", "definitions"),
+    )
+)
+"""Keywords that allow and forbid nothing where they stand."""
 
 Schema = Mapping[str, Any]
 
@@ -27,51 +43,132 @@ class Shape:
     open: bool
 
 
-def resolve(wanted: Any, root: Schema) -> Schema:
-    """Return ``wanted`` with ``$ref`` followed from ``root`` and ``allOf`` merged, ``{}`` if that allows all."""
-    if not isinstance(wanted, dict):
-        return {}
-    if "$ref" not in wanted and "allOf" not in wanted:
-        return wanted
-    merged: dict[str, Any] = {}
-    properties: dict[str, Any] = {}
-    required: list[Any] = []
-    waiting: list[Any] = [wanted]
-    for _ in range(MAX_PARTS):
-        if not waiting:
-            break
-        part = waiting.pop()
-        if not isinstance(part, dict):
+class SchemaReader:
+    """Reads the schemas of one document, ``root``.
+
+    Work is bounded by ``afford``: it is told the cost of each step, in properties and the like, and says whether that
+    may be spent. What a reference leads to is merged once.
+    """
+
+    def __init__(self, root: Any, afford: Callable[[int], bool]) -> None:
+        self._root = root
+        self._afford = afford
+        self._merged: dict[str, Schema] = {}
+
+    def resolve(self, wanted: Any) -> Schema:
+        """Return ``wanted`` with ``$ref`` followed and ``allOf`` merged, ``{}`` if that allows all."""
+        if not isinstance(wanted, dict):
             return {}
-        merged = {**part, **merged}
-        properties = {**_properties(part), **properties}
-        required += _required(part)
-        members = part.get("allOf")
-        waiting += reversed(members) if isinstance(members, list) else ()
-        if isinstance(part.get("$ref"), str):
-            waiting.append(_target(part["$ref"], root))
-    if waiting:
-        return {}
-    others = {name: value for name, value in merged.items() if name not in ("$ref", "allOf")}
-    return {**others, **({"properties": properties} if properties else {}), "required": required}
+        if "$ref" not in wanted and "allOf" not in wanted:
+            return wanted
+        name = reference(wanted)
+        if name is None:
+            return self._merge(wanted)
+        if name not in self._merged:
+            self._merged[name] = self._merge(wanted)
+        return self._merged[name]
+
+    def target(self, name: str) -> Any:
+        """Return what a JSON pointer (RFC 6901) leads to, ``None`` if that is nothing."""
+        target: Any = self._root
+        for step in name.removeprefix("#").split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            target = target[key] if isinstance(target, dict) and key in target else _item(target, key)
+        return target if name.startswith("#") else None
+
+    def shape(self, wanted: Any) -> Shape:
+        """Return the shape of the object that ``wanted`` describes.
+
+        Alternatives are one shape with all they may have.
+        """
+        base = self.resolve(wanted)
+        alternatives = [self.resolve(member) for member in members_of(base)]
+        if not self._afford(sum(len(_properties(one)) + len(_required(one)) for one in (base, *alternatives))):
+            return Shape({}, frozenset(), open=True)
+        found: dict[str, list[Any]] = {}
+        for one in alternatives:
+            for name, schema in _properties(one).items():
+                found.setdefault(name, []).append(schema)
+        joined = {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in found.items()}
+        properties = {**joined, **_properties(base)}
+        required = _names(base)
+        if alternatives:
+            required |= frozenset.intersection(*map(_names, alternatives))
+        unread = bool(alternatives) or "patternProperties" in base or (bool(wanted) and not base)
+        others = base.get("additionalProperties", False) is not False
+        return Shape(properties, required, open=not properties and (unread or others))
+
+    def kinds(self, wanted: Schema, nested: int = 0) -> list[str]:
+        """Return the JSON types that ``wanted``, resolved, allows, none if it does not say."""
+        kind = wanted.get("type")
+        if isinstance(kind, str):
+            return [kind]
+        if isinstance(kind, list):
+            return [one for one in TYPES if one in kind] if self._afford(len(kind)) else []
+        if _properties(wanted):
+            return ["object"]
+        allowed: list[str] = []
+        for member in members_of(wanted):
+            affordable = nested < MAX_NESTED and self._afford(STEP)
+            more = self.kinds(self.resolve(member), nested + 1) if affordable else []
+            if not more:
+                return []
+            allowed += more
+        return list(dict.fromkeys(allowed))
+
+    def is_endless(self, name: str) -> bool:
+        """Whether what the reference ``name`` leads to is itself again, with nothing around it: ``{"$ref": "#"}``."""
+        waiting = [self.target(name)]
+        seen: set[str] = set()
+        while waiting:
+            if not self._afford(STEP):
+                return True
+            wanted = waiting.pop()
+            other = reference(wanted)
+            if other == name:
+                return True
+            if other is None:
+                waiting += alternatives_of(self.resolve(wanted))
+            elif other not in seen:
+                seen.add(other)
+                waiting.append(self.target(other))
+        return False
+
+    def _merge(self, wanted: Schema) -> Schema:
+        merged: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
+        required: list[Any] = []
+        waiting: list[Any] = [wanted]
+        for _ in range(MAX_PARTS):
+            if not waiting:
+                break
+            part = waiting.pop()
+            if not isinstance(part, dict):
+                return {}
+            members = part["allOf"] if isinstance(part.get("allOf"), list) else []
+            cost = len(part) + len(_properties(part)) + len(_required(part)) + len(members)
+            if len(members) > MAX_PARTS or not self._afford(STEP + cost):
+                return {}
+            for name, value in part.items():
+                merged.setdefault(name, value)
+            for name, value in _properties(part).items():
+                properties.setdefault(name, value)
+            required += _required(part)
+            waiting += reversed(members)
+            if isinstance(part.get("$ref"), str):
+                waiting.append(self.target(part["$ref"]))
+        if waiting:
+            return {}
+        others = {name: value for name, value in merged.items() if name not in ("$ref", "allOf")}
+        return {**others, **({"properties": properties} if properties else {}), "required": required}
 
 
-def shape(wanted: Any, root: Schema) -> Shape:
-    """Return the shape of the object that ``wanted`` describes; alternatives are one shape with all they may have."""
-    base = resolve(wanted, root)
-    alternatives = [resolve(member, root) for member in members_of(base)]
-    found: dict[str, list[Any]] = {}
-    for one in alternatives:
-        for name, schema in _properties(one).items():
-            found.setdefault(name, []).append(schema)
-    joined = {name: schemas[0] if len(schemas) == 1 else {"anyOf": schemas} for name, schemas in found.items()}
-    properties = {**joined, **_properties(base)}
-    required = _names(base)
-    if alternatives:
-        required |= frozenset.intersection(*map(_names, alternatives))
-    unread = bool(alternatives) or "patternProperties" in base or (bool(wanted) and not base)
-    others = base.get("additionalProperties", False) is not False
-    return Shape(properties, required, open=not properties and (unread or others))
+def reference(wanted: Any) -> str | None:
+    """Return the ``$ref`` of a schema that is nothing but one."""
+    found = wanted.get("$ref") if isinstance(wanted, dict) else None
+    if not isinstance(found, str):
+        return None
+    return found if all(name == "$ref" or name in ANNOTATIONS for name in wanted) else None
 
 
 def members_of(wanted: Schema) -> list[Any]:
@@ -80,43 +177,21 @@ def members_of(wanted: Schema) -> list[Any]:
     return members[:MAX_MEMBERS] if isinstance(members, list) else []
 
 
+def alternatives_of(wanted: Schema) -> list[Any]:
+    """Return the alternatives of a schema that is nothing besides, none if it is an object with properties."""
+    return [] if _properties(wanted) else members_of(wanted)
+
+
 def choices(wanted: Schema) -> list[Any]:
     """Return the values of ``const`` or ``enum``, none if there is neither or there are too many."""
     values = [wanted["const"]] if "const" in wanted else wanted.get("enum")
     return values if isinstance(values, list) and len(values) <= MAX_ENUM else []
 
 
-def kinds(wanted: Schema, root: Schema, afford: Callable[[], bool]) -> list[str]:
-    """Return the JSON types that ``wanted`` allows, none if it does not say.
-
-    ``afford`` is asked before each alternative that is looked at.
-    """
-    kind = wanted.get("type")
-    if isinstance(kind, str):
-        return [kind]
-    if isinstance(kind, list):
-        return [one for one in kind if isinstance(one, str)]
-    if _properties(wanted):
-        return ["object"]
-    allowed: list[str] = []
-    for member in members_of(wanted):
-        more = kinds(resolve(member, root), root, afford) if afford() else []
-        if not more:
-            return []
-        allowed += more
-    return allowed
-
-
-def _target(reference: str, root: Schema) -> Any:
-    """Return what a JSON pointer (RFC 6901) leads to, ``None`` if that is nothing."""
-    target: Any = root
-    for step in reference.removeprefix("#").split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, list) and name.isdecimal() and int(name) < len(target):
-            target = target[int(name)]
-        else:
-            target = target.get(name) if isinstance(target, dict) else None
-    return target
+def _item(target: Any, index: str) -> Any:
+    if not isinstance(target, list) or not (index.isascii() and index.isdecimal() and len(index) <= MAX_INDEX_DIGITS):
+        return None
+    return target[int(index)] if int(index) < len(target) else None
 
 
 def _properties(schema: Schema) -> dict[str, Any]:

@@ -247,10 +247,29 @@ def test_a_template_variable_may_have_any_name(name: str, house: House) -> None:
     assert house.post({"messages": USER, "chat_template_kwargs": {name: 1}}).status_code == 200
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("depth", [150, 199, 200, 400, 600, 750, 900, 980, 5000])
+def test_arguments_are_served_however_deep_they_are(depth: int, stream: bool, house: House) -> None:
+    arguments = f'{{"a": {"[" * depth}{"]" * depth}}}'
+    call = {"id": "1", "type": "function", "function": {"name": "list_jobs", "arguments": arguments}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "1", "content": "none"}
+    house.says("</think>\n\nHi")
+    answer = house.post({"messages": [*USER, turn, result], "tools": [LIST_JOBS], "stream": stream})
+    assert answer.status_code == 200, answer.text
+    assert "[" * depth in house.prompt
+    # As the model wrote it, or, where that cannot be, as its text.
+    assert ("<parameter=a>" in house.prompt) is (depth < 200)
+
+
 @pytest.mark.parametrize(
     "parameters",
     [
         {"properties": {"a": {}}, "required": 5},
+        {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}]}}},
+        {"anyOf": [{"$ref": "#"}]},
+        {"x": [1], "properties": {"a": {"$ref": f"#/x/{'9' * 5000}"}}},
+        {"x": [1], "properties": {"a": {"$ref": "#/x/\u0663"}}},
         {"properties": {"a": {"type": "object", "properties": {"b": {}}, "required": True}}},
         {"properties": {"a": {"const": 1, "enum": 5}}},
         {"properties": {"a": {"const": 1, "enum": []}}},
