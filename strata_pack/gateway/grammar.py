@@ -1,7 +1,8 @@
-"""Grammars (GBNF) that leave a model no choice but a call: for ``tool_choice`` "required" and named.
+"""Grammars (GBNF) that leave a model no choice but a call, for ``tool_choice`` "required" and named, or but JSON.
 
-The grammar holds for the answer, after the thinking. It fixes the form of the call, the names of functions and
-parameters and the kinds of values; JSON Schema beyond that (patterns, bounds, ...) is left to the client.
+JSON of a schema is left to the server where it surely makes a grammar of it. A grammar holds for the answer, after the
+thinking. It fixes the form of the call, the names of functions and parameters and the kinds of values; JSON Schema
+beyond that (patterns, bounds, ...) is left to the client.
 Source of the notation: llama.cpp, grammars/README.md.
 """
 
@@ -11,6 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+from strata_pack.gateway.convertible import convertible
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.schemas import STEP, TYPES, Schema, SchemaReader, alternatives_of, choices, reference
 
@@ -31,7 +33,8 @@ JSON_RULES = {
     "hex": "[0-9a-fA-F]",
     "number": 'integer ("." [0-9]+)? ([eE] [-+]? [0-9]+)?',
     "integer": '"-"? ("0" | [1-9] [0-9]*)',
-    "ws": "[ \\n\\t]*",
+    # A model that is free to go on with white space may never stop.
+    "ws": '(" " | "\\n" [ \\t]{0,20})?',
 }
 TEXT_RULES = {
     # Any text without "</p", the start of "</parameter>": one rule per state of the automaton that looks for it.
@@ -70,6 +73,11 @@ def call_grammar(
     if len(grammar) > MAX_GRAMMAR:
         raise bad_request(f"tools: {len(tools)} are too many for a tool_choice that demands a call", "tools")
     return grammar
+
+
+def answer_constraint(schema: Schema) -> dict[str, Any]:
+    """Return the fields of ``/completion`` that make an answer JSON of ``schema``."""
+    return {"json_schema": schema} if convertible(schema) else {"grammar": json_grammar(schema)}
 
 
 def json_grammar(schema: Any) -> str:

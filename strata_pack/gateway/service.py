@@ -14,7 +14,7 @@ from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.aside import aside
 from strata_pack.gateway.failures import ApiError, internal
 from strata_pack.gateway.generation import Generation
-from strata_pack.gateway.grammar import call_grammar
+from strata_pack.gateway.grammar import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, Record
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
@@ -100,7 +100,10 @@ class Gateway:
 
     async def _ask(self, turn: Turn) -> _Asked:
         """Return what is asked of the upstream for ``turn``, the same for all its choices."""
-        constraint: dict[str, Any] = {} if turn.answer is None else {"json_schema": turn.answer.schema}
+        constraint: dict[str, Any] = {}
+        if turn.answer is not None:
+            schema = turn.answer.schema
+            constraint = await aside(len(str(schema)), lambda: answer_constraint(schema))
         if turn.tool_choice == "required":
             tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
             form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"

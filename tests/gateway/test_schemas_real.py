@@ -1,0 +1,93 @@
+"""A schema holds at a real llama.cpp server: what is left to it is converted, all else has a grammar of the gateway."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from strata_pack.gateway.grammar import call_grammar, json_grammar
+from strata_pack.gateway.run import make_gateway
+from strata_pack.gateway.settings import Limits, Served, Settings
+from strata_pack.llama.server import LlamaServer
+from tests.gateway.conftest import House
+from tests.gateway.schemas import CONVERTIBLE, OTHERS, an_object, text
+from tests.gateway.test_real_server import RealHouse
+
+pytestmark = pytest.mark.xdist_group("real-gateway")
+
+
+@pytest.fixture(scope="module")
+def server(smollm2: Path) -> Iterator[LlamaServer]:
+    with LlamaServer.start(smollm2, context=2048, parallel=2, threads=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def real(server: LlamaServer) -> Iterator[House]:
+    settings = Settings(Served(), Limits(parallel=0, queue=8))
+    with RealHouse(make_gateway(server.url, settings, template="qwen3.8-flash-next")) as house:
+        yield house
+
+
+@pytest.fixture(scope="module")
+def hello(server: LlamaServer) -> int:
+    """A token that no JSON begins with; asked for it by a bias, a model writes it unless a grammar forbids it."""
+    (token,) = server.tokenize(" hello")
+    return token
+
+
+def is_held(server: LlamaServer, hello: int, **constraint: Any) -> bool:
+    body = {"prompt": "Say", "n_predict": 2, "temperature": 0, "logit_bias": [[hello, 100]], **constraint}
+    answer = httpx.post(server.url + "/completion", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return not answer.json()["content"].startswith(" hello")
+
+
+@pytest.mark.parametrize("schema", CONVERTIBLE.values(), ids=CONVERTIBLE)
+def test_the_server_converts_what_is_left_to_it(schema: dict[str, Any], server: LlamaServer, hello: int) -> None:
+    assert is_held(server, hello, json_schema=schema)
+
+
+def test_the_server_drops_what_it_cannot_convert(server: LlamaServer, hello: int) -> None:
+    """Else there would be nothing to guard against, and the test above would hold whatever the server does."""
+    assert not is_held(server, hello, json_schema=OTHERS["a look-ahead"])
+    assert not is_held(server, hello, json_schema=OTHERS["a reference to nothing"])
+
+
+@pytest.mark.parametrize("schema", OTHERS.values(), ids=OTHERS)
+def test_the_answer_to_a_schema_that_the_server_would_drop_is_json(
+    schema: dict[str, Any], real: House, hello: int
+) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    body = {"messages": [{"role": "user", "content": "5"}], "response_format": wanted, "enable_thinking": False}
+    # Begun with what no JSON begins with, were it not for the grammar.
+    body |= {"logit_bias": {str(hello): 8}, "repeat_penalty": 1.5, "temperature": 0, "max_tokens": 20}
+    answer = real.post(body)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    content = choice["message"]["content"]
+    if choice["finish_reason"] == "stop":
+        json.loads(content)
+    else:  # a small model may write a long text
+        assert content[0] in '"[{-0123456789'
+
+
+@pytest.mark.parametrize("schema", CONVERTIBLE.values(), ids=CONVERTIBLE)
+def test_the_server_takes_the_gateways_grammar_too(schema: dict[str, Any], server: LlamaServer, hello: int) -> None:
+    assert is_held(server, hello, grammar=json_grammar(schema))
+
+
+@pytest.mark.parametrize("count", [46, 100, 200])
+@pytest.mark.parametrize("required", [[], ["p7", "p3"]])
+def test_the_server_takes_the_call_of_a_function_with_many_optional_properties(
+    count: int, required: list[str], server: LlamaServer, hello: int
+) -> None:
+    inner = {**an_object(**{f"p{i}": text() for i in range(count)}), "required": required}
+    function = {"name": "f", "parameters": an_object(o=inner)}
+    for form in ("xml", "json"):
+        assert is_held(server, hello, grammar=call_grammar([{"function": function}], form))  # type: ignore[arg-type]
