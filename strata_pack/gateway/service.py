@@ -22,6 +22,7 @@ from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import EventStream, Reply, whole_events
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.weight import weight
 from strata_pack.parsing import CallFormat, Counters, Event, OutputParser
 
 log = logging.getLogger("strata_pack.gateway")
@@ -103,11 +104,11 @@ class Gateway:
         constraint: dict[str, Any] = {}
         if turn.answer is not None:
             schema = turn.answer.schema
-            constraint = await aside(len(str(schema)), lambda: answer_constraint(schema))
+            constraint = await aside(weight(schema), lambda: answer_constraint(schema))
         if turn.tool_choice == "required":
             tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
             form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
-            grammar = await aside(len(str(tools)), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
+            grammar = await aside(weight(tools), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
             constraint = {"grammar": grammar}
         return _Asked(turn, await self.prompts.build(turn), constraint)
 

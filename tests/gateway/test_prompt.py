@@ -10,6 +10,7 @@ import pytest
 from strata_pack.gateway.aside import LARGE
 from strata_pack.gateway.prompt import Prompt
 from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.weight import weight
 from tests.gateway.conftest import House, tool
 
 USER = {"role": "user", "content": "Hi"}
@@ -44,3 +45,33 @@ def test_what_is_large_is_rendered_in_another_thread(
 
     monkeypatch.setattr(house.gateway.prompts, "render", watched)
     assert (house.call(build()) not in threads) is beside
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x" * (LARGE + 1),
+        {"x" * (LARGE + 1): 1},
+        [{"a": [{"b": "x" * (LARGE + 1)}]}],
+        [0] * 10_000,
+        [[]] * 10_000,
+        dict.fromkeys(map(str, range(10_000))),
+        [{"role": "user"}] * 10_000,
+    ],
+    ids=["text", "key", "inside", "numbers", "lists", "fields", "messages"],
+)
+def test_what_is_large_weighs_much(value: Any) -> None:
+    assert weight("x", value) > LARGE
+
+
+def test_a_value_weighs_about_its_characters() -> None:
+    assert LARGE // 2 < weight({"a": ["x" * (LARGE // 2)]}) < LARGE // 2 + 1000
+    assert weight([USER] * 100, None, {}, 5) < 30_000
+
+
+def test_what_is_large_is_not_looked_at_to_its_end() -> None:
+    class Messages(list[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("was looked at")
+
+    assert weight(Messages([USER] * 100_000)) > LARGE
