@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from strata_pack.gateway.schemas import ANNOTATIONS, STEP, Schema, SchemaReader
 
 MAX_PARTS = 5000
-"""Schemas and values of enums."""
+"""Schemas, properties and values of enums; longer texts count for more."""
 MAX_NESTED = 40
 MAX_REFERENCES = 200
 MAX_OPTIONAL = 100
@@ -69,6 +69,9 @@ class _Checker:
         self._left -= cost
         return self._left >= 0
 
+    def _affords(self, values: Collection[Any]) -> bool:
+        return self._afford(sum(STEP + len(value) if isinstance(value, str) else STEP for value in values))
+
     def _schema(self, schema: Any, nested: int) -> bool:
         if not isinstance(schema, dict) or nested > MAX_NESTED or not self._afford(STEP):
             return False
@@ -102,7 +105,7 @@ class _Checker:
 
     def _values(self, schema: Schema, _: int) -> bool:
         values = [schema["const"]] if "const" in schema else schema["enum"]
-        if not isinstance(values, list) or not values or not self._afford(STEP * len(values)):
+        if not isinstance(values, list) or not values or not self._affords(values):
             return False
         types = schema.get("type", list(INSTANCES))
         listed = types if isinstance(types, list) else [types]
@@ -144,7 +147,7 @@ class _Checker:
     def _object(self, schema: Schema, nested: int) -> bool:
         properties, required = schema.get("properties", {}), schema.get("required", [])
         others = schema.get("additionalProperties", False)
-        if not isinstance(properties, dict) or not isinstance(required, list):
+        if not isinstance(properties, dict) or not isinstance(required, list) or not self._affords(properties):
             return False
         if not all(isinstance(name, str) and name in properties for name in required):
             return False

@@ -48,6 +48,8 @@ def test_a_schema_without_end_is_checked_in_bounded_steps() -> None:
     chain = {f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(300)}
     for schema in (
         enums,
+        {"enum": ["x" * 1_000_000]},
+        {"type": "object", "properties": {"x" * 1_000_000: {}}, "required": ["x" * 1_000_000]},
         deep,
         {"type": "object", "properties": optional},
         {"$defs": {**chain, "d300": {"type": "integer"}}, "$ref": "#/$defs/d0"},

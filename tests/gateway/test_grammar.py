@@ -9,9 +9,12 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from strata_pack.gateway.convertible import convertible
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.grammar import MAX_COST, _Writer, call_grammar, json_grammar
+from strata_pack.gateway.grammar import MAX_COST, _Writer, answer_constraint, call_grammar, json_grammar
 from strata_pack.gateway.schemas import SchemaReader
 
 NODE = {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/Node"}}}
@@ -323,3 +326,32 @@ def test_the_grammar_of_thousands_of_tools_is_quick() -> None:
     began = time.process_time()
     call_grammar(tools, "xml")
     assert time.process_time() - began < 2
+
+
+WORDS = [
+    *("$ref", "$defs", "allOf", "anyOf", "oneOf", "not", "type", "properties", "required", "additionalProperties"),
+    *("items", "prefixItems", "minItems", "maxItems", "enum", "const", "pattern", "format", "minimum", "maximum", "a"),
+]
+WORDS_IN_THEM = [
+    *("", "a", "#", "#/a", "#/$defs/a", "#/properties/a", "#/allOf/0", "^a$", "^(a", "date"),
+    *("object", "array", "string", "integer", "number", "null"),
+]
+LEAVES = st.sampled_from([None, True, 0, -1.5, *WORDS_IN_THEM])
+ANYTHING = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=5),
+    max_leaves=25,
+)
+SCHEMAS = st.dictionaries(st.sampled_from(WORDS), ANYTHING, max_size=6)
+
+
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(SCHEMAS)
+def test_whatever_a_schema_says_there_is_a_grammar(schema: dict[str, Any]) -> None:
+    for text in (grammar(schema), grammar(schema, "json"), json_grammar(schema)):
+        rules = dict(line.split(" ::= ", 1) for line in text.splitlines())
+        for body in rules.values():
+            names = re.findall(r"\b[rs]\d+\b", re.sub(r'"(?:\\.|[^"])*"', "", body))
+            assert rules.keys() >= set(names)
+    if convertible(schema):
+        assert answer_constraint(schema) == {"json_schema": schema}
