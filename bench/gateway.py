@@ -269,7 +269,7 @@ def real_rows(model: Path) -> list[dict]:
     from strata_pack.chat.template import ChatTemplate
     from strata_pack.llama.server import LlamaServer
 
-    prompt = ChatTemplate(load_shipped(TEMPLATE).source).render(BODY["messages"], TOOLS, add_generation_prompt=True)
+    prompt = ChatTemplate(load_shipped(TEMPLATE).source).render(BODY["messages"], add_generation_prompt=True)
     rows = []
     with (
         LlamaServer.start(model, parallel=2, context=2048, threads=1) as server,
@@ -284,7 +284,8 @@ def real_rows(model: Path) -> list[dict]:
                 "cache_prompt": True,
                 "logit_bias": [[end, -100]],
             }
-            more = {"logit_bias": {str(end): -100}}
+            # No tools: a call that the model begins is held back, and so would be its tokens.
+            more = {"logit_bias": {str(end): -100}, "tools": None}
             rows.append(measure(streams, server.url, gateway, pid, bare, "llama.cpp, SmolLM2-135M", more))
             show(rows[-1])
     return rows
