@@ -29,7 +29,7 @@ log = logging.getLogger("strata_pack.gateway")
 OPEN_PATHS = ("/health", "/")
 """What needs no key: whether it lives, and the live page (which holds no data)."""
 
-CONVERSATIONS = {"/v1/responses": "input"}
+CONVERSATIONS = {"/v1/responses": "input", "/v1/completions": "prompt"}
 """What an API calls the conversation, if not ``messages``."""
 
 ANTHROPIC_PATH = "/v1/messages"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -56,14 +57,19 @@ def limited_protocol(
             super().__init__(config, server_state, app_state, **more)
             self._connection = Connection()
             self._cycles: list[Any] = []
+            self._taken: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            # asyncio sets it for no socket that was accepted from ours, and each answer would wait for a delayed ACK.
+            if (sock := transport.get_extra_info("socket")) is not None:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._connection.transport = transport
             self._start_timer()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop_timer()
+            self._stop_watching()
             super().connection_lost(exc)
             for cycle in self._cycles:  # uvicorn tells the newest alone, and a client may have sent several
                 cycle.disconnected = True
@@ -111,30 +117,55 @@ def limited_protocol(
         def on_message_complete(self) -> None:
             self._fresh = 0
             self._reading_headers = True
+            if not self._answering:
+                # The rest of a body that was refused: now the connection is as idle as behind any answer.
+                self._stop_timer()
+                self._keep_alive()
             if self.cycle is not None and not self.transport.is_closing():
                 super().on_message_complete()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
+            self._stop_watching()
             if waiting := self.transport.get_write_buffer_size():
                 # Soon: most of it goes out with this turn of the loop.
-                self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
+                self._taken = self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
 
         @property
         def _answering(self) -> bool:
+            """Whether a request is being answered, or waits for that."""
             return self.cycle is not None and not self.cycle.response_complete
+
+        @property
+        def _written(self) -> bool:
+            """Whether part of an answer has gone out, so that what is written now would land in it."""
+            return any(cycle.response_started and not cycle.response_complete for cycle in self._cycles)
+
+        def _keep_alive(self) -> None:
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
         def _check_taken(self, before: int) -> None:
             """Drop the connection if nothing of what waits to be sent, ``before`` bytes last time, has gone."""
-            waiting = 0 if self._connection.closed or self._answering else self.transport.get_write_buffer_size()
+            self._taken = None
+            waiting = self.transport.get_write_buffer_size()
+            if self._answering or not waiting:
+                return  # the next answer has a watch of its own
             if waiting >= before:
                 self.transport.abort()
-            elif waiting:
-                self.loop.call_later(stalled_seconds, self._check_taken, waiting)
+            else:
+                self._taken = self.loop.call_later(stalled_seconds, self._check_taken, waiting)
+
+        def _stop_watching(self) -> None:
+            if self._taken is not None:
+                self._taken.cancel()
+                self._taken = None
 
         def send_400_response(self, msg: str) -> None:
-            if self._answering:
-                self.transport.close()  # an answer is going out, and what is written now would land in it
+            if self._written:
+                self.transport.close()
             else:
                 super().send_400_response(msg)
 
@@ -154,7 +185,7 @@ def limited_protocol(
                 self._refuse(b"408 Request Timeout")
 
         def _refuse(self, status: bytes) -> None:
-            if not self._answering:
+            if not self._written:
                 self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()
 

@@ -282,7 +282,7 @@ class Gateway:
             with self.counted(record):
                 async with (
                     self.admission.slot(record.client) as record.queued,
-                    await self.upstream.open(path, body, until=self._until()) as stream,
+                    await self.upstream.open(path, body, until=self._until(), silent=not record.stream) as stream,
                     aclosing(stream.raw()) as pieces,
                 ):
                     async for piece in whole_events(pieces) if record.stream else pieces:

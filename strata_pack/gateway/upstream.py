@@ -82,13 +82,17 @@ class Upstream:
             raise unavailable(AWAY) from error
         return wire
 
-    async def open(self, path: str, body: Mapping[str, Any], *, until: float = math.inf) -> Stream:
+    async def open(
+        self, path: str, body: Mapping[str, Any], *, until: float = math.inf, silent: bool = False
+    ) -> Stream:  # fmt: skip
         """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``.
 
-        A stream that is not over when the loop's time is ``until`` breaks off with a 504.
+        A stream that is not over when the loop's time is ``until`` breaks off with a 504. ``silent``: nothing comes
+        before the answer is whole, so that silence is no sign of death.
         """
         head, data = self._head("POST", path), _encoded(body)
-        return await _asked(await self._connect(self._idle_timeout, until), head, data)
+        idle = math.inf if silent else self._idle_timeout
+        return await _asked(await self._connect(idle, until), head, data)
 
     def _head(self, method: str, path: str) -> str:
         key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
@@ -224,13 +228,16 @@ class _Wire(asyncio.Protocol):
         self._paused = False
         self._idle_timeout = idle_timeout
         self._until = until
-        self._last = loop.time()
-        self._watch = loop.call_at(min(self._last + idle_timeout, until), self._check_time)
+        self._last = 0.0
+        self._watch: asyncio.TimerHandle | None = None
 
     # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # Not before: uvloop makes a protocol for connections too that do not come about.
+        self._last = self._loop.time()
+        self._check_time()
 
     def data_received(self, data: bytes) -> None:
         self._last = self._loop.time()
@@ -244,7 +251,7 @@ class _Wire(asyncio.Protocol):
             self._open.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._watch.cancel()
+        self._stop_watching()
         if self._status is not None and not self._framed and error is None:
             self._complete = True  # neither a length nor chunks: the end of the connection is the end of the body
         if self._complete:
@@ -258,14 +265,16 @@ class _Wire(asyncio.Protocol):
         self._framed = self._framed or name.lower() in (b"content-length", b"transfer-encoding")
 
     def on_headers_complete(self) -> None:
-        self._status = self._parser.get_status_code()
+        status = self._parser.get_status_code()
+        if status >= 200:  # else it is a note before the answer
+            self._status = status
 
     def on_body(self, body: bytes) -> None:
         self._parts.append(body)
         self._size += len(body)
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self._complete = self._status is not None
 
     # Called by the one who reads
 
@@ -302,7 +311,7 @@ class _Wire(asyncio.Protocol):
 
     def abort(self) -> None:
         """Drop the connection at once."""
-        self._watch.cancel()
+        self._stop_watching()
         if self._open is not None:
             self._open.abort()
 
@@ -335,8 +344,12 @@ class _Wire(asyncio.Protocol):
             self._give_up("the reply was not whole in the time that a request has", "request_timeout")
         elif now >= silent and not self._paused:
             self._give_up("the llama.cpp server sent nothing for too long", "upstream_timeout")
-        else:
-            self._watch = self._loop.call_at(min(max(silent, now + 1.0), self._until), self._check_time)
+        elif (at := min(max(silent, now + 1.0), self._until)) < math.inf:
+            self._watch = self._loop.call_at(at, self._check_time)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
 
     def _give_up(self, message: str, kind: str) -> None:
         self._fail(ApiError(504, message, kind=kind))

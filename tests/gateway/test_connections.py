@@ -250,3 +250,58 @@ def test_clients_that_leave_with_several_requests_are_no_errors(house: House, ca
     house.replay.script.clear()
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
     assert httpx.get(house.url + "/health").status_code == 200
+
+
+def test_a_client_that_reads_all_the_time_gets_every_answer_whole(hasty: House) -> None:
+    with connect(hasty, receive_buffer=65536) as connection:
+        for number in range(6):
+            size = (3 + number) * MIB
+            hasty.says(["</think>", *["x" * MIB] * (size // MIB)])
+            connection.sendall(chat())
+            received = b""
+            while b"\r\n\r\n" not in received:
+                received += connection.recv(4096)
+            head, _, body = received.partition(b"\r\n\r\n")
+            (length,) = [
+                int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.startswith(b"content-length")
+            ]
+            left = length - len(body)
+            while left:
+                part = connection.recv(MIB)
+                assert part, f"answer {number} was cut"
+                left -= len(part)
+                time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        chat() + b"\x00\x00\r\n\r\n",
+    ],
+    ids=["no size of a chunk", "nonsense before the answer has begun"],
+)
+def test_broken_framing_is_a_400_while_no_answer_has_begun(data: bytes, hasty: House) -> None:
+    hasty.says(["</think>", "x"], delay=0.3)
+    with connect(hasty) as connection:
+        connection.sendall(data)
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_the_rest_of_a_refused_body_costs_the_connection_nothing(hasty: House) -> None:
+    with connect(hasty) as connection:
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nhost: elsewhere\r\ncontent-length: 4\r\n\r\n")
+        assert connection.recv(4096).startswith(b"HTTP/1.1 421")
+        connection.sendall(b"rest")
+        time.sleep(1.0)
+        connection.sendall(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert b"HTTP/1.1 200" in read_to_the_end(connection)
+
+
+def test_answers_are_sent_without_waiting_for_more(house: House) -> None:
+    with connect(house) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert connection.recv(4096)
+        sockets = [one.transport.get_extra_info("socket") for one in house.server.server_state.connections]
+        assert sockets
+        assert all(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for one in sockets)

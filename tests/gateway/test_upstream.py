@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from strata_pack.errors import WrongUse
-from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.upstream import Upstream, _Wire
 from tests.gateway.conftest import House, events, free_port
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -23,10 +24,15 @@ def upstream_that_answers(answer: bytes) -> Iterator[House]:
     port = free_port()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        writer.close()
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.partition(b"Content-Length: ")[2].split(b"\r\n")[0]))
+            writer.write(answer)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
 
     with House(upstream_url=f"http://127.0.0.1:{port}") as house:
         server = house.call(asyncio.start_server(serve, "127.0.0.1", port))
@@ -158,3 +164,50 @@ def test_odd_numbers_of_the_upstream_are_no_numbers() -> None:
         reply = house.post(BODY)
         assert reply.status_code == 200
         assert reply.json()["usage"]["prompt_tokens"] == 0
+
+
+def test_an_upstream_that_is_away_leaves_nothing_behind() -> None:
+    with House() as house:
+        house.call(house.replay.stop())
+        for _ in range(20):
+            assert house.post(BODY).status_code == 503
+            assert house.post(CONTROL).status_code == 503
+        gc.collect()
+        assert not [one for one in gc.get_objects() if isinstance(one, _Wire)]
+
+
+def test_a_note_before_the_answer_is_not_the_answer() -> None:
+    final = b'data: {"content":"x","stop":true}\n\n'
+    answer = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (
+        len(final),
+        final,
+    )
+    with upstream_that_answers(answer) as house:
+        assert house.post(BODY).status_code == 200
+
+
+def test_a_whole_completion_may_take_longer_than_a_stream_may_be_silent() -> None:
+    port = free_port()
+    served = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal served
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(1.2)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+        served += 1
+
+    with House(upstream_url=f"http://127.0.0.1:{port}", idle=0.3) as house:
+        server = house.call(asyncio.start_server(serve, "127.0.0.1", port))
+        assert house.post({"prompt": "x"}, "/v1/completions").status_code == 200
+        assert house.post({"prompt": "x", "stream": True}, "/v1/completions").status_code == 504
+        assert house.wait_for(lambda: served == 2)
+        server.close()
+
+
+def test_a_too_long_prompt_of_a_completion_is_named_prompt() -> None:
+    error = {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_prompt_tokens": 9, "n_ctx": 4}
+    body = json.dumps({"error": error}).encode()
+    with upstream_that_answers(b"HTTP/1.1 400 X\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)) as answering:
+        assert answering.post({"prompt": "x"}, "/v1/completions").json()["error"]["param"] == "prompt"
