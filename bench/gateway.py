@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 TEMPLATE = "qwen3.8-flash-next"
 RATE = 100.0
-ROUNDS = 1
+ROUNDS = 3
 SPREAD = 0.97
 """Seconds over which the streams of a round start, so that they do not beat in step."""
 
