@@ -56,7 +56,6 @@ class EventStream:
         try:
             async for data in self._body:
                 await out.write(data)
-            out.no_more_pings()
             await out.write(b"", last=True)
         except ApiError as error:
             if not out.started:
@@ -86,7 +85,9 @@ class _Out:
         self._ping: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send ``data``, behind a ping that waits for the client to read."""
+        """Send ``data``, behind a ping that waits for the client to read; no ping after the ``last``."""
+        if last:
+            self._timer.cancel()
         if self._ping is not None:
             await self._ping
         await self._write(data, last=last)
@@ -97,9 +98,6 @@ class _Out:
             await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
         self._last = self._loop.time()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
-
-    def no_more_pings(self) -> None:
-        self._timer.cancel()
 
     def close(self) -> None:
         """Stop everything, also a ping that waits."""
