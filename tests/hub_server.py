@@ -161,6 +161,13 @@ class HubServer:
             if path is None or hit.path.endswith("/" + path)
         ]
 
+    def forget(self, path: str) -> None:
+        """Clear the log; waits for the request of ``path`` that a client has broken off, which is logged at its end."""
+        deadline = time.monotonic() + 10
+        while not self.body_hits(path) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.hits.clear()
+
     def bytes_sent(self, path: str | None = None) -> int:
         """Return the body bytes that left, of one path or of all."""
         return sum(hit.sent for hit in self.body_hits(path))
