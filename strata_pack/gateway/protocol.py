@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on what comes before a body: the bytes of the headers, and their time."""
+"""uvicorn's HTTP protocol with limits on what is no body, on idle connections and on answers that nobody takes."""
 
 from __future__ import annotations
 

@@ -19,10 +19,11 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.chat.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.run import GatewayServer, bind, url_of, uvicorn_config
+from strata_pack.gateway.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.gateway.upstream import Upstream
+from strata_pack.llama.server import LlamaServer
 from tests.gateway.replay import Replay, ReplayServer, prompt_text
 
 T = TypeVar("T")
@@ -196,3 +197,32 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+# Before a real llama.cpp server
+
+REAL_SETTINGS = Settings(Served(), Limits(parallel=0, queue=8))
+
+
+class RealHouse(House):
+    """A gateway made as the command makes it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__(gateway.settings)
+        self._made = gateway
+
+    async def make(self) -> Gateway:
+        return self._made
+
+
+@pytest.fixture(scope="module")
+def server(smollm2: Path) -> Iterator[LlamaServer]:
+    with LlamaServer.start(smollm2, context=2048, parallel=2, threads=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def real(server: LlamaServer) -> Iterator[House]:
+    gateway = make_gateway(server.url, REAL_SETTINGS, template="qwen3.8-flash-next")
+    with RealHouse(gateway) as house:
+        yield house

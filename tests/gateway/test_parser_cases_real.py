@@ -10,9 +10,9 @@ import pytest
 from strata_pack.gateway.run import make_gateway
 from strata_pack.llama.server import LlamaServer
 from strata_pack.weights.gguf_file import MetaValue
-from tests.gateway.conftest import House, cases
+from tests.gateway.conftest import REAL_SETTINGS, House, RealHouse, cases
 from tests.gateway.test_parser_cases import whole_reply
-from tests.gateway.test_real_server import SETTINGS, RealHouse, forced
+from tests.gateway.test_real_server import forced
 from tests.pack.tiny_gguf import write_tiny
 
 pytestmark = pytest.mark.xdist_group("real-parser-cases")
@@ -27,7 +27,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     extra = {"llama.context_length": MetaValue.uint32(CONTEXT)}
     model = write_tiny(tmp_path_factory.mktemp("tiny") / "tiny.gguf", extra=extra)
     with LlamaServer.start(model, context=CONTEXT, parallel=1, warmup=False, threads=1) as server:
-        gateway = make_gateway(server.url, SETTINGS, template="qwen3.8-flash-next")
+        gateway = make_gateway(server.url, REAL_SETTINGS, template="qwen3.8-flash-next")
         with RealHouse(gateway) as house:
             yield house
 

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from strata_pack.gateway.grammar import call_grammar, json_grammar
-from strata_pack.gateway.run import make_gateway
-from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.llama.server import LlamaServer
 from tests.gateway.conftest import House
 from tests.gateway.schemas import CONVERTIBLE, OTHERS, an_object, text
-from tests.gateway.test_real_server import RealHouse
 
 pytestmark = pytest.mark.xdist_group("real-gateway")
-
-
-@pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[LlamaServer]:
-    with LlamaServer.start(smollm2, context=2048, parallel=2, threads=2) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def real(server: LlamaServer) -> Iterator[House]:
-    settings = Settings(Served(), Limits(parallel=0, queue=8))
-    with RealHouse(make_gateway(server.url, settings, template="qwen3.8-flash-next")) as house:
-        yield house
 
 
 @pytest.fixture(scope="module")
