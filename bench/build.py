@@ -43,7 +43,7 @@ import json, sys, time
 started = time.perf_counter()
 from pathlib import Path
 from strata_pack.pack.build import BuildRequest, build_pack
-from strata_pack.weights.recipes import make_recipe
+from strata_pack.weights.quantize.recipes import make_recipe
 imported = time.perf_counter()
 result = build_pack(BuildRequest(sys.argv[1], Path(sys.argv[2]), make_recipe(sys.argv[3])))
 ended = time.perf_counter()
@@ -108,7 +108,7 @@ def quantize_from_memory(types: dict[str, int]) -> float:
 def weights_by_type(pack: Path) -> tuple[dict[str, int], int]:
     """Return the weights by type and the bytes of a pack's model."""
     from strata_pack.pack.layout import Pack
-    from strata_pack.weights.gguf_file import GgufFile
+    from strata_pack.weights.gguf.file import GgufFile
 
     types: dict[str, int] = {}
     size = 0

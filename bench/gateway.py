@@ -266,7 +266,7 @@ def main() -> None:
 def real_rows(model: Path) -> list[dict]:
     """Return rows for a real llama.cpp server with two slots, 256 tokens a stream; both sides send the same prompt."""
     from strata_pack.chat.library import load_shipped
-    from strata_pack.chat.template import ChatTemplate
+    from strata_pack.chat.render.template import ChatTemplate
     from strata_pack.llama.server import LlamaServer
 
     prompt = ChatTemplate(load_shipped(TEMPLATE).source).render(BODY["messages"], add_generation_prompt=True)

@@ -15,11 +15,11 @@ from pathlib import Path
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from strata_pack.chat.cases import load_suite
-from strata_pack.chat.engines import available_engines, open_engines
-from strata_pack.chat.golden import check
+from strata_pack.chat.engines.engines import available_engines, open_engines
+from strata_pack.chat.golden.cases import load_suite
+from strata_pack.chat.golden.check import check
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.template import ChatTemplate
+from strata_pack.chat.render.template import ChatTemplate
 
 RUNS = 7
 RESULT = Path(__file__).parent / "results" / "golden.json"

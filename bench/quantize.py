@@ -28,7 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from strata_pack.files import CHUNK, dump_json  # noqa: E402
-from tests.weights.quantize_models import Shape, sizes, write_model  # noqa: E402
+from tests.weights.quantize.models import Shape, sizes, write_model  # noqa: E402
 
 RESULT = ROOT / "bench/results/quantize.json"
 TYPES = ("F16", "BF16", "Q8_0", "Q4_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "Q2_K", "IQ4_NL", "IQ4_XS")
@@ -38,7 +38,7 @@ SHAPE = Shape(hidden=1024, ffn=3072, heads=16, kv_heads=8, vocab=32768)
 OURS = """
 import sys
 from pathlib import Path
-from strata_pack.weights.quantize import plan_quantization, run_plan
+from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource
 source, out, preset, threads = sys.argv[1:]
 with GgufSource(source) as opened:
@@ -125,7 +125,7 @@ def disk_limit(source: Path, out: Path, scratch: Path) -> float:
 
 def compare(source: Path, preset: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Return the figures of one type: medians over the rounds, the largest peak."""
-    from strata_pack.weights.presets import PRESETS
+    from strata_pack.weights.quantize.presets import PRESETS
 
     outs = {"ours": scratch / "ours.gguf", "reference": scratch / "reference.gguf"}
     plans = {

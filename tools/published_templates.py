@@ -73,9 +73,9 @@ def _unpack(archive: Path, folder: Path) -> Path:
 
 def verdict(path: Path) -> tuple[str, str]:
     """Return what repair makes of a template, in a word, and why."""
-    from strata_pack.chat.engines import Jinja2Engine, MinijinjaEngine
-    from strata_pack.chat.repair import RepairRefused, repair_template
-    from strata_pack.chat.template import TemplateError, read_template
+    from strata_pack.chat.engines.engines import Jinja2Engine, MinijinjaEngine
+    from strata_pack.chat.render.template import TemplateError, read_template
+    from strata_pack.chat.repair.repair import RepairRefused, repair_template
 
     try:
         result = repair_template(read_template(path), [Jinja2Engine(), MinijinjaEngine()])

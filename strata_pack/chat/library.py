@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.chat.template import read_template
+from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
@@ -78,7 +78,7 @@ def status_of(text: str | None) -> Status:
     "repaired": one of ours, or any with our history repair in front; "stock": a publisher's, which one of ours
     replaces; "modified": of a family that we know, but changed; "unknown": anything else; "missing": there is none.
     """
-    from strata_pack.chat.repair import prelude
+    from strata_pack.chat.repair.repair import prelude
 
     if text is None or not text.strip():
         return "missing"

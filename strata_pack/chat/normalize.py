@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strata_pack.chat.repair_rules import CALL_START, THINK_END, THINK_START, CallForm, split_stranded
+from strata_pack.chat.repair.rules import CALL_START, THINK_END, THINK_START, CallForm, split_stranded
 
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """Roles that templates know under an older or newer name."""

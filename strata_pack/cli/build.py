@@ -58,7 +58,7 @@ def build(
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
     from strata_pack.pack.build import BuildRequest, build_pack, plan_build
-    from strata_pack.weights.recipes import make_recipe
+    from strata_pack.weights.quantize.recipes import make_recipe
 
     chosen = make_recipe(
         quant,

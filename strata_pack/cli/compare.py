@@ -10,7 +10,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 if TYPE_CHECKING:
-    from strata_pack.pack.compare import Comparison
+    from strata_pack.compare.full import Comparison
 
 app = typer.Typer()
 
@@ -41,7 +41,7 @@ def compare(
     out: Out,
 ) -> None:
     """Compare two models over a text: perplexity, KL divergence of the next tokens, agreement on the likeliest."""
-    from strata_pack.pack.compare_top import compare_models
+    from strata_pack.compare.top import compare_models
 
     with out.progress() as progress:
         found = compare_models(

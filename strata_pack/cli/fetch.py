@@ -10,7 +10,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 if TYPE_CHECKING:
-    from strata_pack.weights.hub import FetchPlan
+    from strata_pack.weights.hub.fetch import FetchPlan
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ def fetch(
     Hub cache are honoured.
     """
     from strata_pack.errors import WrongUse
-    from strata_pack.weights import hub
+    from strata_pack.weights.hub import fetch as hub
     from strata_pack.weights.source import HubSource, parse_source
 
     source = parse_source(repo)
@@ -62,7 +62,7 @@ def _show(plan: FetchPlan, out: Out) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from strata_pack.weights.hub import plan_dict
+    from strata_pack.weights.hub.fetch import plan_dict
     from strata_pack.weights.preflight import size_text
 
     table = Table("file", "size", "from")

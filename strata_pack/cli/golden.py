@@ -47,10 +47,10 @@ def check(
 
     In a GitHub workflow (GITHUB_ACTIONS) every difference is also printed as an annotation.
     """
-    from strata_pack.chat import golden_faces
-    from strata_pack.chat.cases import load_suite
-    from strata_pack.chat.engines import expand_names, open_engines
-    from strata_pack.chat.golden import check as check_golden
+    from strata_pack.chat.engines.engines import expand_names, open_engines
+    from strata_pack.chat.golden import output as golden_faces
+    from strata_pack.chat.golden.cases import load_suite
+    from strata_pack.chat.golden.check import check as check_golden
     from strata_pack.files import write_atomic
     from strata_pack.pack.golden_target import golden_targets
     from strata_pack.report import junit as as_junit
@@ -81,7 +81,7 @@ def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
     """List the golden cases of a template: what each expects, and on which engines it is known to differ."""
     from rich.table import Table
 
-    from strata_pack.chat.cases import load_suite
+    from strata_pack.chat.golden.cases import load_suite
     from strata_pack.pack.golden_target import golden_targets
 
     found = [(one.where, load_suite(one.golden)) for one in golden_targets(target, golden)]
@@ -110,8 +110,8 @@ def add(
     out: Out,
 ) -> None:
     """Add a conversation to a golden file, with the prompt that a template makes of it, after showing that prompt."""
-    from strata_pack.chat.golden_edit import plan_add, write
-    from strata_pack.chat.template import ChatTemplate
+    from strata_pack.chat.golden.edit import plan_add, write
+    from strata_pack.chat.render.template import ChatTemplate
     from strata_pack.pack.golden_target import template_source
     from strata_pack.report.diff import visible
 
@@ -131,11 +131,11 @@ def add(
 @face
 def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, out: Out) -> None:
     """Record what the template renders today (on jinja2) in place of what differs, after showing every difference."""
-    from strata_pack.chat import golden_faces
-    from strata_pack.chat.cases import load_suite, suite_files
-    from strata_pack.chat.engines import Jinja2Engine
-    from strata_pack.chat.golden import check as check_golden
-    from strata_pack.chat.golden_edit import plan_update, write
+    from strata_pack.chat.engines.engines import Jinja2Engine
+    from strata_pack.chat.golden import output as golden_faces
+    from strata_pack.chat.golden.cases import load_suite, suite_files
+    from strata_pack.chat.golden.check import check as check_golden
+    from strata_pack.chat.golden.edit import plan_update, write
     from strata_pack.errors import WrongUse
     from strata_pack.pack.golden_target import golden_targets
 

@@ -32,7 +32,7 @@ def parse(
     out: Out,
 ) -> None:
     """Parse generated text, or the replies of a log, and print its events, one JSON object a line."""
-    from strata_pack.parsing.show import parse_file, read_tools_file
+    from strata_pack.replay.show import parse_file, read_tools_file
 
     declared = None if tools is None else read_tools_file(tools)
     replies = parse_file(

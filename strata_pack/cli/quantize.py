@@ -24,7 +24,7 @@ from strata_pack.cli.quant_options import (
 )
 
 if TYPE_CHECKING:
-    from strata_pack.weights.quantize import QuantPlan
+    from strata_pack.weights.quantize.run import QuantPlan
 
 app = typer.Typer()
 
@@ -55,8 +55,8 @@ def quantize(
 
     Killed at any moment, it goes on where it was when it is called again.
     """
-    from strata_pack.weights.quantize_command import QuantizeRequest, open_plan, quantize_file
-    from strata_pack.weights.recipes import make_recipe
+    from strata_pack.weights.quantize.command import QuantizeRequest, open_plan, quantize_file
+    from strata_pack.weights.quantize.recipes import make_recipe
 
     request = QuantizeRequest(
         source=source,
@@ -93,8 +93,8 @@ def show_plan(plan: QuantPlan, out: Out) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from strata_pack.weights.quantize import output_sizes
-    from strata_pack.weights.quantize_plan import requantize_note
+    from strata_pack.weights.quantize.plan import requantize_note
+    from strata_pack.weights.quantize.run import output_sizes
 
     table = Table("tensor", "shape", "from", "to", box=None, pad_edge=False)
     for title in ("MiB", "bits"):

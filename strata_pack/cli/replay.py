@@ -25,8 +25,8 @@ def replay(
     """Report the turns that ended inside the thinking, and the calls that a policy would have saved."""
     from rich.table import Table
 
-    from strata_pack.parsing.replay import POLICIES
-    from strata_pack.parsing.replay import replay as read_logs
+    from strata_pack.replay.replay import POLICIES
+    from strata_pack.replay.replay import replay as read_logs
 
     with out.progress() as progress:
         found = read_logs(logs, call_format=call_format, examples=examples, progress=progress)

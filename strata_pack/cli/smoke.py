@@ -74,7 +74,8 @@ def smoke(
     from strata_pack import report as faces
     from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
-    from strata_pack.pack.layout import Pack, is_pack
+    from strata_pack.pack.layout import Pack
+    from strata_pack.pack.paths import is_pack
     from strata_pack.smoke.prove import keep_report
     from strata_pack.smoke.run import SmokeOptions, run_smoke, run_smoke_url
     from strata_pack.smoke.target import one_of

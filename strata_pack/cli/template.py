@@ -73,8 +73,8 @@ def status(
 
     In a folder a chat_template.jinja counts before what tokenizer_config.json says, as for transformers.
     """
-    from strata_pack.pack.layout import is_pack
-    from strata_pack.pack.template_source import find_templates
+    from strata_pack.pack.paths import is_pack
+    from strata_pack.pack.template.source import find_templates
 
     if is_pack(target) or target.suffix == ".gguf":
         template_install.show_status(target, out)

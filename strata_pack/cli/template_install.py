@@ -11,7 +11,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 if TYPE_CHECKING:
-    from strata_pack.pack.template_install import InstallResult
+    from strata_pack.pack.template.install import InstallResult
 
 Target = Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="A finished pack, or a .gguf file (any shard).")]
 Template = Annotated[
@@ -44,8 +44,8 @@ def install(
 
     The golden cases are checked first (exit code 1 if one differs, nothing is changed then); `rollback` goes back.
     """
-    from strata_pack.pack.template_install import TemplateNotRecognised
-    from strata_pack.pack.template_install import install as install_template
+    from strata_pack.pack.template.install import TemplateNotRecognised
+    from strata_pack.pack.template.install import install as install_template
 
     try:
         with out.progress() as progress:
@@ -62,7 +62,7 @@ def install(
 @face
 def rollback(target: Target, *, out: Out) -> None:
     """Take the last installation back: every file gets the bytes it had."""
-    from strata_pack.pack.template_install import rollback as roll_back
+    from strata_pack.pack.template.install import rollback as roll_back
 
     with out.progress() as progress:
         result = roll_back(target, progress=progress)
@@ -74,7 +74,7 @@ def rollback(target: Target, *, out: Out) -> None:
 
 def show_status(target: Path, out: Out) -> None:
     """Print the status of a pack's or GGUF's template, copy by copy."""
-    from strata_pack.pack.template_install import status
+    from strata_pack.pack.template.install import status
 
     found = status(target)
     named = f", {found.id}" if found.id else ""

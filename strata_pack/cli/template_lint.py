@@ -38,13 +38,13 @@ def lint(
 
     A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} everywhere.
     """
-    from strata_pack.chat.lint import lint_template, worst
-    from strata_pack.chat.lint_faces import rule_table, rules_dict, terminal, to_dict
-    from strata_pack.chat.lint_faces import sarif as to_sarif
-    from strata_pack.chat.lint_model import SEVERITIES
+    from strata_pack.chat.lint.model import SEVERITIES
+    from strata_pack.chat.lint.output import rule_table, rules_dict, terminal, to_dict
+    from strata_pack.chat.lint.output import sarif as to_sarif
+    from strata_pack.chat.lint.rules import lint_template, worst
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
-    from strata_pack.pack.template_source import load_template, read_copies
+    from strata_pack.pack.template.source import load_template, read_copies
 
     if rules:
         out.show(rule_table())

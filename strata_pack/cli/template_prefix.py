@@ -38,12 +38,12 @@ def prefix(
 
     Three ways to run the same session: thinking kept, dropped by the template, stripped by the client.
     """
-    from strata_pack.chat.prefix import MODES, check_prefix
-    from strata_pack.chat.prefix_screen import screen
-    from strata_pack.chat.prefix_session import bundled_session, load_session
-    from strata_pack.chat.template import ChatTemplate, normalize_source
+    from strata_pack.chat.prefix.measure import MODES, check_prefix
+    from strata_pack.chat.prefix.output import screen
+    from strata_pack.chat.prefix.session import bundled_session, load_session
+    from strata_pack.chat.render.template import ChatTemplate, normalize_source
     from strata_pack.errors import CheckFailed
-    from strata_pack.pack.template_source import load_template
+    from strata_pack.pack.template.source import load_template
     from strata_pack.pack.token_count import open_tokenizer
 
     with out.progress() as progress:

@@ -10,7 +10,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 if TYPE_CHECKING:
-    from strata_pack.chat.repair import RepairRefused, RepairResult
+    from strata_pack.chat.repair.repair import RepairRefused, RepairResult
 
 
 @face
@@ -34,12 +34,12 @@ def repair(
     Conversations without a stranded tool call must render byte for byte as before, and every stranded one must be
     closed, on every engine; otherwise nothing is written and the first difference is shown.
     """
-    from strata_pack.chat.repair import RepairRefused, diff, repair_template
-    from strata_pack.chat.repair_engines import proof_engines
-    from strata_pack.chat.template import normalize_source
+    from strata_pack.chat.render.template import normalize_source
+    from strata_pack.chat.repair.engines import proof_engines
+    from strata_pack.chat.repair.repair import RepairRefused, diff, repair_template
     from strata_pack.errors import WrongUse
     from strata_pack.files import write_atomic
-    from strata_pack.pack.template_source import load_template
+    from strata_pack.pack.template.source import load_template
 
     place = Path(target)
     if in_place and (output is not None or not place.is_file() or place.suffix.lower() in (".gguf", ".json")):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import WrongUse
-from strata_pack.gateway.run import bind, check_exposure, kept_alive, make_gateway, read_keys, serve, url_of
+from strata_pack.gateway.server.run import bind, check_exposure, kept_alive, make_gateway, read_keys, serve, url_of
 from strata_pack.gateway.settings import LOOPBACK, Limits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.template_install_state import recover
+from strata_pack.pack.recovery import recover
 from strata_pack.parsing import ImplicitEnd
 
 

@@ -179,7 +179,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 def gguf_control_tokens(path: Path) -> list[str]:
     """Return the texts of the control tokens of a GGUF's vocabulary; raises ``BadInput`` for a file that is none."""
-    from strata_pack.weights.gguf_file import GgufFile
+    from strata_pack.weights.gguf.file import GgufFile
 
     with GgufFile.open(path) as file:
         tokens = file.metadata.get("tokenizer.ggml.tokens")

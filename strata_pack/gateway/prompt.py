@@ -9,13 +9,12 @@ from itertools import product
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
-from strata_pack.chat.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
-from strata_pack.gateway.aside import aside
+from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
 from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
-from strata_pack.gateway.weight import weight
 from strata_pack.parsing import CallFormat
 
 MAX_COUNTED_PIECES = 64

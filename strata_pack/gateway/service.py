@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.gateway.admission import Admission
-from strata_pack.gateway.aside import aside
 from strata_pack.gateway.failures import ApiError, internal
 from strata_pack.gateway.generation import Generation
-from strata_pack.gateway.grammar import answer_constraint, call_grammar
+from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, Record
+from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
 from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import EventStream, Reply, whole_events
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
-from strata_pack.gateway.weight import weight
 from strata_pack.parsing import CallFormat, Counters, Event, OutputParser
 
 log = logging.getLogger("strata_pack.gateway")

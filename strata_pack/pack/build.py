@@ -18,21 +18,11 @@ from time import monotonic
 from typing import Any, Literal
 
 from strata_pack import __version__
-from strata_pack.chat.engines import available_engines
-from strata_pack.chat.golden import GoldenReport, check
+from strata_pack.chat.engines.engines import available_engines
+from strata_pack.chat.golden.check import GoldenReport, check
 from strata_pack.errors import WrongUse
 from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE, Ggml
-from strata_pack.pack.gguf_edit import PAD_KEY, RESERVE, pad_value
-from strata_pack.pack.layout import (
-    GOLDEN,
-    MANIFEST,
-    MODEL_DIR,
-    REPORTS_DIR,
-    TEMPLATE,
-    TEMPLATE_KEY,
-    TOKENIZER_DIR,
-)
 from strata_pack.pack.manifest import (
     FORMAT,
     VERSION,
@@ -55,20 +45,22 @@ from strata_pack.pack.model_source import (
     parse_config,
     source_template,
 )
-from strata_pack.pack.template_choice import AUTO, KEEP, ChosenTemplate, choose_template
-from strata_pack.pack.template_install import GoldenFailed, golden_entry
-from strata_pack.pack.template_install_plan import golden_bytes
+from strata_pack.pack.paths import GOLDEN, MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, TEMPLATE_KEY, TOKENIZER_DIR
+from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
+from strata_pack.pack.template.install import GoldenFailed, golden_entry
+from strata_pack.pack.template.plan import golden_bytes
 from strata_pack.pack.workplace import Workplace, check_target, open_workplace
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.gguf_file import GgufFile, MetaValue
-from strata_pack.weights.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
+from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.preflight import Stage, check_disk
-from strata_pack.weights.quantize import QuantPlan, plan_quantization, run_plan
-from strata_pack.weights.recipes import Recipe
+from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.quantize.recipes import Recipe
+from strata_pack.weights.quantize.run import QuantPlan, plan_quantization, run_plan
 from strata_pack.weights.source import HubSource, Source, parse_source
 from strata_pack.weights.tensor_source import TensorSource
-from strata_pack.weights.tokenizer_files import tokenizer_files
+from strata_pack.weights.tokenizer.files import tokenizer_files
 
 Layout = Literal["pack", "gguf"]
 

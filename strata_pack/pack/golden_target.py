@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_pack.chat.library import ShippedTemplate, list_templates
-from strata_pack.chat.template import normalize_source
+from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
-from strata_pack.pack.layout import Pack, is_pack
-from strata_pack.pack.template_source import load_template, read_pack_template
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import is_pack
+from strata_pack.pack.template.source import load_template, read_pack_template
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from typing import Any
 
 from strata_pack.chat.library import list_templates, status_of
 from strata_pack.files import sha256_text
-from strata_pack.pack.layout import TEMPLATE_KEY, Pack, is_pack
-from strata_pack.weights.gguf_file import GgufFile, shard_paths
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import TEMPLATE_KEY, is_pack
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 ARRAY_PREVIEW = 4
 """Items of a metadata array that are shown."""

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.chat.template import read_template
+from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, sha256_file
-from strata_pack.pack.layout import TEMPLATE_KEY
 from strata_pack.pack.manifest import FileEntry, SourceEntry
+from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.progress import Progress
-from strata_pack.weights.convert import check_convertible
-from strata_pack.weights.gguf_file import MetaValue, shard_paths
-from strata_pack.weights.hub import FetchPlan, fetch
-from strata_pack.weights.hub_select import SIDE_FILES, Weights
+from strata_pack.weights.convert.convert import check_convertible
+from strata_pack.weights.gguf.file import MetaValue, shard_paths
+from strata_pack.weights.hub.fetch import FetchPlan, fetch
+from strata_pack.weights.hub.select import SIDE_FILES, Weights
 from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
 

@@ -14,25 +14,16 @@ from math import prod
 from pathlib import Path
 from time import monotonic
 
-from strata_pack.chat.golden import load_suite
-from strata_pack.chat.template import ChatTemplate, read_template
+from strata_pack.chat.golden.check import load_suite
+from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import CHUNK, read_bytes, sha256_text
-from strata_pack.pack.layout import (
-    MANIFEST,
-    MODEL_DIR,
-    REPORTS_DIR,
-    STATE_DIR,
-    TEMPLATE,
-    Pack,
-    gguf_template,
-    is_pack,
-    member,
-)
+from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.model_source import CONFIG_LIMIT
+from strata_pack.pack.paths import MANIFEST, MODEL_DIR, REPORTS_DIR, STATE_DIR, TEMPLATE, is_pack, member
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
-from strata_pack.weights.gguf_file import GgufFile, shard_paths
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 TOKENIZER_CONFIG = "tokenizer/tokenizer_config.json"
 SHOWN = 10
@@ -208,7 +199,7 @@ def _golden(pack: Pack) -> list[str]:
 
 
 def _tokenizer(pack: Pack) -> list[str]:
-    from strata_pack.weights.tokenizer_files import tokenizer_files
+    from strata_pack.weights.tokenizer.files import tokenizer_files
 
     with GgufFile.open(pack.model_files[0]) as gguf:
         made = tokenizer_files(gguf.metadata)

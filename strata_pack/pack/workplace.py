@@ -24,11 +24,11 @@ from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
-from strata_pack.pack.gguf_edit import PAD_KEY
-from strata_pack.pack.layout import MANIFEST, PARTIAL_SUFFIX, TEMPLATE_KEY, is_pack
 from strata_pack.pack.manifest import Manifest
+from strata_pack.pack.paths import MANIFEST, PARTIAL_SUFFIX, TEMPLATE_KEY, is_pack
 from strata_pack.pack.swap import locked, put
-from strata_pack.weights.gguf_file import open_shards, shard_paths
+from strata_pack.weights.gguf.edit import PAD_KEY
+from strata_pack.weights.gguf.file import open_shards, shard_paths
 
 LOCK = "lock"
 

@@ -8,7 +8,7 @@ from strata_pack.llama.devices import nvidia_devices
 from strata_pack.llama.memory import Fit, available_memory, kv_cache_bytes
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.pack.layout import Pack
-from strata_pack.weights.gguf_file import GgufFile, shard_paths
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 
 def model_files(path: Path) -> list[Path]:

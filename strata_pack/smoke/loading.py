@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata_pack.chat import golden
-from strata_pack.chat.engine_server import LlamaServerEngine
+from strata_pack.chat.engines.server import LlamaServerEngine
+from strata_pack.chat.golden import check as golden
 from strata_pack.chat.library import list_templates
 from strata_pack.files import sha256_text
 from strata_pack.llama.client import LlamaClient

@@ -7,11 +7,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from strata_pack.chat.engines import available_engines
-from strata_pack.chat.golden import check, load_suite
+from strata_pack.chat.engines.engines import available_engines
+from strata_pack.chat.golden.check import check, load_suite
 from strata_pack.files import write_atomic
-from strata_pack.pack.layout import REPORTS_DIR, Pack, member
-from strata_pack.pack.template_source import read_pack_template
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import REPORTS_DIR, member
+from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verify import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json

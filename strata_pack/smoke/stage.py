@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strata_pack.chat.cases import GoldenSuite
-from strata_pack.chat.engine_server import serve_template
+from strata_pack.chat.engines.server import serve_template
+from strata_pack.chat.golden.cases import GoldenSuite
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer

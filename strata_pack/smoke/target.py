@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata_pack.chat.cases import GoldenSuite, load_suite
+from strata_pack.chat.golden.cases import GoldenSuite, load_suite
 from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped
-from strata_pack.chat.template import read_template
+from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.smoke.stage import Target
-from strata_pack.weights.gguf_file import shard_paths
+from strata_pack.weights.gguf.file import shard_paths
 
 
 def one_of(target: Path | None, url: str | None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strata_pack.weights.convert import SafetensorsSource
-from strata_pack.weights.hub_select import Weights, choose_weights
+from strata_pack.weights.convert.convert import SafetensorsSource
+from strata_pack.weights.hub.select import Weights, choose_weights
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
 

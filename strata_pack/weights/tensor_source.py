@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.weights.gguf_file import GgufFile, MetaValue, TensorInfo, encode_header, open_shards, tensor_nbytes
+from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo, encode_header, open_shards, tensor_nbytes
 
 RowReader = Callable[[int, int, npt.NDArray[np.uint8]], None]
 """``read(first, count, out)`` fills ``out`` with the bytes of ``count`` rows from row ``first`` on, in the tensor's

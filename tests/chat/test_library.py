@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
-from strata_pack.chat.repair import prelude
+from strata_pack.chat.repair.repair import prelude
 from strata_pack.errors import WrongUse
 from strata_pack.files import sha256_text
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_pack.chat.cases import load_suite
+from strata_pack.chat.golden.cases import load_suite
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.normalize import normalize_messages
-from strata_pack.chat.repair_rules import split_stranded
-from strata_pack.chat.template import ChatTemplate, TemplateRefused
+from strata_pack.chat.render.template import ChatTemplate, TemplateRefused
+from strata_pack.chat.repair.rules import split_stranded
 
 DATA = Path(__file__).parent.parent / "data" / "chat"
 HISTORY = [json.loads(line) for line in (DATA / "history.jsonl").read_text().splitlines()]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from strata_pack.cli.bars import open_progress
-from strata_pack.weights.gguf_file import MetaValue
+from strata_pack.weights.gguf.file import MetaValue
 from tests.pack.tiny_gguf import STOCK, metadata, tensors, write_file, write_tiny
 
 COMMAND = Path(sys.executable).with_name("strata-pack")

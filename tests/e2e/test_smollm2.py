@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.e2e.command import run
-from tests.gateway.served import Served
+from tests.gateway.server.served import Served
 
 pytestmark = pytest.mark.xdist_group("smollm2")
 

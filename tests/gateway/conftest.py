@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.template import ChatTemplate
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
+from strata_pack.gateway.server.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Limits, Served, Settings
 from strata_pack.gateway.upstream import Upstream

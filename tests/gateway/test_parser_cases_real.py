@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from strata_pack.gateway.run import make_gateway
+from strata_pack.gateway.server.run import make_gateway
 from strata_pack.llama.server import LlamaServer
-from strata_pack.weights.gguf_file import MetaValue
+from strata_pack.weights.gguf.file import MetaValue
 from tests.gateway.conftest import REAL_SETTINGS, House, RealHouse, cases
 from tests.gateway.test_parser_cases import whole_reply
 from tests.gateway.test_real_server import forced

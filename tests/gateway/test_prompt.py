@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from strata_pack.gateway.aside import LARGE
+from strata_pack.gateway.offload import LARGE, weight
 from strata_pack.gateway.prompt import Prompt
 from strata_pack.gateway.turn import Turn
-from strata_pack.gateway.weight import weight
 from tests.gateway.conftest import House, tool
 
 USER = {"role": "user", "content": "Hi"}

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from strata_pack.gateway.grammar import call_grammar, literal
-from strata_pack.gateway.run import make_gateway
+from strata_pack.gateway.grammar.gbnf import call_grammar, literal
+from strata_pack.gateway.server.run import make_gateway
 from strata_pack.llama.server import LlamaServer
-from strata_pack.weights.gguf_file import MetaValue
+from strata_pack.weights.gguf.file import MetaValue
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, REAL_SETTINGS, House, RealHouse, events, join_chunks
 from tests.pack.tiny_gguf import write_tiny
 

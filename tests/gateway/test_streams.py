@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_pack.gateway.chat_reply import ChatWriter
+from strata_pack.gateway.api.chat.reply import ChatWriter
 from strata_pack.gateway.streams import PING, EventStream, whole_events
 from tests.gateway.conftest import House, events, with_limits
 
@@ -43,8 +43,8 @@ def test_a_refusal_after_a_sign_of_life_is_an_event() -> None:
 def test_a_failure_of_the_gateway_in_a_stream_is_an_event(
     path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from strata_pack.gateway.messages_reply import MessagesWriter
-    from strata_pack.gateway.responses_reply import ResponsesWriter
+    from strata_pack.gateway.api.messages.reply import MessagesWriter
+    from strata_pack.gateway.api.responses.reply import ResponsesWriter
 
     with House() as house:
         for kind in (ChatWriter, MessagesWriter, ResponsesWriter):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from strata_pack.chat.engines import Jinja2Engine
-from strata_pack.pack.template_install import install, recover, rollback
+from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.pack.template.install import install, recover, rollback
 
 COUNTED = ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "ftruncate", "chmod")
 TORN = ("pwrite", "copy_file_range")

@@ -16,20 +16,21 @@ import jsonschema
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.template import read_template
+from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack import build as build_module
 from strata_pack.pack.build import BuildRequest, build_pack
-from strata_pack.pack.layout import GOLDEN, TEMPLATE, Pack, gguf_template
+from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.manifest import schema
-from strata_pack.pack.template_install import install
-from strata_pack.pack.template_source import read_pack_template
+from strata_pack.pack.paths import GOLDEN, TEMPLATE
+from strata_pack.pack.template.install import install
+from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verify import verify
 from strata_pack.pack.workplace import Workplace
-from strata_pack.weights.gguf_file import GgufFile, MetaValue
-from strata_pack.weights.quantize import plan_quantization, run_plan
-from strata_pack.weights.recipes import make_recipe
+from strata_pack.weights.gguf.file import GgufFile, MetaValue
+from strata_pack.weights.quantize.recipes import make_recipe
+from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny

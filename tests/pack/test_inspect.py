@@ -9,7 +9,7 @@ import pytest
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput
 from strata_pack.pack.inspect import inspect_path
-from strata_pack.weights.gguf_file import GgufFile, MetaValue
+from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from tests.pack.tiny_gguf import STOCK, tensors, write_shards, write_tiny
 from tests.pack.tiny_pack import write_pack
 

@@ -9,7 +9,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from strata_pack.llama.ggml import Ggml
-from strata_pack.weights.gguf_file import MetaValue, TensorInfo, encode_header, shard_name
+from strata_pack.weights.gguf.file import MetaValue, TensorInfo, encode_header, shard_name
 
 WIDTH, HEADS = 32, 2
 TOKENS = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]

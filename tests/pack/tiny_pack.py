@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.files import dump_json, sha256_file, sha256_text
-from strata_pack.pack.gguf_edit import PAD_KEY, RESERVE, pad_value
-from strata_pack.pack.layout import GOLDEN, MANIFEST, REPORTS_DIR, TEMPLATE
 from strata_pack.pack.manifest import check_manifest
-from strata_pack.weights.gguf_file import open_shards
+from strata_pack.pack.paths import GOLDEN, MANIFEST, REPORTS_DIR, TEMPLATE
+from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
+from strata_pack.weights.gguf.file import open_shards
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
 
 HASH = "0" * 64

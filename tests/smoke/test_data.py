@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strata_pack.chat.template import ChatTemplate
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.parsing import OutputParser
 from strata_pack.smoke.data_files import call_text, failures, fill, form_of, mentions, read, read_text
 from strata_pack.smoke.generation import CALL_FORMATS, grammar_of, literal, long_text

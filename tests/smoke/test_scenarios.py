@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.template import ChatTemplate
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.report import schema
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.run import SmokeOptions, run_smoke

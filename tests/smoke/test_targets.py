@@ -19,7 +19,7 @@ from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 from strata_pack.smoke.target import open_target
-from strata_pack.weights.recipes import make_recipe
+from strata_pack.weights.quantize.recipes import make_recipe
 from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")

@@ -1,0 +1,1 @@
+"""Template engines: jinja2, minijinja, transformers, llama.cpp."""

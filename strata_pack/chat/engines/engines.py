@@ -1,0 +1,116 @@
+"""The engines that render a chat template in the field, each behind the same small face.
+
+``jinja2`` is always there; ``minijinja`` and ``transformers`` are optional packages; ``llama.cpp`` is a real server.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from strata_pack.chat.engines.packages import MinijinjaEngine, TransformersEngine
+from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
+from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.template import ChatTemplate
+from strata_pack.errors import WrongUse
+
+__all__ = [
+    "ENGINE_NAMES",
+    "Engine",
+    "Jinja2Engine",
+    "LlamaServerEngine",
+    "MinijinjaEngine",
+    "TransformersEngine",
+    "available_engines",
+    "expand_names",
+    "open_engines",
+]
+
+
+class Engine(Protocol):
+    """Something that renders templates.
+
+    ``known_as`` are the names under which a golden case's ``differs_on`` lists this engine.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def known_as(self) -> tuple[str, ...]: ...
+
+    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
+        """Return the prompt of template ``source`` for ``inputs`` (``messages``, ``tools`` and all other variables).
+
+        Raises ``TemplateRefused`` with the template's own message, ``TemplateError`` for any other failure of the
+        template, ``EnvironmentFailure`` if the engine itself is not there.
+        """
+        ...
+
+
+class Jinja2Engine:
+    """jinja2 as transformers sets it up, under limits: the reference."""
+
+    name = "jinja2"
+    known_as = ("jinja2",)
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.version = version("jinja2")
+        self._limits = limits
+        self._template: ChatTemplate | None = None
+
+    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
+        if self._template is None or self._template.source != source:
+            self._template = ChatTemplate(source, limits=self._limits)
+        values = dict(inputs)
+        messages, tools = values.pop("messages"), values.pop("tools", None)
+        return self._template.render(messages, tools, **values)
+
+
+SERVER = "llama.cpp"
+IN_PROCESS: Mapping[str, tuple[str, Callable[[], Engine]]] = {
+    "jinja2": ("jinja2", Jinja2Engine),
+    "minijinja": ("minijinja", MinijinjaEngine),
+    "transformers": ("transformers", TransformersEngine),
+}
+"""Name -> the package it needs, how to make it."""
+
+ENGINE_NAMES = (*IN_PROCESS, SERVER)
+
+
+def available_engines() -> list[Engine]:
+    """Return the engines that can run here without a server, jinja2 first."""
+    return [make() for package, make in IN_PROCESS.values() if importlib.util.find_spec(package) is not None]
+
+
+def expand_names(names: Sequence[str] | None) -> list[str]:
+    """Return the engines that a command line means: jinja2 for none, for "all" those installed and the server."""
+    if not names:
+        return ["jinja2"]
+    every = [*(engine.name for engine in available_engines()), SERVER] if "all" in names else []
+    return list(dict.fromkeys([*(name for name in names if name != "all"), *every]))
+
+
+@contextmanager
+def open_engines(names: Sequence[str], source: str, *, model: Path | None = None) -> Iterator[list[Engine]]:
+    """Yield the engines called ``names``, ready for the template ``source``, a server among them if it is asked for.
+
+    ``model`` is what the server loads; it needs none for rendering. Raises ``WrongUse`` for an unknown name,
+    ``EnvironmentFailure`` for an engine that is not there, ``TemplateError`` if the server refuses to start with it.
+    """
+    unknown = [name for name in names if name not in ENGINE_NAMES]
+    if unknown:
+        raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
+    with ExitStack() as stack:
+        engines: list[Engine] = []
+        for name in names:
+            if name == SERVER:
+                engines.append(LlamaServerEngine(stack.enter_context(serve_template(source, model=model))))
+            else:
+                engines.append(IN_PROCESS[name][1]())
+        yield engines

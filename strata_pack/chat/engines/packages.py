@@ -1,0 +1,107 @@
+"""Engines that are optional Python packages: minijinja (the Rust servers' engine) and transformers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+from strata_pack.chat.render.failures import TemplateError, TemplateRefused
+from strata_pack.errors import EnvironmentFailure
+
+FUEL = 100_000_000
+"""What minijinja may spend on one rendering, in its own instructions: some seconds."""
+
+
+def need(package: str, extra: str) -> None:
+    """Raise ``EnvironmentFailure`` if the optional ``package`` is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise EnvironmentFailure(f"{package} is not installed", remedy=f"pip install 'strata-pack[{extra}]'")
+
+
+class MinijinjaEngine:
+    """minijinja with its Python methods on and ``tojson`` as Python writes JSON: what Rust servers set up."""
+
+    name = "minijinja"
+    known_as = ("minijinja",)
+
+    def __init__(self) -> None:
+        need("minijinja", "engines")
+        import minijinja
+
+        self.version = version("minijinja")
+        self._library = minijinja
+        self._source: str | None = None
+        self._environment: Any = None
+
+    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
+        if self._source != source:
+            self._environment, self._source = self._compile(source), source
+        refusals: list[str] = []
+        self._environment.add_function("raise_exception", _recorder(refusals))
+        try:
+            text: str = self._environment.render_template("chat", **inputs)
+        except Exception as error:
+            if refusals:
+                raise TemplateRefused(refusals[0]) from error
+            raise TemplateError(f"minijinja: {error}", line=getattr(error, "line", None)) from error
+        return text
+
+    def _compile(self, source: str) -> Any:
+        environment = self._library.Environment(trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=FUEL)
+        environment.add_filter("tojson", _json)
+        try:
+            environment.add_template("chat", source)
+        except self._library.TemplateError as error:
+            raise TemplateError(f"minijinja: {error.message}", line=error.line) from error
+        return environment
+
+
+def _json(value: Any, **_options: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+class _Recorded(Exception):
+    """Stops a rendering whose refusal is already recorded."""
+
+
+def _recorder(refusals: list[str]) -> Callable[[object], NoReturn]:
+    def raise_exception(message: object) -> NoReturn:
+        refusals.append(str(message))
+        raise _Recorded
+
+    return raise_exception
+
+
+class TransformersEngine:
+    """transformers' own renderer, without torch. It has no limits: for templates that are trusted."""
+
+    name = "transformers"
+    known_as = ("transformers",)
+
+    def __init__(self) -> None:
+        need("transformers", "engines-transformers")
+        # Without a tensor library transformers prints advice that is none here.
+        os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        self.version = version("transformers")
+        self._render = render_jinja_template
+
+    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
+        import jinja2
+
+        variables = dict(inputs)
+        messages = variables.pop("messages")
+        try:
+            rendered = self._render(conversations=[messages], chat_template=source, **variables)[0]
+        except jinja2.TemplateError as error:
+            if type(error) is jinja2.TemplateError:
+                raise TemplateRefused(error.message or "") from error
+            raise TemplateError(f"transformers: {error}", line=getattr(error, "lineno", None)) from error
+        except Exception as error:
+            raise TemplateError(f"transformers: {type(error).__name__}: {error}") from error
+        return str(rendered[0])

@@ -1,0 +1,1 @@
+"""Golden cases: conversations and the exact prompt each must render to."""

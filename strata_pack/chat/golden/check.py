@@ -1,0 +1,133 @@
+"""The golden check: every case of a suite, rendered by every engine, must be the recorded prompt byte for byte."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata_pack.chat.engines.engines import Engine
+from strata_pack.chat.golden.cases import GoldenCase, GoldenSuite, load_suite
+from strata_pack.chat.render.failures import RequestUnseen
+from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
+from strata_pack.files import sha256_text
+from strata_pack.progress import Progress, Silent
+
+__all__ = ["CaseResult", "GoldenCase", "GoldenReport", "GoldenSuite", "Status", "check", "load_suite"]
+
+Status = Literal["passed", "failed", "known"]
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """What one engine made of one case.
+
+    ``status``: "passed", "failed", or "known" (it differs, as the case says it does on this engine, for ``reason``).
+    ``got`` is the prompt, ``got_error`` the message where the template or the engine refused; exactly one is a text.
+    """
+
+    case: GoldenCase
+    engine: str
+    status: Status
+    got: str | None = None
+    got_error: str | None = None
+    reason: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON; what was got is there only if it differs."""
+        data: dict[str, Any] = {"case": self.case.id, "engine": self.engine, "status": self.status}
+        if self.status == "passed":
+            return data
+        data |= {"expected": self.case.expected} if self.case.error is None else {"error": self.case.error}
+        data |= {"got": self.got} if self.got_error is None else {"got_error": self.got_error}
+        return data | ({"reason": self.reason} if self.status == "known" else {})
+
+
+@dataclass(frozen=True)
+class GoldenReport:
+    """The matrix of a suite's cases by engines. ``engines`` maps an engine's name to its version."""
+
+    suite: str
+    suite_sha256: str
+    template_sha256: str
+    engines: dict[str, str]
+    results: tuple[CaseResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no case failed on any engine (known differences do not count)."""
+        return not self.failures
+
+    @property
+    def failures(self) -> list[CaseResult]:
+        """The results that differ and should not."""
+        return [result for result in self.results if result.status == "failed"]
+
+    def counts(self, engine: str) -> dict[Status, int]:
+        """Return how many cases have which status on ``engine``."""
+        found = Counter(result.status for result in self.results if result.engine == engine)
+        return {"passed": found["passed"], "known": found["known"], "failed": found["failed"]}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON, the same for the same results: no times, no paths."""
+        return {
+            "ok": self.ok,
+            "suite": self.suite,
+            "suite_sha256": self.suite_sha256,
+            "template_sha256": self.template_sha256,
+            "engines": [
+                {"name": name, "version": version, **self.counts(name)} for name, version in self.engines.items()
+            ],
+            "results": [result.to_dict() for result in self.results],
+        }
+
+
+def check(
+    template: ChatTemplate | str,
+    suite: GoldenSuite,
+    engines: Sequence[Engine],
+    progress: Progress | None = None,
+) -> GoldenReport:
+    """Render every case of ``suite`` with ``template`` on every engine and compare.
+
+    Raises only what the engines raise when they cannot run at all (``EnvironmentFailure``).
+    """
+    source = template if isinstance(template, str) else template.source
+    task = (progress or Silent()).task("golden cases", len(suite.cases) * len(engines), "cases")
+    results: list[CaseResult] = []
+    for engine in engines:
+        for case in suite.cases:
+            results.append(_run(engine, source, case))
+            task.advance(1)
+    task.done()
+    return GoldenReport(
+        suite=suite.name,
+        suite_sha256=suite.sha256,
+        template_sha256=sha256_text(source),
+        engines={engine.name: engine.version for engine in engines},
+        results=tuple(results),
+    )
+
+
+BOTH_REFUSE = "the engine's own check of the request refuses it, in its own words, before the template sees it"
+
+
+def _run(engine: Engine, source: str, case: GoldenCase) -> CaseResult:
+    got = got_error = None
+    unseen = False
+    try:
+        got = engine.render(source, case.inputs())
+    except TemplateRefused as error:
+        got_error = error.message
+    except TemplateError as error:
+        got_error = str(error)
+        unseen = isinstance(error, RequestUnseen)
+    if (got, got_error) == (case.expected, case.error):
+        return CaseResult(case, engine.name, "passed", got, got_error)
+    label = next((label for label in engine.known_as if label in case.differs_on), None)
+    if label is not None:
+        return CaseResult(case, engine.name, "known", got, got_error, case.differs_on[label])
+    if unseen and case.error is not None:
+        return CaseResult(case, engine.name, "known", got, got_error, BOTH_REFUSE)
+    return CaseResult(case, engine.name, "failed", got, got_error)

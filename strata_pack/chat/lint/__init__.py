@@ -1,0 +1,1 @@
+"""Static rules for chat templates."""

@@ -1,0 +1,176 @@
+"""Lint of behaviour: conversations are rendered, and what must be in the prompt is looked for.
+
+These rules run the template, under its limits, with jinja2; one that does not compile has none of these findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.prefix.measure import check_prefix
+from strata_pack.chat.prefix.session import bundled_session
+from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateLimit
+from strata_pack.chat.repair.proof import Difference, baseline, compare
+from strata_pack.chat.repair.rules import CallForm
+from strata_pack.chat.repair.suite import generate
+
+FAMILY_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
+    "xml": ("<tool_call>", "<function=", "<parameter="),
+    "json": ("<tool_call>",),
+}
+"""The texts in a template's source by which llama-server picks the parser for its calls."""
+
+FOREIGN_MARKERS = ("<|channel|>", "dsml_token", "<|open|>")
+"""Markers of other families, which llama-server looks for first."""
+
+START_UP = [
+    {"role": "system", "content": "You are here."},
+    {"role": "user", "content": "Say one."},
+    {"role": "assistant", "content": "One."},
+    {"role": "user", "content": "Say two."},
+]
+"""The kind of conversation that llama-server renders when it starts."""
+
+
+def refuses_start_up(subject: Subject) -> Iterator[Found]:
+    template = subject.template
+    if template is None:
+        return
+    try:
+        template.render(START_UP, add_generation_prompt=True)
+    except TemplateLimit as error:
+        yield Found(f"exceeds its limits on four short messages: {error.cause}", error.line)
+    except TemplateError as error:
+        yield Found(f"fails on system, user, assistant, user: {error.cause}", error.line)
+
+
+def family_markers(subject: Subject) -> Iterator[Found]:
+    form = subject.form
+    if form is None:
+        return
+    missing = [marker for marker in FAMILY_MARKERS[form] if marker not in subject.source]
+    if missing:
+        yield Found(f"its text lacks {', '.join(missing)}, by which llama-server picks the parser for its calls")
+    template = subject.template
+    if template is not None and "<think>" not in subject.source and _opens_thinking(template):
+        yield Found("its prompts hold <think> but its text does not, so llama-server reads no thinking")
+
+
+def _opens_thinking(template: ChatTemplate) -> bool:
+    try:
+        return "<think>" in template.render(START_UP, add_generation_prompt=True)
+    except TemplateError:
+        return False
+
+
+def foreign_markers(subject: Subject) -> Iterator[Found]:
+    if subject.form is None:
+        return
+    for marker in FOREIGN_MARKERS:
+        for number, line in enumerate(subject.lines, 1):
+            if marker in line:
+                yield Found(f"holds {marker}, by which llama-server takes it for another family's", number, marker)
+
+
+def stranded_calls(subject: Subject) -> Iterator[Found]:
+    form = subject.form
+    if form is None:
+        return
+    suite = [one for one in generate(form) if one.stranded]
+    base = baseline(subject.source, Jinja2Engine(), suite)
+    result = compare(base, base.as_is)
+    if isinstance(result, Difference):
+        yield Found(
+            "a tool call that an assistant left in its open thinking stays there, or is lost with it "
+            f"(first in the conversation {result.conversation!r})"
+        )
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A conversation of which a prompt must hold every text in ``wanted``; ``what`` says what is lost otherwise."""
+
+    what: str
+    messages: list[dict[str, Any]]
+    wanted: tuple[str, ...]
+
+
+def _ask(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": "Ask one."}, turn, {"role": "user", "content": "Ask two."}]
+
+
+_CALL = {
+    "id": "call12345",
+    "type": "function",
+    "function": {"name": "look_up", "arguments": {"word": "lost-and-found"}},
+}
+
+LOSSES: tuple[Loss, ...] = (
+    Loss(
+        "the text before a literal </think> in an answer",
+        _ask({"role": "assistant", "content": "It starts here, </think> closes it, and it ends there."}),
+        ("It starts here", "it ends there"),
+    ),
+    Loss(
+        "an answer beside a tool call",
+        _ask({"role": "assistant", "content": "I look it up.", "tool_calls": [_CALL]}),
+        ("I look it up.", "lost-and-found"),
+    ),
+    Loss(
+        "a tool's result",
+        [
+            {"role": "user", "content": "Ask one."},
+            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "call12345", "name": "look_up", "content": "The result is 4711."},
+        ],
+        ("The result is 4711.",),
+    ),
+    Loss(
+        "a text part of a user's message",
+        [{"role": "user", "content": [{"type": "text", "text": "Part one."}, {"type": "text", "text": "Part two."}]}],
+        ("Part one.", "Part two."),
+    ),
+    Loss(
+        "a user's message that holds tags",
+        [{"role": "user", "content": "What is </think> and <think> for?"}],
+        ("What is </think> and <think> for?",),
+    ),
+)
+
+
+def lost_text(subject: Subject) -> Iterator[Found]:
+    template = subject.template
+    if template is None:
+        return
+    calls = subject.form is not None
+    for loss in LOSSES:
+        if not calls and any("tool_calls" in message for message in loss.messages):
+            continue
+        try:
+            prompt = template.render(loss.messages, add_generation_prompt=True)
+        except TemplateError:
+            continue
+        missing = [text for text in loss.wanted if text not in prompt]
+        if missing:
+            yield Found(f"loses {loss.what}: {missing[0]!r} is not in the prompt")
+
+
+def unstable_prefix(subject: Subject) -> Iterator[Found]:
+    template = subject.template
+    if template is None or subject.form is None:
+        return
+    try:
+        run = check_prefix(template, bundled_session(), ["kept"]).run("kept")
+    except TemplateError:
+        return
+    first = next((step.broken for step in run.steps if step.broken is not None), None)
+    if first is not None:
+        broken = sum(step.broken is not None for step in run.steps)
+        yield Found(
+            f"{broken} of {len(run.steps)} prompts of an agent's session do not continue the one before, although the "
+            f"client sends everything back: {first.why}; {run.again:,} characters are read again"
+        )

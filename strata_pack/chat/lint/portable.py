@@ -1,0 +1,243 @@
+"""Lint of constructs that template engines run differently, by tables of what was measured on each of them.
+
+Measured on jinja2 3.1.6, minijinja 3.1.0 (with its Python methods), llama.cpp b11549 and @huggingface/jinja 0.5.11
+(hf.js). "fails" also stands for a text that is silently another one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from jinja2 import nodes
+
+from strata_pack.chat.lint.model import Found, Subject, severity_on
+
+JINJA2, MINIJINJA, LLAMA, HFJS = "jinja2", "minijinja", "llama.cpp", "hf.js"
+Engines = tuple[str, ...]
+
+PORTABLE_METHODS = frozenset(
+    {
+        *("split", "strip", "lstrip", "rstrip", "startswith", "endswith", "replace"),
+        *("upper", "lower", "title", "capitalize"),
+        *("items", "keys", "values", "get"),
+    }
+)
+
+METHODS: Mapping[str, Engines] = {
+    "append": (JINJA2, MINIJINJA, HFJS),
+    "clear": (JINJA2, MINIJINJA, LLAMA, HFJS),
+    "count": (LLAMA, HFJS),
+    "extend": (JINJA2, MINIJINJA, LLAMA, HFJS),
+    "find": (LLAMA, HFJS),
+    "format": (HFJS,),
+    "index": (MINIJINJA, LLAMA, HFJS),
+    "insert": (JINJA2, MINIJINJA, LLAMA, HFJS),
+    "isalnum": (LLAMA, HFJS),
+    "isalpha": (LLAMA, HFJS),
+    "isdigit": (LLAMA, HFJS),
+    "islower": (LLAMA, HFJS),
+    "isspace": (LLAMA, HFJS),
+    "isupper": (LLAMA, HFJS),
+    "join": (LLAMA, HFJS),
+    "partition": (MINIJINJA, LLAMA, HFJS),
+    "pop": (JINJA2, MINIJINJA, HFJS),
+    "remove": (JINJA2, MINIJINJA, LLAMA, HFJS),
+    "rfind": (LLAMA, HFJS),
+    "rsplit": (MINIJINJA, HFJS),
+    "setdefault": (JINJA2, MINIJINJA, LLAMA, HFJS),
+    "splitlines": (LLAMA, HFJS),
+    "update": (JINJA2, MINIJINJA, LLAMA, HFJS),
+}
+OTHER_METHODS: Engines = (MINIJINJA, LLAMA, HFJS)
+"""Where a method of Python's strings, lists and dicts that is in neither table was seen to be missing."""
+
+LOOP_METHODS: Mapping[str, Engines] = {"cycle": (LLAMA, HFJS), "changed": (LLAMA, HFJS)}
+LOOP_ATTRIBUTES: Mapping[str, Engines] = {"depth": (LLAMA, HFJS), "depth0": (LLAMA, HFJS)}
+
+FILTERS: Mapping[str, Engines] = {
+    "batch": (LLAMA, HFJS),
+    "count": (HFJS,),
+    "d": (HFJS,),
+    "center": (MINIJINJA, LLAMA, HFJS),
+    "e": (LLAMA, HFJS),
+    "escape": (LLAMA, HFJS),
+    "filesizeformat": (MINIJINJA, LLAMA, HFJS),
+    "forceescape": (MINIJINJA, LLAMA, HFJS),
+    "format": (LLAMA, HFJS),
+    "groupby": (LLAMA, HFJS),
+    "max": (HFJS,),
+    "min": (HFJS,),
+    "pprint": (LLAMA, HFJS),
+    "random": (MINIJINJA, LLAMA, HFJS),
+    "reject": (LLAMA, HFJS),
+    "round": (LLAMA, HFJS),
+    "select": (LLAMA, HFJS),
+    "slice": (LLAMA, HFJS),
+    "striptags": (LLAMA, HFJS),
+    "sum": (LLAMA, HFJS),
+    "truncate": (MINIJINJA, LLAMA, HFJS),
+    "unique": (LLAMA,),
+    "urlencode": (LLAMA, HFJS),
+    "urlize": (MINIJINJA, LLAMA, HFJS),
+    "wordcount": (MINIJINJA, LLAMA, HFJS),
+    "wordwrap": (LLAMA, HFJS),
+    "xmlattr": (MINIJINJA, LLAMA, HFJS),
+}
+
+TOJSON_OPTIONS: Mapping[str, Engines] = {
+    "indent": (MINIJINJA,),
+    "ensure_ascii": (MINIJINJA,),
+    "separators": (MINIJINJA,),
+    "sort_keys": (MINIJINJA, LLAMA, HFJS),
+}
+
+TESTS: Mapping[str, Engines] = {
+    "callable": (MINIJINJA,),
+    "filter": (LLAMA, HFJS),
+    "sameas": (HFJS,),
+    "test": (LLAMA, HFJS),
+    **dict.fromkeys(("float", "divisibleby", "eq", "equalto", "ne", "gt", "ge", "lt", "le", "in"), (HFJS,)),
+}
+
+CALLS: Mapping[str, Engines] = {
+    "cycler": (MINIJINJA, LLAMA, HFJS),
+    "dict": (HFJS,),
+    "joiner": (LLAMA, HFJS),
+    "lipsum": (MINIJINJA, LLAMA, HFJS),
+}
+
+STATEMENTS: Mapping[type[nodes.Node], tuple[str, Engines]] = {
+    nodes.With: ("a with block", (LLAMA, HFJS)),
+    nodes.Block: ("a named block", (LLAMA, HFJS)),
+    nodes.ScopedEvalContextModifier: ("an autoescape block", (LLAMA, HFJS)),
+    nodes.FloorDiv: ("the operator //", (LLAMA,)),
+    nodes.Pow: ("the operator **", (LLAMA,)),
+}
+
+_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[xuUN]")
+
+
+def breaks(what: str, engines: Engines, line: int, text: str = "") -> Found:
+    """Return the finding that ``what`` fails on ``engines``; it is as bad as the worst of them."""
+    return Found(f"{what} fails on {', '.join(engines)}", line, text, severity_on(engines), engines)
+
+
+def methods(subject: Subject) -> Iterator[Found]:
+    for call in subject.all(nodes.Call):
+        target = call.node
+        if not isinstance(target, nodes.Getattr):
+            continue
+        name = target.attr
+        if isinstance(target.node, nodes.Name) and target.node.name == "loop":
+            if name in LOOP_METHODS:
+                yield breaks(f"loop.{name}()", LOOP_METHODS[name], call.lineno, name)
+        elif name not in PORTABLE_METHODS:
+            yield breaks(f"the method {name}()", METHODS.get(name, OTHER_METHODS), call.lineno, f".{name}")
+
+
+_ARGUMENTS: tuple[tuple[str, Callable[[nodes.Call], bool], str, Engines], ...] = (
+    ("split", lambda call: not call.args, "split() without a separator", (LLAMA,)),
+    ("replace", lambda call: len(call.args) > 2, "replace() with a count", (LLAMA,)),
+    ("startswith", lambda call: len(call.args) > 1, "startswith() with a position", (MINIJINJA, LLAMA, HFJS)),
+    ("endswith", lambda call: len(call.args) > 1, "endswith() with a position", (MINIJINJA, LLAMA, HFJS)),
+    ("startswith", lambda call: isinstance(call.args[0], nodes.Tuple), "startswith() with a tuple", (LLAMA,)),
+    ("endswith", lambda call: isinstance(call.args[0], nodes.Tuple), "endswith() with a tuple", (LLAMA,)),
+)
+
+
+def arguments(subject: Subject) -> Iterator[Found]:
+    for call in subject.all(nodes.Call):
+        if call.dyn_args is not None or call.dyn_kwargs is not None:
+            yield breaks("a call with * or **", (LLAMA,), call.lineno)
+        for name, matches, what, engines in _ARGUMENTS:
+            if isinstance(call.node, nodes.Getattr) and call.node.attr == name and matches(call):
+                yield breaks(what, engines, call.lineno, f".{name}")
+
+
+def filters(subject: Subject) -> Iterator[Found]:
+    for node in subject.all(nodes.Filter):
+        if node.name in FILTERS:
+            yield breaks(f"the filter {node.name}", FILTERS[node.name], node.lineno, node.name)
+        elif node.name == "tojson":
+            for option in node.kwargs:
+                if option.key in TOJSON_OPTIONS:
+                    yield breaks(f"tojson({option.key}=...)", TOJSON_OPTIONS[option.key], node.lineno, option.key)
+        elif node.name == "map" and node.args:
+            yield breaks("map() with the name of a filter", (LLAMA, HFJS), node.lineno, "map")
+        elif node.name in ("list", "first", "last") and _is_text(node.node):
+            yield breaks(f"the filter {node.name} on a text", (LLAMA, HFJS), node.lineno, node.name)
+
+
+def _is_text(node: nodes.Node | None) -> bool:
+    """Say whether ``node`` is surely a text: a literal, a concatenation, or what a text filter returns."""
+    if isinstance(node, nodes.Filter):
+        return node.name in ("trim", "string", "tojson", "join", "lower", "upper", "replace")
+    return isinstance(node, nodes.Concat) or (isinstance(node, nodes.Const) and isinstance(node.value, str))
+
+
+def tests(subject: Subject) -> Iterator[Found]:
+    for node in subject.all(nodes.Test):
+        if node.name in TESTS:
+            yield breaks(f"the test {node.name!r}", TESTS[node.name], node.lineno, node.name)
+
+
+def functions(subject: Subject) -> Iterator[Found]:
+    for call in subject.all(nodes.Call):
+        name = call.node.name if isinstance(call.node, nodes.Name) else ""
+        if name in CALLS:
+            yield breaks(f"{name}()", CALLS[name], call.lineno, name)
+
+
+def statements(subject: Subject) -> Iterator[Found]:
+    for kind, (what, engines) in STATEMENTS.items():
+        for node in subject.all(kind):
+            yield breaks(what, engines, node.lineno)
+    for node in subject.all(nodes.For):
+        if node.recursive:
+            yield breaks("a recursive loop", (LLAMA, HFJS), node.lineno, "recursive")
+    for node in subject.all(nodes.Compare):
+        if len(node.ops) > 1:
+            yield breaks("a chained comparison", (LLAMA, HFJS), node.lineno)
+    for node in subject.all(nodes.Mod):
+        if _is_text(node.left):
+            yield breaks("formatting with %", (MINIJINJA, LLAMA, HFJS), node.lineno, "%")
+    for node in subject.all(nodes.Getattr):
+        if node.attr in LOOP_ATTRIBUTES and isinstance(node.node, nodes.Name) and node.node.name == "loop":
+            yield breaks(f"loop.{node.attr}", LOOP_ATTRIBUTES[node.attr], node.lineno, node.attr)
+
+
+def written(subject: Subject) -> Iterator[Found]:
+    """What only the text shows: raw blocks, escapes in literals, the generation mark."""
+    for line, kind, text in subject.tokens:
+        if kind == "raw_begin":
+            yield breaks("a raw block", (LLAMA, HFJS), line, "raw")
+        elif kind == "string" and _ESCAPE.search(text):
+            yield breaks("an escape like \\x41 or \\u00e9", (LLAMA,), line, text)
+        elif kind == "name" and text == "generation":
+            yield breaks("the generation block", (MINIJINJA,), line, text)
+
+
+def printed_constants(subject: Subject) -> Iterator[Found]:
+    for output in subject.all(nodes.Output):
+        for node in output.nodes:
+            if isinstance(node, nodes.Const) and node.value is None:
+                yield breaks("printing none", (LLAMA, HFJS), node.lineno)
+            elif isinstance(node, nodes.Const) and isinstance(node.value, bool):
+                yield breaks(f"printing {str(node.value).lower()}", (HFJS,), node.lineno)
+
+
+def null_defaults(subject: Subject) -> Iterator[Found]:
+    for node in subject.all(nodes.Filter):
+        if (
+            node.name in ("default", "d")
+            and len(node.args) < 2
+            and not node.kwargs
+            and isinstance(node.node, nodes.Name)
+        ):
+            yield Found(
+                f"default() replaces a null {node.node.name!r} on llama.cpp, and only a missing one elsewhere",
+                node.lineno,
+                node.name,
+                engines=(LLAMA,),
+            )

@@ -1,0 +1,97 @@
+"""Lint of the scopes of variables, where engines differ silently: what a loop, a macro or a namespace keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jinja2 import nodes
+
+from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.lint.portable import HFJS, JINJA2, LLAMA, MINIJINJA, breaks
+
+
+def leaking_variables(subject: Subject) -> Iterator[Found]:
+    """A variable set only on some turns of a loop and read in it keeps its value on engines without loop scopes."""
+    for loop in subject.all(nodes.For):
+        own = _names(loop.target)
+        reported: set[str] = set()
+        for name, line in _maybe_set(loop.body):
+            if name not in own | reported and _reads_unset(loop.body, name, False)[0]:
+                reported.add(name)
+                yield Found(
+                    f"{name!r} is set on some turns of the loop only: llama.cpp and hf.js keep its value from an "
+                    "earlier turn",
+                    line,
+                    name,
+                    engines=(LLAMA, HFJS),
+                )
+
+
+def _names(target: nodes.Node) -> set[str]:
+    return {target.name} if isinstance(target, nodes.Name) else {node.name for node in target.find_all(nodes.Name)}
+
+
+def _branches(statement: nodes.If) -> list[list[nodes.Node]]:
+    return [statement.body, *(part.body for part in statement.elif_), statement.else_]
+
+
+def _maybe_set(statements: list[nodes.Node], *, inside: bool = False) -> Iterator[tuple[str, int]]:
+    """Yield the variables that an if among ``statements`` sets in the scope of the loop, with their lines."""
+    for statement in statements:
+        if isinstance(statement, nodes.If):
+            for branch in _branches(statement):
+                yield from _maybe_set(branch, inside=True)
+        elif inside and isinstance(statement, (nodes.Assign, nodes.AssignBlock)):
+            yield from ((name, statement.lineno) for name in sorted(_names(statement.target)))
+
+
+def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple[bool, bool]:
+    """Say whether ``statements`` read ``name`` where this turn may not have set it, and whether they surely set it."""
+    for statement in statements:
+        if is_set:
+            break
+        if isinstance(statement, nodes.If):
+            tests = [statement.test, *(part.test for part in statement.elif_)]
+            results = [_reads_unset(branch, name, is_set) for branch in _branches(statement)]
+            if any(_loads(test, name) for test in tests) or any(reads for reads, _ in results):
+                return True, False
+            is_set = all(sets for _, sets in results)
+        elif isinstance(statement, (nodes.Assign, nodes.AssignBlock)) and name in _names(statement.target):
+            value = [statement.node] if isinstance(statement, nodes.Assign) else statement.body
+            if any(_loads(part, name) for part in value):
+                return True, False
+            is_set = True
+        elif _loads(statement, name):
+            return True, False
+    return False, is_set
+
+
+def _loads(node: nodes.Node, name: str) -> bool:
+    nodes_in = [node] if isinstance(node, nodes.Name) else node.find_all(nodes.Name)
+    return any(one.name == name and one.ctx == "load" for one in nodes_in)
+
+
+def macro_writes(subject: Subject) -> Iterator[Found]:
+    for macro in subject.all(nodes.Macro):
+        parameters = {argument.name for argument in macro.args}
+        local = {name for node in macro.find_all(nodes.Assign) for name in _names(node.target)}
+        read = {node.name for node in macro.find_all(nodes.Name) if node.ctx == "load"}
+        for reference in macro.find_all(nodes.NSRef):
+            if reference.name not in parameters | local | read:
+                yield breaks(
+                    f"setting {reference.name}.{reference.attr} in a macro that does not read {reference.name!r}",
+                    (MINIJINJA,),
+                    reference.lineno,
+                    reference.name,
+                )
+
+
+def namespaces(subject: Subject) -> Iterator[Found]:
+    for call in subject.all(nodes.Call):
+        if isinstance(call.node, nodes.Name) and call.node.name == "namespace":
+            for option in call.kwargs:
+                if option.key.startswith("_"):
+                    yield breaks(f"the namespace attribute {option.key!r}", (JINJA2,), call.lineno, option.key)
+    for reference in subject.all(nodes.NSRef):
+        if reference.attr.startswith("_"):
+            yield breaks(f"the namespace attribute {reference.attr!r}", (JINJA2,), reference.lineno, reference.attr)

@@ -1,0 +1,99 @@
+"""Lint of the text itself: what a person does not see in an editor, and whether it is a template at all."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+import jinja2
+from jinja2 import nodes
+
+from strata_pack.chat.lint.model import Found, Subject, environment
+from strata_pack.chat.render.template import TemplateError
+
+BOM = "\ufeff"
+
+BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""The characters that reorder a line on the screen (Unicode UAX 9; "Trojan Source", CVE-2021-42574)."""
+
+KNOWN_CONTROLS = frozenset("\n\r\t")
+
+
+def byte_order_mark(subject: Subject) -> Iterator[Found]:
+    if subject.source.startswith(BOM):
+        yield Found("starts with a byte order mark, which becomes the first character of every prompt", 1)
+
+
+def carriage_returns(subject: Subject) -> Iterator[Found]:
+    lines = [number for number, line in enumerate(subject.lines, 1) if "\r" in line]
+    if lines:
+        some = f"{len(lines)} lines have" if len(lines) > 1 else "a line has"
+        yield Found(f"{some} a carriage return", lines[0])
+
+
+def tabs(subject: Subject) -> Iterator[Found]:
+    lines = [number for number, line in enumerate(subject.lines, 1) if "\t" in line]
+    if lines:
+        some = f"{len(lines)} lines hold" if len(lines) > 1 else "a line holds"
+        yield Found(f"{some} a tab", lines[0], "\t")
+
+
+def bidirectional(subject: Subject) -> Iterator[Found]:
+    for number, line in enumerate(subject.lines, 1):
+        for char in sorted(BIDI & set(line)):
+            yield Found(f"holds {_called(char)}: the line is not what it looks like", number, char)
+
+
+def hidden(subject: Subject) -> Iterator[Found]:
+    for number, line in enumerate(subject.lines, 1):
+        shown = line.removeprefix(BOM) if number == 1 else line
+        for char in sorted(set(shown) - BIDI):
+            if _is_hidden(char):
+                yield Found(f"holds {_called(char)}", number, char)
+
+
+def _is_hidden(char: str) -> bool:
+    if char.isascii():
+        return not char.isprintable() and char not in KNOWN_CONTROLS
+    return unicodedata.category(char) in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
+
+
+def _called(char: str) -> str:
+    return f"U+{ord(char):04X} ({unicodedata.name(char, 'unnamed')})"
+
+
+def does_not_compile(subject: Subject) -> Iterator[Found]:
+    failed: object = subject.parsed
+    if not isinstance(failed, TemplateError) and not (any(unknown_filters(subject)) or any(unknown_tests(subject))):
+        failed = subject.compiled  # what can be parsed may still be nested too deeply, or break outside of a loop
+    if isinstance(failed, TemplateError):
+        yield Found(failed.cause, failed.line)
+
+
+def unknown_filters(subject: Subject) -> Iterator[Found]:
+    known = environment().filters
+    for node in subject.all(nodes.Filter):
+        if node.name not in known:
+            yield Found(f"no engine has a filter {node.name!r}", node.lineno, node.name)
+
+
+def unknown_tests(subject: Subject) -> Iterator[Found]:
+    known = environment().tests
+    for node in subject.all(nodes.Test):
+        if node.name not in known:
+            yield Found(f"no engine has a test {node.name!r}", node.lineno, node.name)
+
+
+FUNCTIONS = frozenset(
+    {"raise_exception", "strftime_now", "namespace", "range", "caller", "loop", *jinja2.Environment().globals}
+)
+"""What a template may call without defining it, as transformers and llama.cpp set it up."""
+
+
+def unknown_functions(subject: Subject) -> Iterator[Found]:
+    defined = {node.name for node in subject.all(nodes.Macro)}
+    defined |= {node.name for node in subject.all(nodes.Name) if node.ctx in ("store", "param")}
+    for call in subject.all(nodes.Call):
+        name = call.node.name if isinstance(call.node, nodes.Name) else None
+        if name is not None and name not in defined and name not in FUNCTIONS:
+            yield Found(f"calls {name}(), which no engine offers", call.lineno, name)

@@ -1,0 +1,125 @@
+"""Why a prompt is not a continuation of what the cache holds: one table of causes, and how to tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata_pack.chat.render.template import THINK_END
+
+CauseId = Literal[
+    "thinking-not-sent",
+    "thinking-dropped-by-query",
+    "thinking-dropped",
+    "turn-rewritten",
+    "generation-prompt",
+    "prompt-start",
+]
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why the prefix breaks and what helps; ``{turn}`` in the texts is the number of the turn."""
+
+    id: CauseId
+    why: str
+    remedy: str
+
+
+CAUSES: Mapping[CauseId, Cause] = {
+    cause.id: cause
+    for cause in (
+        Cause(
+            "thinking-not-sent",
+            "the client sent turn {turn} back without its thinking",
+            "send reasoning_content back with the turn, exactly as it was received",
+        ),
+        Cause(
+            "thinking-dropped-by-query",
+            "a new user message makes the template drop the thinking of earlier turns, from turn {turn} on",
+            "pass preserve_thinking: true, if the template reads it",
+        ),
+        Cause(
+            "thinking-dropped",
+            "the template does not write the thinking of turn {turn}",
+            "pass preserve_thinking: true, if the template reads it; a template that never reads reasoning_content "
+            "cannot keep it",
+        ),
+        Cause(
+            "turn-rewritten",
+            "the template writes the text or the calls of turn {turn} otherwise than the model did",
+            "send the turn back byte for byte; for calls see that argument order and types survive the client",
+        ),
+        Cause(
+            "generation-prompt",
+            "the generation prompt of turn {turn} held text that the history does not have",
+            "only the template can change this: it must write for an old turn what it wrote to begin it",
+        ),
+        Cause(
+            "prompt-start",
+            "the beginning of the prompt changed",
+            "keep system text, tools and variables the same over the session, and dates out of them",
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An assistant turn of the session. ``message`` is as the client sends it back; the generation prompt stands in the
+    prompt from character ``begun`` to ``start``, where the model went on; ``query_follows`` says whether a user message
+    comes before the next prompt."""
+
+    number: int
+    message: Mapping[str, Any]
+    begun: int
+    start: int
+    query_follows: bool
+
+
+def find_cause(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, str]) -> tuple[Cause, int | None]:
+    """Return why the next prompt leaves ``cached`` at character ``at``, and the number of the turn concerned.
+
+    ``turns`` are all turns so far, the newest last; ``thinking`` maps their numbers to what the model thought.
+    """
+    newest = turns[-1]
+    turn, in_thinking = _place(cached, at, turns, thinking)
+    if turn is None:
+        return CAUSES["prompt-start"], None
+    if turn is newest and newest.begun <= at:
+        if at < newest.start and not thinking.get(turn.number):
+            return CAUSES["generation-prompt"], turn.number
+        if in_thinking and not turn.message.get("reasoning_content"):
+            return CAUSES["thinking-not-sent"], turn.number
+    if not in_thinking:
+        return CAUSES["turn-rewritten"], turn.number
+    dropped_now = any(one.query_follows for one in turns if one.number >= turn.number)
+    return CAUSES["thinking-dropped-by-query" if dropped_now else "thinking-dropped"], turn.number
+
+
+def _place(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, str]) -> tuple[Turn | None, bool]:
+    """Return the turn whose text in ``cached`` holds ``at`` or comes next after it, and whether the break is in its
+    thinking, which may be an empty block. The turns stand in ``cached`` in their order."""
+    cursor = turns[0].begun
+    if at < cursor:
+        return None, False
+    for turn in turns:
+        for text, is_thinking in _texts(turn, thinking.get(turn.number, "")):
+            start = cached.find(text, cursor)
+            if start < 0:
+                continue
+            cursor = start + len(text)
+            if at < cursor:
+                return turn, is_thinking or THINK_END in cached[at:start]
+    return turns[-1], False
+
+
+def _texts(turn: Turn, thought: str) -> list[tuple[str, bool]]:
+    """Return the texts of a turn as a prompt shows them, in order, each with whether it is thinking."""
+    content = turn.message.get("content")
+    texts = [(thought, True), (content.strip() if isinstance(content, str) else "", False)]
+    for call in turn.message.get("tool_calls") or []:
+        name = call.get("function", call).get("name")
+        texts += [(name, False)] if isinstance(name, str) else []
+    return [(text, is_thinking) for text, is_thinking in texts if text]

@@ -1,0 +1,346 @@
+"""Whether a prefix cache survives a conversation: turn by turn, what a server must read again, and why.
+
+After a turn the server's cache holds the prompt and what the model generated. The next prompt is cheap only if it
+starts with exactly that text. Templates that drop old thinking, and clients that do not send it back, break this: the
+server then reads everything from the break on again, in every turn of every session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata_pack.chat.prefix.cause import Cause, Turn, find_cause
+from strata_pack.chat.prefix.session import Session
+from strata_pack.chat.render.template import THINK_END, ChatTemplate, in_thinking
+from strata_pack.errors import BadInput
+
+ModeName = Literal["kept", "dropped", "stripped"]
+
+Tokenizer = Callable[[str], Sequence[int]]
+
+NEW_MARK = "\u27e8new\u27e9"
+LONGEST_TAG = 24
+WINDOW = 120
+"""Characters of a text that are shown next to a break."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One way to run a session: what the client sends back and what it asks of the template."""
+
+    name: ModeName
+    title: str
+    variables: Mapping[str, Any]
+    strips: bool
+
+
+MODES: Mapping[ModeName, Mode] = {
+    mode.name: mode
+    for mode in (
+        Mode(
+            "kept", "thinking kept: sent back by the client, preserve_thinking on", {"preserve_thinking": True}, False
+        ),
+        Mode("dropped", "thinking dropped: sent back, preserve_thinking off", {"preserve_thinking": False}, False),
+        Mode("stripped", "thinking stripped: the client does not send it back", {}, True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Break:
+    """Where the next prompt leaves what the cache holds. ``cached`` and ``sent`` are the two texts from there on;
+    ``turn`` is the number of the assistant turn that is written differently, None if it is no turn's text."""
+
+    at: int
+    before: str
+    cached: str
+    sent: str
+    turn: int | None
+    cause: Cause
+
+    @property
+    def why(self) -> str:
+        """The cause as a sentence about this break."""
+        return self.cause.why.format(turn=self.turn)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the break as JSON; of the texts, what stands around it."""
+        return {
+            "at": self.at,
+            "turn": self.turn,
+            "cause": self.cause.id,
+            "why": self.why,
+            "remedy": self.cause.remedy,
+            "before": self.before[-WINDOW:],
+            "cached": self.cached[:WINDOW],
+            "sent": self.sent[:WINDOW],
+        }
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one assistant turn to the next prompt. Lengths are in characters, and in tokens if there is a tokenizer.
+
+    ``cached`` is what the cache holds after the turn, ``following`` the next prompt. Of that, ``fresh`` is the part
+    that no cache could hold, ``again`` the part that the cache held and that must be read once more all the same.
+    """
+
+    turn: int
+    title: str
+    cached: str
+    following: str
+    fresh: int
+    again: int
+    broken: Break | None
+    prompt_tokens: int | None = None
+    fresh_tokens: int | None = None
+    again_tokens: int | None = None
+
+    @property
+    def prompt(self) -> int:
+        """The length of the next prompt."""
+        return len(self.following)
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {"turn": self.turn, "title": self.title, "prompt": self.prompt, "new": self.fresh, "again": self.again}
+        tokens = {"prompt": self.prompt_tokens, "new": self.fresh_tokens, "again": self.again_tokens}
+        data |= {"tokens": tokens} if self.prompt_tokens is not None else {}
+        return data | {"break": None if self.broken is None else self.broken.to_dict()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A session in one mode."""
+
+    mode: Mode
+    steps: tuple[Step, ...]
+
+    @property
+    def stable(self) -> bool:
+        """Whether every prompt starts with what the cache held."""
+        return not any(step.broken for step in self.steps)
+
+    @property
+    def fresh(self) -> int:
+        """Characters that had to be read in any case, after the first prompt."""
+        return sum(step.fresh for step in self.steps)
+
+    @property
+    def again(self) -> int:
+        """Characters that were read again."""
+        return sum(step.again for step in self.steps)
+
+    @property
+    def whole(self) -> int:
+        """Characters that are read again by a server that cannot cut its cache and drops all of it at a break, as
+        with models that have recurrent layers."""
+        return sum(step.prompt - step.fresh for step in self.steps if step.broken)
+
+    @property
+    def fresh_tokens(self) -> int | None:
+        return _total(step.fresh_tokens for step in self.steps)
+
+    @property
+    def again_tokens(self) -> int | None:
+        return _total(step.again_tokens for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        tokens = None if self.fresh_tokens is None else {"new": self.fresh_tokens, "again": self.again_tokens}
+        return {
+            "mode": self.mode.name,
+            "title": self.mode.title,
+            "stable": self.stable,
+            "new": self.fresh,
+            "again": self.again,
+            "again_without_cutting": self.whole,
+            **({} if tokens is None else {"tokens": tokens}),
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+
+def _total(values: Iterator[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True)
+class PrefixReport:
+    """What the modes cost with one template. ``honours_preserve``: whether the template reads preserve_thinking."""
+
+    session: Session
+    template_sha256: str
+    honours_preserve: bool
+    runs: tuple[Run, ...]
+
+    def run(self, mode: ModeName) -> Run:
+        """Return the run in ``mode``."""
+        return next(run for run in self.runs if run.mode.name == mode)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "session": self.session.name,
+            "messages": len(self.session.messages),
+            "template_sha256": self.template_sha256,
+            "honours_preserve_thinking": self.honours_preserve,
+            "unit": "characters",
+            "runs": [run.to_dict() for run in self.runs],
+        }
+
+
+def check_prefix(
+    template: ChatTemplate,
+    session: Session,
+    modes: Sequence[ModeName] = ("kept", "dropped", "stripped"),
+    tokenizer: Tokenizer | None = None,
+) -> PrefixReport:
+    """Play ``session`` with ``template`` in each of ``modes`` and say what a prefix cache must read again.
+
+    Raises ``BadInput`` if the session has fewer than one assistant turn that another message follows, and
+    ``TemplateError`` if the template refuses it.
+    """
+    if not any(_next_prompts(session.messages)):
+        raise BadInput("has no assistant turn that another message follows", where=session.name)
+    runs = tuple(Run(MODES[name], tuple(_steps(template, session, MODES[name], tokenizer))) for name in modes)
+    kept, dropped = (
+        template.render(session.messages, session.tools, add_generation_prompt=True, preserve_thinking=value)
+        for value in (True, False)
+    )
+    return PrefixReport(session, template.sha256, kept != dropped, runs)
+
+
+def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
+    """Yield, for each assistant turn, its index and the number of messages that the next prompt is made of."""
+    turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    for turn, end in zip(turns, (*turns[1:], len(messages)), strict=False):
+        if end > turn + 1:
+            yield turn, end
+
+
+def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Tokenizer | None) -> Iterator[Step]:
+    full = session.messages
+    sent = [_stripped(message) for message in full] if mode.strips else full
+    variables = {**session.variables, **mode.variables}
+    ending = _end_of_turn(template, variables)
+
+    def render(messages: Sequence[Mapping[str, Any]], *, generate: bool) -> str:
+        return template.render(messages, session.tools, **{**variables, "add_generation_prompt": generate})
+
+    turns: list[Turn] = []
+    thinking: dict[int, str] = {}
+    for index, end in _next_prompts(full):
+        prompt, following = render(sent[:index], generate=True), render(sent[:end], generate=True)
+        generated = _generated(full[index], prompt, render([*sent[:index], full[index]], generate=False), ending)
+        begun = common_length(prompt, render(sent[:index], generate=False))
+        turns.append(Turn(len(turns) + 1, sent[index], begun, len(prompt), _query_follows(full, index, end)))
+        thinking[len(turns)] = _thought(full[index])
+        cached = prompt + generated
+        common = common_length(cached, following)
+        known = _end_of_known(sent, index, end, generated, following, render)
+        broken = None
+        if common < len(cached):
+            cause, turn = find_cause(cached, common, turns, thinking)
+            at = tag_start(cached, common)
+            broken = Break(at, cached[:at], cached[at:], following[at:], turn, cause)
+        yield Step(
+            turn=len(turns),
+            title=_title(full[index]),
+            cached=cached,
+            following=following,
+            fresh=len(following) - max(known, common),
+            again=max(0, known - common),
+            broken=broken,
+            **_in_tokens(tokenizer, following, common, known),
+        )
+
+
+def common_length(a: str, b: str) -> int:
+    """Return the length of the common beginning of two texts, by bisection: comparing slices is fast."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low
+
+
+def tag_start(text: str, at: int) -> int:
+    """Return ``at``, or the start of the tag it stands in: two tags that begin alike differ as a whole for a reader."""
+    opened = text.rfind("<", max(0, at - LONGEST_TAG), at)
+    return opened if opened > text.rfind(">", 0, at) and "\n" not in text[opened:at] else at
+
+
+def _stripped(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a client sends back that keeps no thinking."""
+    return {key: value for key, value in message.items() if key not in ("reasoning_content", "generated")}
+
+
+def _end_of_turn(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
+    """Return what the template writes after a turn, which the model's end token stands for and no cache holds."""
+    mark = "the end of this turn"
+    messages = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": mark}]
+    prompt = template.render(messages, **{**variables, "add_generation_prompt": False})
+    return prompt[prompt.rfind(mark) + len(mark) :]
+
+
+def _thought(message: Mapping[str, Any]) -> str:
+    reasoning = message.get("reasoning_content")
+    return reasoning.strip() if isinstance(reasoning, str) else ""
+
+
+def _generated(message: Mapping[str, Any], prompt: str, itself: str, ending: str) -> str:
+    """Return the text that the model generated for ``message``: as the session recorded it, or else as the template
+    itself writes the turn when it is the newest, for that is the form the model was trained on."""
+    recorded = message.get("generated")
+    if isinstance(recorded, str):
+        return recorded
+    start = common_length(prompt, itself)
+    if start == len(prompt):
+        return itself[start:].removesuffix(ending)
+    # The template does not go on from its own generation prompt: it opens a thinking that it never writes.
+    written = itself[tag_start(itself, start) :].removesuffix(ending).removeprefix(THINK_END)
+    thought = _thought(message)
+    return f"{thought}\n{THINK_END}\n\n{written}" if thought and in_thinking(prompt) else written
+
+
+def _end_of_known(
+    sent: Sequence[Mapping[str, Any]],
+    index: int,
+    end: int,
+    generated: str,
+    following: str,
+    render: Callable[..., str],
+) -> int:
+    """Return where, in the next prompt, the text ends that the cache has seen: the end of the turn at ``index``.
+
+    It is the last place before the first new message where the turn's last line stands; the new message is found by
+    rendering it with a mark in front of its text.
+    """
+    new = sent[index + 1]
+    text = new.get("content")
+    limit = len(following)
+    if isinstance(text, str):
+        marked = [*sent[: index + 1], {**new, "content": NEW_MARK + text}, *sent[index + 2 : end]]
+        limit = max(render(marked, generate=True).rfind(NEW_MARK), 0)
+    last_line = generated.rstrip("\n").rpartition("\n")[2]
+    place = following.rfind(last_line, 0, limit) if last_line else -1
+    return place + len(last_line) if place >= 0 else limit
+
+
+def _query_follows(messages: Sequence[Mapping[str, Any]], index: int, end: int) -> bool:
+    """Say whether a user message comes between the turn and the next prompt."""
+    return any(message.get("role") == "user" for message in messages[index + 1 : end])
+
+
+def _title(message: Mapping[str, Any]) -> str:
+    calls = message.get("tool_calls") or []
+    names = [call.get("function", call).get("name", "?") for call in calls if isinstance(call, Mapping)]
+    return ", ".join(str(name) for name in names) if names else "answers"
+
+
+def _in_tokens(tokenizer: Tokenizer | None, following: str, common: int, known: int) -> dict[str, int]:
+    """Return the lengths of a step in tokens: those of the prompt's parts, cut where the characters are cut."""
+    if tokenizer is None:
+        return {}
+    whole, seen, kept = (len(tokenizer(following[:end])) for end in (len(following), max(known, common), common))
+    return {"prompt_tokens": whole, "fresh_tokens": whole - seen, "again_tokens": seen - kept}

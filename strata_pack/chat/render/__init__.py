@@ -1,0 +1,1 @@
+"""Rendering chat templates in a sandbox with limits."""

@@ -1,0 +1,100 @@
+"""Compiles a template into Python that asks the running rendering's budget.
+
+The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` count a block of
+statements or the test of a loop, ``made`` counts a container, ``joined`` and ``joined_escaped`` are the operator ``~``,
+``walked`` asks before a value is compared or hashed. Nothing but literals is worked out while compiling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from jinja2 import nodes
+from jinja2.compiler import CodeGenerator, Frame
+from jinja2.compiler import operators as OPERATOR_TEXTS
+
+from strata_pack.chat.render.budget import SCALARS
+
+
+class CountingCode(CodeGenerator):
+    """Compiles a template so that it counts its steps and asks before it walks or copies a value."""
+
+    def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
+        self.writeline("environment.step()")
+        super().blockvisit(nodes, frame)
+
+    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
+        """Work out nothing at compile time but literals: the results would be part of the compiled source."""
+        if not isinstance(node, (nodes.Const, nodes.TemplateData)):
+            raise nodes.Impossible
+        return super()._output_child_to_const(node, frame, finalize)
+
+    def visit_For(self, node: nodes.For, frame: Frame) -> None:
+        if node.test is not None:
+            line = node.test.lineno
+            node.test = nodes.And(nodes.EnvironmentAttribute("stepped", lineno=line), node.test, lineno=line)
+        super().visit_For(node, frame)
+
+    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
+        escaped = frame.eval_ctx.autoescape or frame.eval_ctx.volatile
+        self._ask("joined_escaped" if escaped else "joined", node.nodes, frame)
+
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        simple = _is_plain(node.expr) or (len(node.ops) == 1 and _is_plain(node.ops[0].expr))
+        visit = self.visit if simple else self._visit_walked
+        self.write("(")
+        visit(node.expr, frame)
+        for part in node.ops:
+            self.write(f" {OPERATOR_TEXTS[part.op]} ")
+            visit(part.expr, frame)
+        self.write(")")
+
+    def visit_List(self, node: nodes.List, frame: Frame) -> None:
+        self.write("environment.made(")
+        super().visit_List(node, frame)
+        self.write(")")
+
+    def visit_Tuple(self, node: nodes.Tuple, frame: Frame) -> None:
+        if node.ctx != "load":
+            super().visit_Tuple(node, frame)
+            return
+        self.write("environment.made(")
+        super().visit_Tuple(node, frame)
+        self.write(")")
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        self.write("environment.made({")
+        for pair in node.items:
+            self._visit_walked(pair.key, frame)
+            self.write(": ")
+            self.visit(pair.value, frame)
+            self.write(", ")
+        self.write("})")
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        if not isinstance(node.arg, nodes.Slice):
+            super().visit_Getitem(node, frame)
+            return
+        self._ask("made", [node.node], frame)
+        self.write("[")
+        self.visit(node.arg, frame)
+        self.write("]")
+
+    def _visit_walked(self, node: nodes.Expr, frame: Frame) -> None:
+        if _is_plain(node):
+            self.visit(node, frame)
+        else:
+            self._ask("walked", [node], frame)
+
+    def _ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
+        self.write(f"environment.{method}(")
+        for argument in arguments:
+            self.visit(argument, frame)
+            self.write(", ")
+        self.write(")")
+
+
+def _is_plain(node: nodes.Expr) -> bool:
+    """Whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
+    return isinstance(node, nodes.Const) and isinstance(node.value, SCALARS)

@@ -1,0 +1,381 @@
+"""Guards of what a template can do: methods, operators, filters, tests and functions, each asked before it runs.
+
+The sandbox of jinja2 keeps a template away from the interpreter; it does not keep it from asking for ``'a' * 10**9``.
+Two tables say which methods there are and what must be checked first. Anything a template can reach that costs more
+than its operands are large is here; the rest is counted by ``Budget.walk``.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from typing import Any, cast
+
+import jinja2
+from jinja2.exceptions import SecurityError
+from jinja2.filters import FILTERS
+from jinja2.tests import TESTS
+from jinja2.utils import Namespace as JinjaNamespace
+from jinja2.utils import generate_lorem_ipsum
+
+from strata_pack.chat.render.budget import LimitExceeded, counted, current, printed_chars, total_chars
+
+MAX_AT_ONCE = 1 << 19
+MAX_INT_BITS = 4096
+MAX_WIDTH = 10_000
+MAX_CUTSET = 256
+MAX_BACKWARD = 1 << 28
+MAX_LEGACY_CHARS = 64 << 10
+"""The longest text for HTML filters, some of which take quadratic time."""
+
+MAX_DIGITS = 5
+WIDE_NUMBER = re.compile(r"\d{5}")
+NUMBER = re.compile(r"[0-9]+")
+PRINTF_WIDTH = re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*?(?:\*|\d{5})|%\([^()]*\(")
+"""A width that is huge, or could be: it stands after the key, which may hold anything, further brackets too."""
+STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
+
+Check = Callable[..., None]
+Filter = Callable[..., Any]
+
+
+def _width(width: Any, what: str = "a width") -> None:
+    if isinstance(width, int) and abs(width) > MAX_WIDTH:
+        raise LimitExceeded(f"asks for {what} of more than {MAX_WIDTH}")
+
+
+# Methods: (self, *arguments) of the call.
+
+
+def _grows(text: str, *_arguments: Any) -> None:
+    current().text(3 * len(text))
+
+
+def _pads(text: str, width: Any = 0, *_fill: Any) -> None:
+    _width(width)
+    current().text(len(text) + MAX_WIDTH)
+
+
+def _joins(text: str, items: Iterable[Any] = ()) -> None:
+    values = items if isinstance(items, (list, tuple, dict, str)) else ()
+    current().text(total_chars(values) + len(text) * len(values))
+
+
+def _replaces(text: str, old: Any = "", new: Any = "", count: Any = -1, *_rest: Any) -> None:
+    if isinstance(old, str) and isinstance(new, str):
+        found = text.count(old)
+        if isinstance(count, int) and count >= 0:
+            found = min(found, count)
+        current().text(len(text) + found * len(new))
+
+
+def _strips(text: str, cutset: Any = None) -> None:
+    current().text(len(text))
+    if isinstance(cutset, str) and len(cutset) > MAX_CUTSET:
+        raise LimitExceeded(f"strips more than {MAX_CUTSET} different characters")
+
+
+def _splits(text: str, *_arguments: Any) -> None:
+    current().text(4 * len(text))
+
+
+def _searches_back(text: str, needle: Any = None, *_arguments: Any) -> None:
+    """CPython searches forwards in linear time, backwards in the product of both lengths."""
+    current().text(len(text))
+    if isinstance(needle, str) and len(text) * len(needle) > MAX_BACKWARD:
+        raise LimitExceeded("searches a long text backwards for a long text")
+
+
+def _splits_back(text: str, *arguments: Any) -> None:
+    _searches_back(text, *arguments)
+    _splits(text)
+
+
+def _tabs(text: str, width: Any = 8) -> None:
+    if isinstance(width, int) and width > 100:
+        raise LimitExceeded("expands tabs to more than 100 columns")
+    current().text(len(text) + text.count("\t") * 100)
+
+
+def _reads(text: str, *_arguments: Any) -> None:
+    current().read(len(text))
+
+
+def _free(*_arguments: Any) -> None:
+    pass
+
+
+_TEXT_TESTS = (
+    "startswith endswith find index count isdigit isalpha isalnum isspace isupper islower istitle "
+    "isnumeric isdecimal isascii isidentifier isprintable"
+)
+_TEXT_CHANGES = "upper lower title capitalize swapcase casefold removeprefix removesuffix partition"
+
+METHODS: Mapping[type, Mapping[str, Check]] = {
+    str: {
+        **dict.fromkeys(_TEXT_TESTS.split(), _reads),
+        **dict.fromkeys(_TEXT_CHANGES.split(), _grows),
+        **dict.fromkeys(("split", "splitlines"), _splits),
+        **dict.fromkeys(("rfind", "rindex", "rpartition"), _searches_back),
+        "rsplit": _splits_back,
+        **dict.fromkeys(("strip", "lstrip", "rstrip"), _strips),
+        **dict.fromkeys(("center", "ljust", "rjust", "zfill"), _pads),
+        "expandtabs": _tabs,
+        "join": _joins,
+        "replace": _replaces,
+    },
+    dict: dict.fromkeys(("get", "items", "keys", "values", "copy"), _free),
+    list: dict.fromkeys(("index", "count", "copy"), _free),
+    tuple: dict.fromkeys(("index", "count"), _free),
+    int: dict.fromkeys(("bit_length",), _free),
+    float: dict.fromkeys(("is_integer",), _free),
+    bytes: {},
+}
+"""The methods of builtin values that a template may call, and what is checked first. No other is reachable."""
+
+BUILTINS = tuple(METHODS)
+
+
+def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Ask whether the method ``name`` of the builtin value ``owner`` may be called; return the arguments to call with.
+
+    Raises ``SecurityError`` for a method that is not in ``METHODS``, ``LimitExceeded`` for a costly call.
+    """
+    kind = next(kind for kind in METHODS if isinstance(owner, kind))
+    check = METHODS[kind].get(name)
+    if check is None:
+        raise SecurityError(f"the method {name!r} of {type(owner).__name__!r} is not for templates")
+    arguments = tuple(counted(value) if isinstance(value, Iterator) else value for value in arguments)
+    current().walk(*arguments, *named.values())
+    if kind in (list, tuple):
+        current().walk(owner)
+    check(owner, *arguments, *named.values())
+    return arguments
+
+
+# Operators.
+
+
+def _add(left: Any, right: Any) -> None:
+    if isinstance(left, (str, bytes)) and isinstance(right, (str, bytes)):
+        current().text(len(left) + len(right))
+    elif isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        current().elements(len(left) + len(right))
+    else:
+        _small_ints(left, right)
+
+
+def _multiply(left: Any, right: Any) -> None:
+    for value, times in ((left, right), (right, left)):
+        if isinstance(times, int) and not isinstance(value, (int, float)):
+            if isinstance(value, (str, bytes)):
+                current().text(len(value) * max(times, 0))
+            elif isinstance(value, (list, tuple)):
+                current().elements(len(value) * max(times, 0))
+            return
+    _small_ints(left, right)
+
+
+def _power(left: Any, right: Any) -> None:
+    if isinstance(left, int) and isinstance(right, int) and left.bit_length() * abs(right) > MAX_INT_BITS:
+        raise LimitExceeded(f"computes a number of more than {MAX_INT_BITS} bits")
+
+
+def _percent(left: Any, right: Any) -> None:
+    if isinstance(left, str):
+        if PRINTF_WIDTH.search(left):
+            raise LimitExceeded(f"asks for a width of more than {MAX_WIDTH}")
+        values = right if isinstance(right, tuple) else right.values() if isinstance(right, dict) else (right,)
+        longest = max((printed_chars(value) for value in values), default=0)
+        whole = printed_chars(right) if isinstance(right, dict) else 0
+        widths = sum(int(number) for number in NUMBER.findall(left) if len(number) < MAX_DIGITS)
+        current().text(len(left) + widths + left.count("%") * (max(longest, whole) + 1))
+    else:
+        _small_ints(left, right)
+
+
+def _small_ints(*values: Any) -> None:
+    if any(isinstance(value, int) and value.bit_length() > MAX_INT_BITS for value in values):
+        raise LimitExceeded(f"computes a number of more than {MAX_INT_BITS} bits")
+
+
+OPERATORS: Mapping[str, Callable[[Any, Any], None]] = {
+    "+": _add,
+    "-": _small_ints,
+    "*": _multiply,
+    "/": _small_ints,
+    "//": _small_ints,
+    "%": _percent,
+    "**": _power,
+}
+
+
+# Filters: (value, *arguments), without the context that jinja2 passes first.
+
+
+def _joins_all(value: Any, separator: Any = "", attribute: Any = None, **_named: Any) -> None:
+    if isinstance(value, str):
+        current().text(len(value) * (1 + printed_chars(separator)))
+    elif isinstance(value, (list, tuple, dict)):
+        chars = printed_chars(value) if attribute is not None else total_chars(value)
+        current().text(chars + len(value) * printed_chars(separator))
+
+
+def _indents(value: Any, width: Any = 4, *_rest: Any, **_named: Any) -> None:
+    _width(width)
+    chars = width if isinstance(width, int) else printed_chars(width)
+    current().text(printed_chars(value) + (str(value).count("\n") + 2) * max(chars, 0))
+
+
+def _replaces_in(value: Any, old: Any, new: Any, count: Any = None, **_named: Any) -> None:
+    _replaces(str(value), str(old), str(new), -1 if count is None else count)
+
+
+def _pads_filter(value: Any, width: Any = 80, **_named: Any) -> None:
+    _width(width)
+    current().text(printed_chars(value) + MAX_WIDTH)
+
+
+def _groups(_value: Any, size: Any = 1, *_rest: Any, **_named: Any) -> None:
+    _width(size, "a group")
+
+
+def _rounds(_value: Any, precision: Any = 0, *_rest: Any, **_named: Any) -> None:
+    if isinstance(precision, int) and abs(precision) > 100:
+        raise LimitExceeded("rounds to more than 100 digits")
+
+
+def _sums(value: Any, *_rest: Any, **_named: Any) -> None:
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, str)) for item in value):
+        current().step(len(value) * current().weigh(value))
+
+
+def _legacy(value: Any, *_rest: Any, **_named: Any) -> None:
+    if printed_chars(value) > MAX_LEGACY_CHARS:
+        raise LimitExceeded(f"puts more than {MAX_LEGACY_CHARS} characters through an HTML filter")
+
+
+def _formats(value: Any, *arguments: Any, **named: Any) -> None:
+    _percent(str(value), named or arguments)
+
+
+def _trims(value: Any, cutset: Any = None, **_named: Any) -> None:
+    _strips(value if isinstance(value, str) else "", cutset)
+
+
+def _prints(value: Any, *_rest: Any, **_named: Any) -> None:
+    current().text(6 * printed_chars(value))
+
+
+def _lists(value: Any, *_rest: Any, **_named: Any) -> None:
+    if isinstance(value, (str, list, tuple, dict)):
+        current().elements(len(value))
+
+
+_PRINTING = "e escape forceescape string upper lower capitalize title urlencode"
+
+FILTER_CHECKS: Mapping[str, Check] = {
+    "join": _joins_all,
+    "indent": _indents,
+    "replace": _replaces_in,
+    "center": _pads_filter,
+    "batch": _groups,
+    "slice": _groups,
+    "round": _rounds,
+    "sum": _sums,
+    "format": _formats,
+    "trim": _trims,
+    "list": _lists,
+    **dict.fromkeys(("pprint", "striptags", "truncate", "urlize", "wordwrap", "xmlattr"), _legacy),
+    **dict.fromkeys(_PRINTING.split(), _prints),
+}
+
+UNWALKED = frozenset({"length", "count", "first", "last", "default", "d", "items", "safe", "attr", "map"})
+"""Filters that look at a value without walking it."""
+
+EAGER = frozenset({"batch", "groupby", "join", "list", "max", "min", "slice", "sort", "sum", "unique"})
+"""Filters that run through a whole iterator: it is made a list first, step by step, so that it can be measured."""
+
+
+def _run_through(value: Any) -> Any:
+    """Return what an eager filter shall run through, in one call that cannot be interrupted."""
+    value = counted(value) if isinstance(value, Iterator) else value
+    if isinstance(value, Sized):
+        if len(value) > MAX_AT_ONCE:
+            raise LimitExceeded(f"sorts or joins more than {MAX_AT_ONCE} elements at once")
+        current().step(len(value))
+    return value
+
+
+def guarded(name: str, function: Callable[..., Any], check: Check | None = None) -> Callable[..., Any]:
+    """Return ``function`` (a filter or a test) asking the budget before it runs."""
+    skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
+    walks, eager = name not in UNWALKED, name in EAGER
+
+    @functools.wraps(function)
+    def wrapper(*given: Any, **named: Any) -> Any:
+        budget = current()
+        budget.step()
+        arguments = list(given[skipped:])
+        if eager and arguments:
+            arguments[0] = _run_through(arguments[0])
+        if walks:
+            budget.walk(*arguments, *named.values())
+        if check is not None:
+            check(*arguments, **named)
+        result = function(*given[:skipped], *arguments, **named)
+        budget.copies(result)
+        return result
+
+    return wrapper
+
+
+def guarded_filters() -> dict[str, Callable[..., Any]]:
+    """Return jinja2's own filters behind their guards."""
+    return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in FILTERS.items()}
+
+
+def guarded_tests() -> dict[str, Callable[..., Any]]:
+    """Return jinja2's own tests; those that compare, or read a text, ask the budget first."""
+    comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
+    checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints}
+    tests = cast("dict[str, Filter]", TESTS)
+    return {
+        name: guarded(name, test, checks.get(test)) if test in comparing or test in checks else test
+        for name, test in tests.items()
+    }
+
+
+# Functions.
+
+
+class Namespace(JinjaNamespace):
+    """jinja2's namespace, printed without its content: printing is not what it is for, and it may hold itself."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        current().elements(len(args) + len(kwargs))
+        JinjaNamespace.__init__(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
+    """jinja2's filler text, a page at most."""
+    if n * max > MAX_WIDTH:
+        raise LimitExceeded(f"asks for more than {MAX_WIDTH} words of filler")
+    return generate_lorem_ipsum(n, html, min, max)
+
+
+def check_strftime(pattern: str) -> None:
+    """Ask whether ``pattern`` is a plain ``strftime`` format: a width such as ``%999999d`` would be obeyed."""
+    if len(pattern) > MAX_WIDTH or not STRFTIME.fullmatch(pattern):
+        raise jinja2.TemplateRuntimeError(f"{pattern[:40]!r} is not a date format")
+
+
+def check_format_spec(spec: str) -> None:
+    """Ask whether the format specification of ``'{:spec}'.format(...)`` has no enormous width."""
+    if WIDE_NUMBER.search(spec):
+        raise LimitExceeded(f"asks for a width of more than {MAX_WIDTH}")

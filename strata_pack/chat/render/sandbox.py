@@ -1,0 +1,310 @@
+"""The environment in which a template runs: what transformers gives it, inside jinja2's sandbox, under a budget.
+
+The template is compiled with calls into the running rendering's ``Budget``: one per block of statements, one per loop
+turn, one before whatever can grow (see ``guards.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import cache
+from string import Formatter
+from types import BuiltinMethodType, GeneratorType, MethodType
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, Macro, markup_join
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
+from markupsafe import Markup
+
+from strata_pack.chat.render.budget import (
+    SCALARS,
+    Budget,
+    LimitExceeded,
+    Limits,
+    counted,
+    current,
+    printed_chars,
+    spending,
+    total_chars,
+)
+from strata_pack.chat.render.compiler import CountingCode
+from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
+from strata_pack.chat.render.guards import (
+    BUILTINS,
+    OPERATORS,
+    Namespace,
+    check_format_spec,
+    check_method,
+    check_strftime,
+    guarded,
+    guarded_filters,
+    guarded_tests,
+    lipsum,
+)
+
+MAX_INDENT = 16
+ESCAPED = 6
+"""Characters that one character may become in HTML."""
+
+TEMPLATE_FILE = "<template>"
+"""The file name that jinja2 gives to a template made of a string."""
+
+
+class _Raised(Exception):
+    """What ``raise_exception`` throws through the template."""
+
+
+# What transformers adds to jinja2.
+
+
+class GenerationBlock(Extension):
+    """``{% generation %}`` ... ``{% endgeneration %}``: transformers' mark, without effect on the text."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+def _raise_exception(message: object) -> NoReturn:
+    current().walk(message)
+    raise _Raised(str(message))
+
+
+def _strftime_now(pattern: str) -> str:
+    check_strftime(pattern)
+    return datetime.now().strftime(pattern)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """``json.dumps``, in pieces when it is indented, since indentation multiplies."""
+    budget = current()
+    if indent is None and separators is None:
+        text = json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+        budget.text(len(text))
+        return text
+    if (indent if isinstance(indent, int) else len(indent or "")) > MAX_INDENT:
+        raise LimitExceeded(f"indents JSON by more than {MAX_INDENT}")
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    pieces: list[str] = []
+    for piece in encoder.iterencode(value):
+        budget.step()
+        budget.text(len(piece))
+        pieces.append(piece)
+    return "".join(pieces)
+
+
+# The environment.
+
+
+def _walked(value: Any) -> Any:
+    """Return ``value`` after asking whether it may be walked to its leaves (printed, compared, hashed)."""
+    if isinstance(value, SCALARS):
+        return value
+    if isinstance(value, GeneratorType):
+        value = counted(value)
+    current().walk(value)
+    return value
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """What the compiled code calls."""
+
+    intercepted_binops = frozenset(OPERATORS)
+
+    @property
+    def stepped(self) -> bool:
+        current().step()
+        return True
+
+    walked = staticmethod(_walked)
+
+    @staticmethod
+    def step() -> None:
+        current().step()
+
+    @staticmethod
+    def concat(pieces: Iterable[str]) -> str:
+        pieces = pieces if isinstance(pieces, list) else list(pieces)
+        current().text(sum(map(len, pieces)))
+        return "".join(pieces)
+
+    @staticmethod
+    def joined(*values: Any) -> str:
+        """The operator ``~``."""
+        current().text(total_chars(values))
+        return "".join(map(str, values))
+
+    @staticmethod
+    def joined_escaped(*values: Any) -> str:
+        """The operator ``~`` where ``autoescape`` is on."""
+        current().text(ESCAPED * total_chars(values))
+        return markup_join(values)
+
+    @staticmethod
+    def made(value: Any) -> Any:
+        """``value``, a container that was just made or of which a slice will be taken."""
+        current().copies(value)
+        return value
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = current()
+        budget.step()
+        budget.walk(left, right)
+        OPERATORS[operator](left, right)
+        return super().call_binop(context, operator, left, right)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        return super().getitem(obj, _walked(argument))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = current()
+        budget.step()
+        owner = getattr(__obj, "__self__", None)
+        if isinstance(__obj, (BuiltinMethodType, MethodType)) and isinstance(owner, BUILTINS):
+            named = {name: value for name, value in kwargs.items() if not name.startswith("_")}
+            args = check_method(owner, __obj.__name__, args, named)
+        elif not isinstance(__obj, Macro):
+            budget.walk(*args, *kwargs.values())
+        result = super().call(__context, __obj, *args, **kwargs)
+        budget.copies(result)
+        return result
+
+    def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
+        """``str.format``, its fields measured; what is safe in them is jinja2's own rule."""
+        if super().wrap_str_format(value) is None:
+            return None
+        template, by_map = value.__self__, value.__name__ == "format_map"
+        escapes = isinstance(template, Markup)
+        formatter = _EscapeFormatter(self, escape=template.escape) if escapes else _Formatter(self)
+
+        def formatted(*args: Any, **kwargs: Any) -> str:
+            text = formatter.vformat(template, () if by_map else args, args[0] if by_map else kwargs)
+            return Markup(text) if escapes else text
+
+        return formatted
+
+
+class _Measured(Formatter):
+    """Measures the fields of ``str.format`` before and after they are made."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        check_format_spec(format_spec)
+        current().text(printed_chars(value))
+        text = super().format_field(value, format_spec)
+        current().text(len(text))
+        return text
+
+
+class _Formatter(_Measured, SandboxedFormatter):
+    pass
+
+
+class _EscapeFormatter(_Measured, SandboxedEscapeFormatter):
+    pass
+
+
+@cache
+def _environment() -> _Environment:
+    env = _Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_walked,
+        extensions=[GenerationBlock, loopcontrols],
+        optimized=False,
+    )
+    env.code_generator_class = CountingCode
+    env.filters.update({**guarded_filters(), "tojson": guarded("tojson", _tojson)})
+    env.tests.update(guarded_tests())
+    env.globals |= {
+        "raise_exception": _raise_exception,
+        "strftime_now": _strftime_now,
+        "namespace": Namespace,
+        "lipsum": lipsum,
+    }
+    return env
+
+
+def compile_template(source: str, limits: Limits) -> jinja2.Template:
+    """Return ``source`` compiled.
+
+    Raises ``TemplateError`` with the line of a syntax error, ``TemplateLimit`` if it is too large or too deeply nested.
+    """
+    if len(source.encode("utf-8", "surrogatepass")) > limits.source_bytes:
+        raise TemplateLimit(f"is larger than {limits.source_bytes} bytes")
+    try:
+        with spending(Budget(limits)):
+            tree = _environment().parse(source)
+            if _has_more_nodes(tree, limits.nodes):
+                raise TemplateLimit(f"has more than {limits.nodes} statements and expressions")
+            return _environment().from_string(tree)
+    except TemplateLimit:
+        raise
+    except jinja2.TemplateSyntaxError as error:
+        raise TemplateError(error.message or "syntax error", line=error.lineno) from error
+    except (RecursionError, MemoryError, LimitExceeded) as error:
+        raise TemplateLimit("is nested too deeply, or too large, to be compiled") from error
+    except Exception as error:
+        raise TemplateError(f"does not compile ({type(error).__name__}: {error})") from error
+
+
+def _has_more_nodes(tree: nodes.Node, limit: int) -> bool:
+    stack, count = [tree], 0
+    while stack and count <= limit:
+        stack.extend(stack.pop().iter_child_nodes())
+        count += 1
+    return count > limit
+
+
+def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: Limits) -> str:
+    """Return the prompt that ``template`` renders with ``values``. Raises as ``ChatTemplate.render`` says."""
+    budget = Budget(limits, values)
+    try:
+        with spending(budget):
+            pieces: list[str] = []
+            size = 0
+            for piece in template.root_render_func(template.new_context(dict(values))):
+                size += len(piece)
+                if size > limits.text_chars:
+                    raise LimitExceeded(f"renders more than {limits.text_chars} characters")
+                pieces.append(piece)
+            return "".join(pieces)
+    except _Raised as error:
+        raise TemplateRefused(str(error), line=_line_of(error, template)) from None
+    except LimitExceeded as error:
+        raise TemplateLimit(str(error), line=_line_of(error, template)) from None
+    except RecursionError as error:
+        raise TemplateLimit("calls itself without end", line=_line_of(error, template)) from None
+    except MemoryError as error:
+        raise TemplateLimit("needs more memory than there is", line=_line_of(error, template)) from None
+    except jinja2.UndefinedError as error:
+        raise TemplateError(error.message or "a value is missing", line=_line_of(error, template)) from error
+    except SecurityError as error:
+        raise TemplateError(f"does what the sandbox forbids: {error}", line=_line_of(error, template)) from error
+    except Exception as error:
+        raise TemplateError(f"{type(error).__name__}: {error}", line=_line_of(error, template)) from error
+
+
+def _line_of(error: BaseException, template: jinja2.Template) -> int | None:
+    """Return the line of the template in which ``error`` was raised (of the innermost macro)."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == TEMPLATE_FILE:
+            line = template.get_corresponding_lineno(trace.tb_lineno)
+        trace = trace.tb_next
+    return line

@@ -1,0 +1,105 @@
+"""A chat template: a conversation goes in, a prompt comes out, exactly as Hugging Face transformers renders it.
+
+A template is somebody else's program. It is compiled once, into the sandbox of ``sandbox.py``, and every rendering
+has limits (``Limits``), so that a hostile one ends in a ``TemplateError`` and never in a machine that hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
+from strata_pack.chat.render.sandbox import compile_template, render_compiled
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes, sha256_text
+
+__all__ = [
+    "ChatTemplate",
+    "Limits",
+    "TemplateError",
+    "TemplateLimit",
+    "TemplateRefused",
+    "in_thinking",
+    "normalize_source",
+    "read_template",
+]
+
+Message = Mapping[str, Any]
+
+ALWAYS_DEFINED: Mapping[str, Any] = {"documents": None, "add_generation_prompt": False}
+
+TURN_START = "<|im_start|>"
+THINK_START = "<think>"
+THINK_END = "</think>"
+
+
+def normalize_source(text: str) -> str:
+    """Return ``text`` as a template file should have it: no byte order mark, LF line ends."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_template(path: Path, *, limits: Limits | None = None) -> str:
+    """Return the template text in ``path``, with LF line ends and without a byte order mark.
+
+    Raises ``BadInput`` if the file is missing, larger than ``limits.source_bytes``, or not UTF-8.
+    """
+    data = read_bytes(path, (limits or Limits()).source_bytes)
+    try:
+        return normalize_source(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"
+        ) from error
+
+
+class ChatTemplate:
+    """A compiled chat template.
+
+    ``source`` is taken as it is (``read_template`` cleans what comes out of files). Raises ``TemplateError`` if it is
+    larger than ``limits.source_bytes`` or does not compile.
+    """
+
+    def __init__(self, source: str, *, limits: Limits | None = None, bos_token: str = "", eos_token: str = "") -> None:
+        self.source = source
+        self.sha256 = sha256_text(source)
+        self.limits = limits or Limits()
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._compiled = compile_template(source, self.limits)
+
+    def render(
+        self,
+        /,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """Return the prompt for ``messages`` (objects with ``role``, ``content`` ...) and ``tools``.
+
+        ``variables`` are the template's other inputs (``add_generation_prompt``, ``enable_thinking`` ...); one that is
+        not given is undefined in the template, as opposed to ``None``, except for those that transformers always
+        defines (``ALWAYS_DEFINED``). Raises ``TemplateRefused`` with the template's
+        own message where it calls ``raise_exception``, ``TemplateLimit`` where it exceeds ``limits``, and
+        ``TemplateError`` with line and cause for anything else that goes wrong in it.
+        """
+        values = {**ALWAYS_DEFINED, **self._tokens, **variables, "messages": messages, "tools": tools}
+        return render_compiled(self._compiled, values, self.limits)
+
+    def in_thinking(self, prompt: str) -> bool:
+        """Say whether what a model generates after ``prompt`` starts inside its thinking (see ``in_thinking``)."""
+        return in_thinking(prompt)
+
+
+def in_thinking(prompt: str) -> bool:
+    """Say whether a generation after ``prompt`` starts inside the thinking.
+
+    Only the turn that is being generated counts: it is in thinking if it begins with ``<think>`` and holds no
+    ``</think>``; tags that a user or a tool wrote earlier in the prompt do not matter. In families without
+    ``<|im_start|>`` the last ``<think>`` of the prompt counts.
+    """
+    if TURN_START in prompt:
+        turn = prompt[prompt.rfind(TURN_START) + len(TURN_START) :]
+        return turn.startswith(f"assistant\n{THINK_START}") and THINK_END not in turn
+    return prompt.rfind(THINK_START) > prompt.rfind(THINK_END)

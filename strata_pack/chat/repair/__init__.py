@@ -1,0 +1,1 @@
+"""Repairing a chat template, with proof."""

@@ -1,0 +1,73 @@
+"""The engines of a proof: those of this process, and llama.cpp's own, restarted for each template.
+
+A repair is proved by rendering with two templates, before and after; a server knows only the one it started with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from strata_pack.chat.engines.engines import ENGINE_NAMES, SERVER, Engine, available_engines
+from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
+from strata_pack.errors import EnvironmentFailure, WrongUse
+
+
+class RestartingServer:
+    """llama.cpp's engine as a real server runs it. ``capabilities`` are the flags that the server derives from a
+    template by rendering trial conversations; they decide what it does to requests, so a repair must keep them."""
+
+    name = LlamaServerEngine.name
+    known_as = LlamaServerEngine.known_as
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._source: str | None = None
+        self._engine: LlamaServerEngine | None = None
+        self._stack = ExitStack()
+        self._capabilities: dict[str, Mapping[str, Any]] = {}
+
+    def render(self, source: str, inputs: Mapping[str, Any]) -> str:
+        return self._serving(source).render(source, inputs)
+
+    def capabilities(self, source: str) -> Mapping[str, Any]:
+        """Return the capability flags of the template ``source``."""
+        if source not in self._capabilities:
+            self._serving(source)
+        return self._capabilities[source]
+
+    def _serving(self, source: str) -> LlamaServerEngine:
+        if self._engine is None or self._source != source:
+            self.close()
+            server = self._stack.enter_context(serve_template(source))
+            self._capabilities[source] = server.props().template_caps
+            self._engine, self._source = LlamaServerEngine(server), source
+            self.version = self._engine.version
+        return self._engine
+
+    def close(self) -> None:
+        """Stop the server, if one runs."""
+        self._engine = self._source = None
+        self._stack.close()
+
+
+@contextmanager
+def proof_engines(names: Sequence[str] = ()) -> Iterator[list[Engine]]:
+    """Yield the engines called ``names``, by default all that run in this process, jinja2 first.
+
+    Raises ``WrongUse`` for an unknown name, ``EnvironmentFailure`` for one that is not installed.
+    """
+    unknown = [name for name in names if name not in ENGINE_NAMES]
+    if unknown:
+        raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
+    here = available_engines()
+    found = {engine.name: engine for engine in here}
+    missing = [name for name in names if name != SERVER and name not in found]
+    if missing:
+        raise EnvironmentFailure(f"{missing[0]} is not installed", remedy="pip install 'strata-pack[engines]'")
+    server = RestartingServer()
+    try:
+        yield [found.get(name, server) for name in dict.fromkeys(names)] if names else here
+    finally:
+        server.close()

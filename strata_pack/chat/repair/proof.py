@@ -1,0 +1,143 @@
+"""The proof of a repair: every generated conversation, rendered before and after, on every engine.
+
+With *healed* for the messages as the rules want them, the repaired template must give, for every conversation, what
+the stock template gives for the healed one, byte for byte. For a conversation without a stranded call the two are the
+same messages, so nothing may change; for one with a stranded call this says that the call is rendered as content. It
+must also be in the prompt, outside of any thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata_pack.chat.engines.engines import Engine
+from strata_pack.chat.render.template import TemplateError, TemplateRefused
+from strata_pack.chat.repair.rules import THINK_END, THINK_START
+from strata_pack.chat.repair.suite import Conversation
+
+Outcome = tuple[Literal["prompt", "refused", "failed"], str]
+"""What a rendering gave: a prompt, the template's own refusal, or an error of the template (whose text may differ)."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first conversation on which a template is not what it must be. ``wanted`` and ``got`` are prompts."""
+
+    engine: str
+    conversation: str
+    stranded: bool
+    problem: str
+    wanted: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"on {self.engine}, conversation {self.conversation!r}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class EngineProof:
+    """What one engine showed: ``unchanged`` conversations without a stranded call, ``closed`` ones with; ``refused``
+    are those that the stock template does not render either (a template may refuse parts, or a missing query)."""
+
+    engine: str
+    version: str
+    unchanged: int
+    closed: int
+    refused: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "engine": self.engine,
+            "version": self.version,
+            "unchanged": self.unchanged,
+            "closed": self.closed,
+            "refused": self.refused,
+        }
+
+
+CONTINUES_ITSELF = ("transformers",)
+"""Engines that keep ``continue_final_message`` to themselves and cut the prompt after the last text: no template can
+know there that a turn is being continued, so nothing can be said about such conversations."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What the stock template renders on one engine: each conversation as it is and, if it is stranded, healed."""
+
+    engine: Engine
+    suite: list[Conversation]
+    as_is: list[Outcome]
+    healed: list[Outcome]
+
+
+def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) -> Baseline:
+    """Render every conversation that the engine shows to templates with the template ``stock``."""
+    blind = engine.name in CONTINUES_ITSELF
+    suite = [one for one in conversations if not (blind and one.variables.get("continue_final_message"))]
+    as_is = [render(engine, stock, one.inputs()) for one in suite]
+    healed = [
+        render(engine, stock, one.inputs(one.healed)) if one.stranded else outcome
+        for one, outcome in zip(suite, as_is, strict=True)
+    ]
+    return Baseline(engine, suite, as_is, healed)
+
+
+def render(engine: Engine, source: str, inputs: dict[str, Any]) -> Outcome:
+    """Return what ``engine`` makes of ``inputs``; only a missing engine raises."""
+    try:
+        return "prompt", engine.render(source, inputs)
+    except TemplateRefused as refused:
+        return "refused", refused.message
+    except TemplateError:
+        return "failed", ""
+
+
+def prove(base: Baseline, repaired: str) -> EngineProof | Difference:
+    """Render the suite with the template ``repaired`` and compare; return the first difference, if there is one."""
+    return compare(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
+
+
+def compare(base: Baseline, results: Sequence[Outcome]) -> EngineProof | Difference:
+    """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
+    unchanged = closed = refused = 0
+    for one, wanted, got in zip(base.suite, base.healed, results, strict=True):
+        problem = _problem(one, wanted, got)
+        if problem is not None:
+            return Difference(base.engine.name, one.name, one.stranded, problem, wanted[1], got[1])
+        if got[0] != "prompt":
+            refused += 1
+        elif one.stranded:
+            closed += 1
+        else:
+            unchanged += 1
+    return EngineProof(base.engine.name, base.engine.version, unchanged, closed, refused)
+
+
+_OUTCOMES = {"prompt": "renders", "refused": "is refused by the template", "failed": "fails in the template"}
+
+
+def _problem(one: Conversation, wanted: Outcome, got: Outcome) -> str | None:
+    if got[0] != wanted[0]:
+        return f"it {_OUTCOMES[got[0]]}, where it {_OUTCOMES[wanted[0]]} without the repair"
+    if got != wanted:
+        place = next((i for i, (a, b) in enumerate(zip(wanted[1], got[1], strict=False)) if a != b), -1)
+        state = "not rendered as if its call stood in the content" if one.stranded else "changed by the repair"
+        return f"it is {state}, from character {place} on"
+    if got[0] == "prompt":
+        for call in one.moved:
+            if call.text not in got[1]:
+                return "the call is not in the prompt"
+            if inside_thinking(got[1], call.text, call.after):
+                return "the call stands inside the thinking"
+    return None
+
+
+def inside_thinking(prompt: str, text: str, after: str) -> bool:
+    """Say whether ``text`` stands in ``prompt`` between ``<think>`` and ``</think>``; only tags of its own turn count,
+    which comes after the text ``after``."""
+    position = prompt.index(text)
+    start = prompt.rfind(after, 0, position)
+    turn = prompt[start + len(after) if start >= 0 else 0 : position]
+    return turn.rfind(THINK_START) > turn.rfind(THINK_END)

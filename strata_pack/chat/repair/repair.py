@@ -1,0 +1,194 @@
+"""Other people's templates, repaired with a proof: a stock template goes in, the same with history repair comes out.
+
+The repair is a prelude: some Jinja in front of the template that moves stranded tool calls out of the thinking in
+``messages`` before the template reads them. Nothing is returned that ``repair_proof`` could not prove on every engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from strata_pack.chat.engines.engines import Engine, available_engines
+from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
+from strata_pack.chat.repair.engines import RestartingServer
+from strata_pack.chat.repair.proof import Baseline, Difference, EngineProof, baseline, compare, prove
+from strata_pack.chat.repair.rules import CallForm
+from strata_pack.chat.repair.suite import TOOLS, generate
+from strata_pack.errors import BadInput
+from strata_pack.files import sha256_text
+
+How = Literal["prelude", "not needed"]
+
+_BODY_LITERAL: dict[CallForm, str] = {"xml": "'<' ~ 'function='", "json": "'{'"}
+_FORM_TITLE: dict[CallForm, str] = {"xml": "XML", "json": "JSON"}
+
+PROBE_NAME = "probe_the_call_form"
+
+
+@dataclass(frozen=True)
+class RepairProof:
+    """What was shown: ``form`` of the calls, None where the template writes none; one ``EngineProof`` an engine."""
+
+    form: CallForm | None
+    engines: tuple[EngineProof, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"form": self.form, "engines": [engine.to_dict() for engine in self.engines]}
+
+
+@dataclass(frozen=True)
+class RepairResult:
+    """``text`` is the template to use; ``changed`` says whether it is another than the one given.
+
+    ``how``: "prelude" (history repair was put in front), or "not needed" for the reason in ``why``.
+    """
+
+    text: str
+    changed: bool
+    how: How
+    why: str
+    proof: RepairProof
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "changed": self.changed,
+            "how": self.how,
+            "why": self.why,
+            "sha256": sha256_text(self.text),
+            "proof": self.proof.to_dict(),
+        }
+
+
+class RepairRefused(BadInput):
+    """A template that cannot be repaired with a proof. ``missing`` names what it lacks; ``difference`` is the first
+    conversation that is not as it must be, where the proof itself failed."""
+
+    def __init__(self, missing: str, difference: Difference | None = None) -> None:
+        self.missing = missing
+        self.difference = difference
+        super().__init__(
+            missing if difference is None else f"{missing}: {difference}",
+            where="chat template",
+            remedy="keep the template as it is, or write a repaired one by hand",
+        )
+
+
+def repair_template(source: str, engines: Sequence[Engine] | None = None) -> RepairResult:
+    """Return ``source`` with history repair added, proved on ``engines`` (all that run here without a server).
+
+    A template that closes every stranded call already, or that writes no tool calls, comes back as it is: repairing
+    is idempotent. Raises ``TemplateError`` if it does not compile and ``RepairRefused`` if its calls have another form
+    than the ones we know, or if the proof fails.
+    """
+    ChatTemplate(source)
+    chosen = list(engines) if engines is not None else available_engines()
+    if not chosen:
+        raise ValueError("a proof needs at least one engine")
+    form = call_form(source, chosen[0])
+    if form is None:
+        return RepairResult(source, False, "not needed", "it writes no tool calls", RepairProof(None, ()))
+    suite = generate(form)
+    bases = [baseline(source, engine, suite) for engine in chosen]
+    already = _proof(form, [compare(base, base.as_is) for base in bases])
+    if isinstance(already, RepairProof):
+        return RepairResult(source, False, "not needed", "it closes every stranded call already", already)
+    text = prelude(form) + source
+    proof = _proof(form, [_prove_enough(base, text) for base in bases])
+    if isinstance(proof, Difference):
+        raise RepairRefused("the repair cannot be proved", proof)
+    for engine in chosen:
+        _keeps_capabilities(engine, source, text)
+    return RepairResult(text, True, "prelude", "stranded calls are moved out of the thinking", proof)
+
+
+def _prove_enough(base: Baseline, text: str) -> EngineProof | Difference:
+    proof = prove(base, text)
+    if isinstance(proof, EngineProof) and not (proof.unchanged and proof.closed):
+        kind = "without" if proof.closed else "with"
+        raise RepairRefused(f"{base.engine.name} renders no conversation {kind} a stranded call, so nothing is proved")
+    return proof
+
+
+def _keeps_capabilities(engine: Engine, source: str, text: str) -> None:
+    if isinstance(engine, RestartingServer):
+        before, after = engine.capabilities(source), engine.capabilities(text)
+        changed = sorted(flag for flag in {*before, *after} if before.get(flag) != after.get(flag))
+        if changed:
+            raise RepairRefused(f"the repair changes what llama-server takes the template for: {', '.join(changed)}")
+
+
+def _proof(form: CallForm, results: Sequence[EngineProof | Difference]) -> RepairProof | Difference:
+    for result in results:
+        if isinstance(result, Difference):
+            return result
+    return RepairProof(form, tuple(result for result in results if isinstance(result, EngineProof)))
+
+
+@cache
+def prelude(form: CallForm) -> str:
+    """Return the Jinja that is put in front of a template whose calls have ``form``. It ends with a line feed that
+    engines drop (``trim_blocks``)."""
+    text = resources.files("strata_pack.chat.repair").joinpath("prelude.jinja").read_text(encoding="utf-8")
+    return text.replace("@FORM@", _FORM_TITLE[form]).replace("@BODY@", _BODY_LITERAL[form])
+
+
+def call_form(source: str, engine: Engine) -> CallForm | None:
+    """Return the form in which the template writes a tool call of the history, ``None`` if it writes none at all.
+
+    Raises ``RepairRefused`` for any other form than ``<tool_call>`` on a line of its own followed by ``<function=``
+    or ``{``, and for a template that renders no conversation with a call.
+    """
+    prompt = _probe(source, engine)
+    name = prompt.find(PROBE_NAME)
+    if name < 0:
+        return None
+    head = prompt[:name]
+    line = head.rpartition("\n")[2]
+    if head.endswith("<tool_call>\n<function="):
+        return "xml"
+    if line.startswith("{") and head.endswith(f"<tool_call>\n{line}"):
+        return "json"
+    shown = head[-32:] + "NAME"
+    raise RepairRefused(
+        "it lacks calls of a known form (<tool_call>, then <function= or { on the next line); "
+        f"its own look like {shown!r}"
+    )
+
+
+def _probe(source: str, engine: Engine) -> str:
+    """Return a prompt with one tool call in the history. Templates differ in what they take: the call's arguments as
+    an object or as JSON text, a tool's result or none, declared tools or none; the first that renders counts."""
+    causes = []
+    for arguments, result, tools in itertools.product(
+        ({"path": "a.c"}, '{"path": "a.c"}'), (True, False), (True, False)
+    ):
+        call = {"type": "function", "id": "call12345", "function": {"name": PROBE_NAME, "arguments": arguments}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "Please look."},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "content": "seen", "tool_call_id": "call12345"},
+            {"role": "assistant", "content": "All is well."},
+            {"role": "user", "content": "Thank you."},
+        ]
+        inputs = {"messages": messages if result else [*messages[:2], messages[-1]], "add_generation_prompt": True}
+        try:
+            return engine.render(source, {**inputs, "tools": TOOLS} if tools else inputs)
+        except TemplateRefused as refused:
+            causes.append(refused.message)
+        except TemplateError as error:
+            causes.append(error.cause)
+    raise RepairRefused(f"it renders no conversation with a tool call ({causes[0]})")
+
+
+def diff(stock: str, repaired: str) -> str:
+    """Return the change from one template to the other as a unified diff."""
+    lines = difflib.unified_diff(
+        stock.splitlines(keepends=True), repaired.splitlines(keepends=True), "stock", "repaired", n=2
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

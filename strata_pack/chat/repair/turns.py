@@ -1,0 +1,170 @@
+"""The kinds of assistant turns that a repair is proved on: healthy ones, controls that no repair may touch, stranded
+ones that it must close. They are data; ``Writer`` turns them into messages in which every text has its own number.
+
+In the texts, ``{prose}``, ``{call}``, ``{n}`` ... stand for what ``Writer`` puts there, something new every time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata_pack.chat.repair.rules import CallForm
+
+IMAGE = {"type": "image", "image": "a.png"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of assistant turn. ``content``: a text, a list of text parts or other parts, or None; ``reasoning`` is
+    its ``reasoning_content``, None where it has none; ``declared``: how many entries ``tool_calls`` has."""
+
+    content: str | list[str | Mapping[str, Any]] | None = ""
+    reasoning: str | None = None
+    declared: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+HEALTHY: Mapping[str, Kind] = {
+    "an answer": Kind("Done, result {n}."),
+    "an answer with thinking": Kind("Done, result {n}.", "{prose}"),
+    "an answer with thinking and blank lines around": Kind("\n\nDone {n}.\n", "\n{prose}\n\n"),
+    "an answer that holds its closed thinking": Kind("<think>\n{prose}\n</think>\n\nDone {n}."),
+    "an empty answer": Kind("", "{prose}"),
+    "an answer in parts": Kind(["Done {n}, ", "all of it."], "{prose}"),
+    "a declared call": Kind("", "{prose}", 1),
+    "a declared call with text": Kind("Reading {n}.", None, 1),
+    "two declared calls": Kind("", "{prose}", 2),
+    "a declared call and null content": Kind(None, "{prose}", 1),
+    "a call in the content": Kind("{call}", "{prose}"),
+}
+
+CONTROLS: Mapping[str, Kind] = {
+    "a call in backticks": Kind("", "{prose}\n`{call}`"),
+    "a call that starts in mid-sentence": Kind("", "I would write {call}"),
+    "an indented call": Kind("", "{prose}\n{indented}"),
+    "a call whose tag is indented": Kind("", "{prose}\n  {call}"),
+    "a call whose body is indented": Kind("", "{prose}\n{loose}"),
+    "a quoted call": Kind("", "{prose}\n{quoted}"),
+    "a call in a list item": Kind("", "- {call}"),
+    "a fenced call": Kind("", "{prose}\n```\n{call}\n```"),
+    "a call in a tilde fence": Kind("", "{prose}\n~~~xml\n{call}\n~~~"),
+    "a call in a fence that stays open": Kind("", "{prose}\n```\n{call}"),
+    "a call in a fence that the other mark does not close": Kind("", "```\n~~~\n{call}"),
+    "a tag with another body": Kind("", "{prose}\n<tool_call>\n<other>{n}</other>\n</tool_call>"),
+    "a tag with prose": Kind("", "{prose}\n<tool_call>\nlike this {n}\n</tool_call>"),
+    "a call followed by prose": Kind("", "{prose}\n{call}\nOr rather not."),
+    "an unfinished call": Kind("", "{prose}\n{unfinished}"),
+    "a stranded call beside a declared one": Kind("", "{prose}\n{call}", 1),
+    "a stranded call beside an image": Kind([IMAGE], "{prose}\n{call}"),
+    "thinking that closes itself": Kind("", "{prose}\n</think>\n\n{call}"),
+    "closed thinking in the content": Kind("<think>\n{prose}\n</think>\n\n{call}"),
+    "text before the thinking in the content": Kind("So: <think>\n{prose}\n\n{call}"),
+    "open thinking in the content without a call": Kind("<think>\n{prose}"),
+    "open thinking in the content with a fenced call": Kind("<think>\n```\n{call}\n```"),
+}
+
+STRANDED: Mapping[str, Kind] = {
+    "B": Kind("", "{prose}\n\n{call}"),
+    "B one newline": Kind("", "{prose}\n{call}"),
+    "B nothing else": Kind("", "{call}"),
+    "B white space after": Kind("", "{prose}\n\n{call}\n\n  \n"),
+    "B null content": Kind(None, "{prose}\n\n{call}"),
+    "B with content": Kind("Answer {n}.\n", "{prose}\n\n{call}"),
+    "B with content in a part": Kind(["Answer {n}. "], "{prose}\n\n{call}"),
+    "B no tool_calls": Kind("", "{prose}\n\n{call}", extra={"tool_calls": []}),
+    "B null tool_calls": Kind("", "{prose}\n\n{call}", extra={"tool_calls": None}),
+    "B with a name": Kind("", "{prose}\n\n{call}", extra={"name": "coder"}),
+    "B two calls": Kind("", "{prose}\n\n{call}\n\n{call}"),
+    "B after a mention": Kind("", "{call}\nis how.\n```\n{call}\n```\n{prose}\n{call}"),
+    "B a fence in the argument": Kind("", "{prose}\n{fence}"),
+    "A": Kind("<think>\n{prose}\n\n{call}"),
+    "A on the line of the tag": Kind("<think>{prose}\n{call}"),
+    "A nothing else": Kind("<think>\n{call}"),
+    "A blank lines around": Kind("\n<think>\n\n{prose}\n\n{call}\n\n"),
+    "A empty reasoning": Kind("<think>\n{prose}\n\n{call}", ""),
+    "A in a part": Kind(["<think>\n{prose}\n\n{call}"]),
+    "A two calls": Kind("<think>\n{prose}\n\n{call}\n{call}"),
+}
+
+KINDS: Mapping[str, Kind] = {**HEALTHY, **CONTROLS, **STRANDED}
+
+OTHERS: Mapping[str, tuple[str, str]] = {
+    "system": ("system", "You are tester {n}."),
+    "user": ("user", "Please do task {n}, über alles."),
+    "tool": ("tool", "int part_{n}; // <b>&amp;</b>"),
+    "user like a model": ("user", "<think>\n{prose}\n\n{call}"),
+    "tool like a model": ("tool", "<think>\n{prose}\n\n{call}"),
+}
+"""The messages that are not under test, by name: role and text. No repair may touch them either."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+class Writer:
+    """Writes the messages of one conversation in which calls have ``form``."""
+
+    def __init__(self, form: CallForm) -> None:
+        self._form = form
+        self._numbers = itertools.count(1)
+
+    def message(self, name: str) -> dict[str, Any]:
+        """Return the message called ``name`` in ``OTHERS``."""
+        role, text = OTHERS[name]
+        message = {"role": role, "content": self._fill(text)}
+        return {**message, "tool_call_id": "call_1"} if role == "tool" else message
+
+    def turn(self, kind: Kind) -> dict[str, Any]:
+        """Return an assistant message of ``kind``."""
+        turn: dict[str, Any] = {"role": "assistant", "content": self._content(kind.content)}
+        if kind.reasoning is not None:
+            turn["reasoning_content"] = self._fill(kind.reasoning)
+        if kind.declared:
+            turn["tool_calls"] = [self._declared() for _ in range(kind.declared)]
+        return {**turn, **kind.extra}
+
+    def _content(self, content: str | list[str | Mapping[str, Any]] | None) -> Any:
+        if isinstance(content, list):
+            return [{"type": "text", "text": self._fill(x)} if isinstance(x, str) else dict(x) for x in content]
+        return None if content is None else self._fill(content)
+
+    def _fill(self, text: str) -> str:
+        return _FIELD.sub(lambda found: self._made(found[1]), text)
+
+    def _made(self, name: str) -> str:
+        number = f"{next(self._numbers):03d}"
+        call = call_text(self._form, "read_file", {"path": f"src/file-{number}.c"})
+        if name == "fence":
+            arguments = {"path": f"/srv/ü {number}.md", "text": "```sh\nls <dir> && cd .."}
+            return call_text(self._form, "write_file", arguments)
+        return {
+            "n": number,
+            "prose": f"I need step {number} first.\nLet me — “look” – at it.",
+            "call": call,
+            "indented": _each_line(call, "    "),
+            "loose": call.replace("\n", "\n  ", 1),
+            "quoted": _each_line(call, "> "),
+            "unfinished": call.removesuffix("</tool_call>"),
+        }[name]
+
+    def _declared(self) -> dict[str, Any]:
+        function = {"name": "read_file", "arguments": {"path": f"lib/part-{self._fill('{n}')}.h"}}
+        return {"type": "function", "id": f"call_{self._fill('{n}')}", "function": function}
+
+
+def call_text(form: CallForm, name: str, arguments: Mapping[str, str]) -> str:
+    """Return a tool call as a model of that form writes it."""
+    if form == "json":
+        body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    else:
+        pairs = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+        body = f"<function={name}>\n{pairs}</function>"
+    return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def _each_line(text: str, mark: str) -> str:
+    return "\n".join(mark + line for line in text.split("\n"))

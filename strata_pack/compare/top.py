@@ -1,0 +1,174 @@
+"""The comparison where full logits cannot be had: from the likeliest tokens that any llama.cpp server tells.
+
+A server gives the exact probabilities of the ``n`` likeliest next tokens. All other tokens are taken as one, which can
+only make two distributions look more alike (the log-sum inequality; Cover and Thomas, "Elements of Information Theory",
+theorem 2.7.1): every divergence here is a lower bound. Which token is the likeliest is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from strata_pack.compare.full import (
+    CONTEXT,
+    MIN_CONTEXT,
+    Comparison,
+    Scores,
+    check_same_text,
+    compare,
+    joined,
+    model_file,
+    read_text,
+    summarize,
+)
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.logits import LogitsHeader
+from strata_pack.llama.logits_child import MIN_TOKENS, cut_windows
+from strata_pack.llama.logits_native import LogitsUnavailable
+from strata_pack.llama.runtimes import Runtime, find_binary
+from strata_pack.llama.server import LlamaServer
+from strata_pack.progress import Progress, Silent
+
+TOP = 200
+"""Likeliest tokens asked for at every position."""
+_LEAST = 1e-12
+"""The probability that all other tokens together are given at least: the server's own sums round to this."""
+
+Likeliest = Mapping[int, float]
+"""Token to logarithm of its probability, likeliest first."""
+
+
+def compare_models(
+    model: Path,
+    against: Path,
+    text: Path | None = None,
+    *,
+    context: int = CONTEXT,
+    limit: int | None = None,
+    threads: int | None = None,
+    server: Path | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare with full logits; by ``compare_top`` where they cannot be had, or with ``server``, a llama-server.
+
+    Arguments and errors are those of ``compare`` and ``compare_top``.
+    """
+    progress = progress or Silent()
+    if server is None:
+        try:
+            return compare(model, against, text, context=context, limit=limit, threads=threads, progress=progress)
+        except LogitsUnavailable as error:
+            progress.note(f"{error}: comparing the {TOP} likeliest tokens instead")
+    runtime = None if server is None else find_binary(server)
+    return compare_top(
+        model, against, text, context=context, limit=limit, threads=threads, runtime=runtime, progress=progress
+    )
+
+
+def compare_top(
+    model: Path,
+    against: Path,
+    text: Path | None = None,
+    *,
+    top: int = TOP,
+    context: int = CONTEXT,
+    limit: int | None = None,
+    threads: int | None = None,
+    runtime: Runtime | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare as ``compare.compare`` does, from the ``top`` likeliest tokens at each position.
+
+    The models are served one after the other. Raises ``BadInput`` as ``compare`` does, ``EnvironmentFailure`` when a
+    server does not start, dies or tells no probabilities.
+    """
+    name, content = read_text(text)
+    context = max(context, MIN_CONTEXT)
+    told: list[tuple[LogitsHeader, list[Likeliest]]] = []
+    for path in (model, against):
+        with LlamaServer.start(model_file(path), runtime=runtime, context=context + 8, threads=threads) as server:
+            header = _windows(server, content, context, limit)
+            told.append((header, _ask(server, header, top, path, progress or Silent())))
+    (header, ours), (other, theirs) = told
+    check_same_text(header, other, model, against)
+    targets = header.targets
+    parts = [score_top(*position) for position in zip(ours, theirs, targets, strict=True)]
+    unseen = [sum(target not in rows for rows, target in zip(side, targets, strict=True)) for side in (ours, theirs)]
+    bounds = [
+        f"KL divergences are lower bounds: all tokens that are not among the {top} likeliest of both count as one",
+        f"perplexities are lower bounds: {unseen[0]} of {len(targets)} tokens of the text (reference: {unseen[1]}) "
+        f"were not among the {top} likeliest and count as likely as the last of them",
+        "top-1 agreement is exact",
+    ]
+    return summarize(joined(parts), model, against, (name, content), header, "top-n", bounds)
+
+
+def score_top(ours: Likeliest, theirs: Likeliest, target: int) -> Scores:
+    """Score one position from the likeliest tokens of the model and of the reference."""
+    shared = [token for token in theirs if token in ours]
+    weights = [math.exp(theirs[token]) for token in shared]
+    divergence = sum(w * (theirs[token] - ours[token]) for w, token in zip(weights, shared, strict=True))
+    rest = max(1 - sum(weights), _LEAST)
+    our_rest = max(1 - sum(math.exp(ours[token]) for token in shared), _LEAST)
+    divergence += rest * math.log(rest / our_rest)
+    return Scores(
+        np.array([-_log_probability(ours, target)]),
+        np.array([-_log_probability(theirs, target)]),
+        np.array([max(divergence, 0.0)]),
+        np.array([next(iter(ours)) == next(iter(theirs))]),
+    )
+
+
+def _log_probability(likeliest: Likeliest, token: int) -> float:
+    """Return the logarithm of the token's probability, or the most it can be if it is not told."""
+    if token in likeliest:
+        return likeliest[token]
+    rest = max(1 - sum(math.exp(value) for value in likeliest.values()), _LEAST)
+    return min(math.log(rest), *likeliest.values())
+
+
+def _windows(server: LlamaServer, text: str, context: int, limit: int | None) -> LogitsHeader:
+    tokens = server.tokenize(text, parse_special=False)
+    if len(tokens) < MIN_TOKENS:
+        raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
+    context = min(context, len(tokens))
+    with_special = server.tokenize("a", add_special=True, parse_special=False)
+    without = server.tokenize("a", parse_special=False)
+    bos = with_special[0] if with_special[0] != without[0] else None
+    windows = cut_windows(tokens, context, limit, bos)
+    return LogitsHeader(0, 0, tuple(tuple(window) for window in windows), context // 2)
+
+
+def _ask(server: LlamaServer, header: LogitsHeader, top: int, model: Path, progress: Progress) -> list[Likeliest]:
+    task = progress.task(f"ask {model.name}", len(header.targets), "tokens")
+    # The server tells nothing of a token that ends the text or half a character. Its probabilities are those before the
+    # bias, so a plain letter is made to be drawn every time.
+    letter = server.tokenize("a", parse_special=False)[-1]
+    answers = []
+    for window in header.windows:
+        for position in range(header.first, len(window) - 1):
+            prompt = window[: position + 1]
+            answer = server.completion(
+                prompt, n_predict=1, n_probs=top, cache_prompt=True, temperature=0.0, logit_bias=[[letter, 1e6]]
+            )
+            answers.append(_likeliest(answer.raw, model))
+            task.advance(1)
+    task.done()
+    return answers
+
+
+def _likeliest(raw: Mapping[str, Any], model: Path) -> Likeliest:
+    try:
+        rows = raw["completion_probabilities"][0]["top_logprobs"]
+        found = {int(row["id"]): float(row["logprob"]) for row in rows}
+    except (KeyError, IndexError, TypeError, ValueError):
+        found = {}
+    if not found:
+        problem = "the server tells no probabilities of likely tokens"
+        raise EnvironmentFailure(problem, where=model, remedy="use llama.cpp's llama-server")
+    return found

@@ -1,0 +1,112 @@
+"""Content blocks of Anthropic's Messages API as the text that the model reads.
+
+A block stands at a path (``messages.0.content.1``), and every complaint names it. Documents and search results are text
+in a wrapping; the model gets them as a tag of that name, with what is told about them as its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from strata_pack.gateway.api.fields import Kept, text_field
+from strata_pack.gateway.failures import ApiError, bad_request
+
+
+class Block(Kept):
+    """A content block; which further fields it needs depends on ``type``."""
+
+    type: str
+
+
+Located = tuple[str, Block]
+"""A block and its path."""
+
+TEXT_ONLY = ("text",)
+MEDIA = ("image", "document")
+"""Types that may hold something else than text."""
+
+
+def located(where: str, content: Any) -> list[Located]:
+    """Return the blocks of a content with their paths; a string is one text block. Raises ``ApiError`` for others."""
+    if isinstance(content, str):
+        return [(where, Block.model_validate({"type": "text", "text": content}))]
+    if not isinstance(content, list):
+        raise bad_request(f"{where}: is neither a string nor a list of blocks", where)
+    return [(f"{where}.{index}", _block(f"{where}.{index}", part)) for index, part in enumerate(content)]
+
+
+def content_text(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> str:
+    """Return the text of a content whose blocks are of the ``allowed`` types, one block below the other."""
+    return "\n".join(block_text(place, block, allowed) for place, block in located(where, content))
+
+
+def block_text(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> str:
+    """Return the text of one block; raises ``ApiError`` for a type that is not ``allowed`` here, and for media."""
+    if block.type in allowed:
+        return READERS[block.type](where, block.given())
+    if block.type in MEDIA:
+        raise _media(where, f"blocks of type {block.type!r}")
+    raise bad_request(f"{where}: a block of type {block.type!r} cannot stand here", where)
+
+
+def _block(where: str, part: Any) -> Block:
+    if isinstance(part, Block):
+        return part
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        raise bad_request(f"{where}: is no content block", where)
+    return Block.model_validate(part)
+
+
+def _media(where: str, what: str) -> ApiError:
+    return bad_request(
+        f"{where}: the model has no projector, so {what} cannot be read; send text", where, code="unsupported_media"
+    )
+
+
+# Types of blocks
+
+
+def _text(where: str, given: Mapping[str, Any]) -> str:
+    return text_field(where, given, "text")
+
+
+def _document(where: str, given: Mapping[str, Any]) -> str:
+    source, place = given.get("source"), f"{where}.source"
+    if not isinstance(source, dict):
+        raise bad_request(f"{place}: must be an object", place)
+    if source.get("type") == "text":
+        text = text_field(place, source, "data")
+    elif source.get("type") == "content":
+        text = content_text(f"{place}.content", source.get("content"))
+    else:
+        raise _media(place, f"a document from a source of type {source.get('type')!r}")
+    return _tagged("document", _attributes(where, given, "title", "context"), text)
+
+
+def _search_result(where: str, given: Mapping[str, Any]) -> str:
+    text = content_text(f"{where}.content", given.get("content"))
+    return _tagged("search_result", _attributes(where, given, "title", "source"), text)
+
+
+def _tool_reference(where: str, given: Mapping[str, Any]) -> str:
+    return f"<tool_reference name={quoteattr(text_field(where, given, 'tool_name'))}/>"
+
+
+def _attributes(where: str, given: Mapping[str, Any], *names: str) -> str:
+    there = [name for name in names if given.get(name) is not None]
+    return "".join(f" {name}={quoteattr(text_field(where, given, name))}" for name in there)
+
+
+def _tagged(tag: str, attributes: str, text: str) -> str:
+    return f"<{tag}{attributes}>\n{text}\n</{tag}>"
+
+
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    "text": _text,
+    "document": _document,
+    "search_result": _search_result,
+    "tool_reference": _tool_reference,
+}
+"""How the text of each type is read."""

@@ -1,0 +1,223 @@
+"""Replies of ``/v1/responses``: output items in the order reasoning, message, function_call; whole, and as a stream."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from strata_pack.gateway.api.responses.encrypted_content import carried
+from strata_pack.gateway.api.responses.request import ResponsesTurn
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.reply import (
+    Choice,
+    Logprobs,
+    add_usage,
+    named_event,
+    quoted,
+    with_x_strata,
+    x_strata,
+)
+from strata_pack.parsing import Event, ToolCall
+
+FIRST_EVENTS = ("response.created", "response.in_progress")
+"""What a stream begins with; it may be written when the first delta has been."""
+
+ITEM_KINDS = {"reasoning": "reasoning", "content": "message"}
+PART_KINDS = {"reasoning": "reasoning_text", "content": "output_text"}
+DELTA_NAMES = {"reasoning": "response.reasoning_text.delta", "content": "response.output_text.delta"}
+
+
+def _part(kind: str, text: str) -> dict[str, Any]:
+    part: dict[str, Any] = {"type": PART_KINDS[kind], "text": text}
+    return part if kind == "reasoning" else {**part, "annotations": [], "logprobs": []}
+
+
+def _call_item(item_id: str, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+    return {
+        "id": item_id,
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": arguments,
+    }
+
+
+class ResponsesWriter:
+    """Writes one response."""
+
+    def __init__(self, request_id: str, model: str, turn: ResponsesTurn, *, show_extra: bool) -> None:
+        self._request_id = request_id
+        self._show_extra = show_extra
+        self._carries = turn.carries_thinking
+        self._base: dict[str, Any] = {
+            "id": f"resp_{request_id}",
+            "object": "response",
+            "created_at": int(time.time()),
+            "model": model,
+            "error": None,
+            "incomplete_details": None,
+            "previous_response_id": None,
+            "store": False,
+            **turn.told,
+        }
+        self._sequence = len(FIRST_EVENTS)
+        self._output: list[dict[str, Any]] = []
+        self._kind: str | None = None
+        self._call: ToolCall | None = None
+        self._texts: list[str] = []
+
+    def whole(self, choices: list[Choice]) -> dict[str, Any]:
+        (choice,) = choices
+        texts = [(kind, text) for kind, text in (("reasoning", choice.reasoning), ("content", choice.content)) if text]
+        status = _status(choice)
+        output = [
+            self._text_item(kind, number, text, "completed" if number + 1 < len(texts) else status)
+            for number, (kind, text) in enumerate(texts)
+        ]
+        for call in choice.calls:
+            output.append(_call_item(self._item_id(len(output)), call, call.arguments_json, "completed"))
+        return self._response(output, choice)
+
+    def _text_item(self, kind: str, number: int, text: str | None, status: str) -> dict[str, Any]:
+        """Return a reasoning or message item; ``text`` ``None`` for one that has no part yet."""
+        parts = [] if text is None else [_part(kind, text)]
+        item: dict[str, Any] = {"id": self._item_id(number), "type": ITEM_KINDS[kind], "status": status}
+        if kind == "content":
+            return {**item, "role": "assistant", "content": parts}
+        item |= {"summary": [], "content": parts}
+        return {**item, "encrypted_content": carried(text)} if self._carries and text is not None else item
+
+    def _item_id(self, number: int) -> str:
+        return f"item_{self._request_id}_{number}"
+
+    def _response(self, output: list[dict[str, Any]], choice: Choice | None) -> dict[str, Any]:
+        reply = {**self._base, "status": "in_progress", "output": output, "usage": None}
+        if choice is None:
+            return reply
+        tokens = add_usage([choice])
+        reply["status"] = _status(choice)
+        if reply["status"] == "incomplete":
+            reply["incomplete_details"] = {"reason": "max_output_tokens"}
+        reply["usage"] = {
+            "input_tokens": tokens["prompt"],
+            "input_tokens_details": {"cached_tokens": tokens["cached"]},
+            "output_tokens": tokens["completion"],
+            "output_tokens_details": {"reasoning_tokens": tokens["reasoning"]},
+            "total_tokens": tokens["prompt"] + tokens["completion"],
+        }
+        if choice.counters.ended_inside_thinking:
+            reply["ended_inside_thinking"] = True
+        return with_x_strata(reply, x_strata(self._request_id, [choice]) if self._show_extra else None)
+
+    # Streams
+
+    def _event(self, name: str, /, **fields: Any) -> bytes:
+        self._sequence += 1
+        return named_event(name, {"type": name, "sequence_number": self._sequence - 1, **fields})
+
+    def start(self, prompt_tokens: int) -> bytes:  # noqa: ARG002
+        response = self._response([], None)
+        return b"".join(
+            named_event(name, {"type": name, "sequence_number": number, "response": response})
+            for number, name in enumerate(FIRST_EVENTS)
+        )
+
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
+        parts: list[bytes] = []
+        for event in events:
+            if event.kind in PART_KINDS:
+                if self._kind != event.kind:
+                    parts.append(self._begin_text(event.kind))
+                self._texts.append(event.text)
+                parts.append(self._piece(DELTA_NAMES[event.kind], event.text, ',"content_index":0'))
+            elif event.kind == "tool_start" and event.call is not None:
+                parts.append(self._begin_call(event.call))
+            elif event.kind == "tool_args":
+                self._texts.append(event.text)
+                parts.append(self._piece("response.function_call_arguments.delta", event.text, ""))
+            elif event.kind == "tool_call":
+                parts.append(self._close_call("completed"))
+        return b"".join(parts)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        number = len(self._output)
+        return {"item_id": self._item_id(number), "output_index": number}
+
+    def _piece(self, name: str, text: str, more: str) -> bytes:
+        number = len(self._output)
+        self._sequence += 1
+        if name == DELTA_NAMES["content"]:
+            more += ',"logprobs":[]'
+        return (
+            f'event: {name}\ndata: {{"type":"{name}","sequence_number":{self._sequence - 1},'
+            f'"item_id":"{self._item_id(number)}","output_index":{number}{more},"delta":{quoted(text)}}}\n\n'
+        ).encode("utf-8", "replace")
+
+    def _begin_text(self, kind: str) -> bytes:
+        closed = self._close("completed")
+        self._kind = kind
+        number = len(self._output)
+        item = self._text_item(kind, number, None, "in_progress")
+        return (
+            closed
+            + self._event("response.output_item.added", output_index=number, item=item)
+            + self._event("response.content_part.added", **self._place, content_index=0, part=_part(kind, ""))
+        )
+
+    def _begin_call(self, call: ToolCall) -> bytes:
+        closed = self._close("completed")
+        self._call = call
+        number = len(self._output)
+        item = _call_item(self._item_id(number), call, "", "in_progress")
+        return closed + self._event("response.output_item.added", output_index=number, item=item)
+
+    def _close(self, status: str) -> bytes:
+        """Return the end of the open item, if there is one: a text ends with ``status``, a call was cut."""
+        return self._close_text(status) + self._close_call("incomplete")
+
+    def _close_text(self, status: str) -> bytes:
+        if self._kind is None:
+            return b""
+        kind, place, text = self._kind, self._place, "".join(self._texts)
+        extra: dict[str, Any] = {"logprobs": []} if kind == "content" else {}
+        ended = self._event(
+            DELTA_NAMES[kind].replace(".delta", ".done"), **place, content_index=0, text=text, **extra
+        ) + self._event("response.content_part.done", **place, content_index=0, part=_part(kind, text))
+        return ended + self._done(self._text_item(kind, place["output_index"], text, status))
+
+    def _close_call(self, status: str) -> bytes:
+        """Return the end of the open call. The arguments of an incomplete one are not whole, so nothing says "done"."""
+        if self._call is None:
+            return b""
+        call, place, arguments = self._call, self._place, "".join(self._texts)
+        ended = b""
+        if status == "completed":
+            name = "response.function_call_arguments.done"
+            ended = self._event(name, **place, name=call.name, arguments=arguments)
+        return ended + self._done(_call_item(place["item_id"], call, arguments, status))
+
+    def _done(self, item: dict[str, Any]) -> bytes:
+        ended = self._event("response.output_item.done", output_index=len(self._output), item=item)
+        self._output.append(item)
+        self._kind, self._call = None, None
+        self._texts.clear()
+        return ended
+
+    def finish(self, index: int, choice: Choice) -> bytes:  # noqa: ARG002
+        closed = self._close(_status(choice))
+        response = self._response(self._output, choice)
+        return closed + self._event(f"response.{response['status']}", response=response)
+
+    def end(self, choices: list[Choice]) -> bytes:  # noqa: ARG002
+        return b""
+
+    def failure(self, error: ApiError) -> bytes:
+        told = {"code": error.code or error.kind, "message": error.message}
+        response = {**self._response(self._output, None), "status": "failed", "error": told}
+        return self._event("response.failed", response=response)
+
+
+def _status(choice: Choice) -> str:
+    return "incomplete" if choice.outcome.finish_reason == "length" else "completed"

@@ -1,0 +1,1 @@
+"""JSON Schemas to GBNF grammars for llama.cpp."""

@@ -1,0 +1,1 @@
+"""The ASGI application, its middleware, its metrics endpoint and its live page."""

@@ -1,0 +1,235 @@
+"""The ASGI application: which path does what."""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote
+
+from pydantic import Field
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from strata_pack.gateway.api.chat.reply import ChatWriter, FunctionsWriter
+from strata_pack.gateway.api.chat.request import ChatRequest, chat_turn
+from strata_pack.gateway.api.fields import Body, Count, read_body
+from strata_pack.gateway.api.messages.reply import MessagesWriter
+from strata_pack.gateway.api.messages.request import CountRequest, MessagesRequest, count_turn, messages_turn
+from strata_pack.gateway.api.openapi import openapi
+from strata_pack.gateway.api.responses.reply import ResponsesWriter
+from strata_pack.gateway.api.responses.request import ResponsesRequest, responses_turn
+from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
+from strata_pack.gateway.metrics import Record
+from strata_pack.gateway.offload import aside
+from strata_pack.gateway.reply import encode
+from strata_pack.gateway.server.live import live_page
+from strata_pack.gateway.server.middleware import Guard
+from strata_pack.gateway.server.prometheus import CONTENT_TYPE, prometheus_text
+from strata_pack.gateway.service import Caller, Gateway
+from strata_pack.gateway.streams import EventStream, Reply
+
+Response = Reply | EventStream
+Endpoint = Callable[[Request], Awaitable[Response]]
+Routes = dict[str, dict[str, Endpoint]]
+"""Endpoints by path and method."""
+T = TypeVar("T")
+B = TypeVar("B", bound=Body)
+MODEL_PATH = "/v1/models/"
+EXTRA_HEADER = "x-strata"
+METRICS_FORMS = {"application/json": "json", "text/plain": "text", "application/openmetrics-text": "text"}
+WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
+
+
+class CompletionRequest(Body):
+    """What is checked of a ``/v1/completions`` body before it is passed on."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[int], Field(min_length=1)]
+        | Annotated[list[list[int]], Field(min_length=1)]
+    )
+    stream: bool | None = None
+    max_tokens: Count | None = None
+
+
+def create_app(gateway: Gateway) -> ASGIApp:
+    """Return the ASGI application of ``gateway``."""
+    routes = _routes(gateway)
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        response = await _endpoint(routes, scope)(Request(scope, receive))
+        await response(scope, receive, send)
+
+    return Guard(application, gateway.settings, gateway.metrics)
+
+
+def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
+    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts, but for a model's name."""
+    path = scope["path"]
+    methods = routes.get(MODEL_PATH if path.startswith(MODEL_PATH) else path)
+    if methods is None:
+        raise ApiError(404, "there is nothing at this path", kind="no_route")
+    endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
+    if endpoint is None:
+        allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
+        raise ApiError(405, f"this path takes {allowed}", kind="no_route", headers={"allow": allowed})
+    return endpoint
+
+
+def _routes(gateway: Gateway) -> Routes:
+    served, limits = gateway.settings.served, gateway.settings.limits
+    schema = encode(openapi())
+    known = _model_entry(served.model, int(gateway.metrics.started))
+    page, page_headers = live_page()
+
+    async def chat(request: Request) -> Response:
+        body, turn = await _read(request, ChatRequest, lambda body: (body, chat_turn(body, limits.choices)))
+        caller = _caller(request)
+        kind = ChatWriter if body.functions is None else FunctionsWriter
+        writer = kind(
+            caller.request_id, served.model, include_usage=body.include_usage, show_extra=_wants_extra(request)
+        )
+        return await gateway.answer("chat", turn, writer, caller)
+
+    async def responses(request: Request) -> Response:
+        turn = await _read(request, ResponsesRequest, responses_turn)
+        caller = _caller(request)
+        writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request))
+        return await gateway.answer("responses", turn, writer, caller)
+
+    async def messages(request: Request) -> Response:
+        turn = await _read(request, MessagesRequest, messages_turn)
+        caller = _caller(request)
+        writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request))
+        return await gateway.answer("messages", turn, writer, caller)
+
+    async def count_tokens(request: Request) -> Response:
+        turn = await _read(request, CountRequest, count_turn)
+        prompt = await gateway.prompts.build(turn)
+        return Reply(encode({"input_tokens": await gateway.prompts.count(prompt)}))
+
+    async def completions(request: Request) -> Response:
+        data = await request.body()
+        body = read_body(CompletionRequest, data)
+        prompts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if not isinstance(one, int)]
+        if len(prompts) > limits.choices:
+            raise bad_request(f"prompt: at most {limits.choices} prompts at a time", "prompt")
+        record = Record(_caller(request).request_id, "completions", bool(body.stream), _caller(request).client)
+        return await gateway.pass_through("/v1/completions", json.loads(data), record)
+
+    async def models(_request: Request) -> Response:
+        return Reply(encode({
+            "object": "list", "data": [known], "has_more": False, "first_id": served.model, "last_id": served.model
+        }))  # fmt: skip
+
+    async def model(request: Request) -> Response:
+        name = unquote(request.scope["path"].removeprefix(MODEL_PATH))
+        if name != served.model:
+            raise ApiError(404, f"there is no model {name[:100]!r} here", kind="no_model", code="model_not_found")
+        return Reply(encode(known))
+
+    async def health(_request: Request) -> Response:
+        if gateway.draining:
+            raise shutting_down()
+        if not await gateway.ready():
+            raise ApiError(503, "the llama.cpp server is not ready", kind="upstream_unavailable", retry_after=2)
+        return Reply(encode({"status": "ok"}))
+
+    async def status(_request: Request) -> Response:
+        return Reply(encode(await gateway.status()))
+
+    async def metrics(request: Request) -> Response:
+        if _prefers_text(",".join(request.headers.getlist("accept"))):
+            return await prometheus(request)
+        return Reply(encode(gateway.metrics.to_dict()))
+
+    async def prometheus(_request: Request) -> Response:
+        text = prometheus_text(gateway.metrics, gateway.admission, served)
+        return Reply(text, headers={"content-type": CONTENT_TYPE})
+
+    async def live(_request: Request) -> Response:
+        shown = {
+            "status": await gateway.status(),
+            **gateway.metrics.to_dict(),
+            "implicit_ends": [asdict(end) for end in gateway.metrics.ends],
+        }
+        return Reply(encode(shown))
+
+    async def page_(_request: Request) -> Response:
+        return Reply(page, headers=page_headers)
+
+    async def dashboard(_request: Request) -> Response:
+        return Reply(importlib.resources.files(__package__).joinpath("grafana.json").read_bytes())
+
+    async def described(_request: Request) -> Response:
+        return Reply(schema)
+
+    table: tuple[tuple[str, str, Endpoint], ...] = (
+        ("POST", "/v1/chat/completions", chat),
+        ("POST", "/v1/responses", responses),
+        ("POST", "/v1/messages", messages),
+        ("POST", "/v1/messages/count_tokens", count_tokens),
+        ("POST", "/v1/completions", completions),
+        ("GET", "/v1/models", models),
+        ("GET", MODEL_PATH, model),
+        ("GET", "/v1/status", status),
+        ("GET", "/v1/live", live),
+        ("GET", "/health", health),
+        ("GET", "/metrics", metrics),
+        ("GET", "/metrics/prometheus", prometheus),
+        ("GET", "/grafana.json", dashboard),
+        ("GET", "/openapi.json", described),
+        ("GET", "/", page_),
+    )
+    routes: Routes = {}
+    for method, path, endpoint in table:
+        routes.setdefault(path, {})[method] = endpoint
+    return routes
+
+
+async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
+    """Return what ``make`` makes of the request's body."""
+    data = await request.body()
+    return await aside(len(data), lambda: make(read_body(kind, data)))
+
+
+def _model_entry(name: str, created: int) -> dict[str, Any]:
+    """Return the description of the one model, with the fields of OpenAI's API and of Anthropic's."""
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "strata-pack",
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _prefers_text(accept: str) -> bool:
+    """Return whether an ``Accept`` header asks for Prometheus text before JSON (RFC 9110, section 12.5.1)."""
+    best = {"json": 0.0, "text": 0.0}
+    for order, entry in enumerate(accept.lower().split(",")):
+        media, *parameters = (part.strip() for part in entry.split(";"))
+        form = METRICS_FORMS.get(media)
+        weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
+        if form and WEIGHT.fullmatch(weight):
+            # Of two with the same weight the first one wins.
+            best[form] = max(best[form], float(weight) - order * 1e-6 if float(weight) else 0.0)
+    return best["text"] > best["json"]
+
+
+def _caller(request: Request) -> Caller:
+    caller: Caller = request.scope["strata.caller"]
+    return caller
+
+
+def _wants_extra(request: Request) -> bool:
+    value: Any = request.headers.get(EXTRA_HEADER, "")
+    return value.lower() in ("1", "true", "yes")

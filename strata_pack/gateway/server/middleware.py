@@ -1,0 +1,246 @@
+"""What stands before every request, as plain ASGI middleware: who may ask, how much, how long, and who has left.
+
+It reads the body (with a size and a time limit), then listens to the connection (``protocol.py``): when the client goes
+away, the task of the request is cancelled, which closes the upstream connection and frees the slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import uuid
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from strata_pack.gateway.deadline import Deadline
+from strata_pack.gateway.failures import ApiError, internal, shutting_down
+from strata_pack.gateway.metrics import Metrics
+from strata_pack.gateway.reply import encode
+from strata_pack.gateway.server.protocol import Connection
+from strata_pack.gateway.service import Caller
+from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.streams import Reply
+
+log = logging.getLogger("strata_pack.gateway")
+
+OPEN_PATHS = ("/health", "/")
+"""What needs no key: whether it lives, and the live page (which holds no data)."""
+
+CONVERSATIONS = {"/v1/responses": "input", "/v1/completions": "prompt"}
+"""What an API calls the conversation, if not ``messages``."""
+
+ANTHROPIC_PATH = "/v1/messages"
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+STALL_CHECK_SECONDS = 5.0
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether the client speaks Anthropic's API: by the path, else (``/v1/models``) by the header they all send."""
+    return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
+
+
+def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
+    """Return the error in the words of the API that the client speaks."""
+    if is_anthropic(scope):
+        value = {**error.anthropic(), "request_id": request_id}
+    else:
+        value = error.openai(conversation=CONVERSATIONS.get(scope["path"], "messages"))
+    headers = dict(error.headers)
+    if error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Reply(encode(value), error.status, headers)
+
+
+class Guard:
+    """The middleware around ``app``."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
+        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
+        self._hosts = frozenset(settings.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        exchange = _Exchange(scope, send, request_id, self._settings.limits.stalled_client_seconds)
+        try:
+            client = self._admit(scope, headers)
+            scope["strata.caller"] = Caller(request_id, client)
+            try:
+                body = await self._read(scope, headers, receive)
+            except asyncio.CancelledError:
+                # Nobody but the end of the gateway's drain cancels here.
+                uncancel()
+                raise shutting_down() from None
+            await exchange.run(self._app, body)
+        except ApiError as error:
+            if not error.counted:
+                self._metrics.refused(error.kind)
+            await self._fail(exchange, error)
+        except Exception:
+            log.exception("request %s failed", request_id)
+            self._metrics.refused("internal")
+            await self._fail(exchange, internal())
+
+    async def _fail(self, exchange: _Exchange, error: ApiError) -> None:
+        if not exchange.started and not exchange.gone:
+            reply = error_reply(error, exchange.scope, exchange.request_id)
+            await reply(exchange.scope, exchange.receive, exchange.send)
+
+    def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
+        """Return the name of the client for the queue; raises 401 or 421."""
+        address = str((scope.get("client") or ("unknown",))[0])
+        if not self._keys:
+            host = _host_name(headers.get("host", ""))
+            if host not in self._hosts:
+                # A web page can give its own name the address of this machine; its requests come with that name.
+                raise ApiError(421, f"this gateway is not known as {host[:100]!r}", kind="wrong_host")
+            return address
+        if scope["path"] in OPEN_PATHS:
+            return address
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest = hashlib.sha256(key.encode("latin-1")).digest()  # the bytes that came
+        # Every key is compared, so that the time tells nothing about which one matched.
+        matches = [hmac.compare_digest(digest, known) for known in self._keys]
+        if not any(matches):
+            raise ApiError(
+                401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", kind="unauthorized",
+                code="invalid_api_key",
+            )  # fmt: skip
+        return f"key {matches.index(True)}"
+
+    async def _read(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
+        """Return the body; raises 413 or 408."""
+        limit = self._settings.limits.body_bytes
+        announced = headers.get("content-length", "")
+        too_large = ApiError(413, f"the body is larger than {limit} bytes", kind="too_large")
+        if announced.isdigit() and int(announced) > limit:
+            raise too_large
+        if scope["method"] in ("GET", "HEAD") and "transfer-encoding" not in headers and announced in ("", "0"):
+            return b""
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            with Deadline(self._settings.limits.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ApiError(400, "the client left before its body was whole", kind="disconnected")
+                    part = message.get("body", b"")
+                    size += len(part)
+                    if size > limit:
+                        raise too_large
+                    parts.append(part)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise ApiError(408, "the body did not come in time", kind="slow_body") from None
+        return b"".join(parts)
+
+
+class _Exchange:
+    """One request and its response, with a watch on the client."""
+
+    def __init__(self, scope: Scope, send: Send, request_id: str, stalled_seconds: float) -> None:
+        self.scope = scope
+        self.request_id = request_id
+        self.started = False
+        self.gone = False
+        self._send = send
+        self._complete = False
+        self._body: bytes | None = None
+        self._sending_since: float | None = None
+        self._stalled_seconds = stalled_seconds
+        self._loop = asyncio.get_running_loop()
+        self._insist: asyncio.TimerHandle | None = None
+
+    async def run(self, app: ASGIApp, body: bytes) -> None:
+        """Run ``app``; a client that leaves, or does not read, ends it quietly."""
+        self._body = body
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall)
+        connection: Connection = self.scope["strata.connection"]
+        connection.on_close.append(self._client_left)
+        if connection.closed:
+            self._client_left()
+        try:
+            await app(self.scope, self.receive, self.send)
+        except asyncio.CancelledError:
+            uncancel()
+            if not self.gone and not self._complete:
+                failure = shutting_down()
+                failure.counted = True
+                raise failure from None
+        finally:
+            connection.on_close.remove(self._client_left)
+            self._stall.cancel()
+            if self._insist is not None:
+                self._insist.cancel()
+
+    async def receive(self) -> Message:
+        """Give the body once, then wait for ever: who leaves is told by the connection."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._loop.create_future()
+        raise AssertionError("unreachable")
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            message["headers"] = [*message.get("headers", []), *self._own_headers()]
+        elif not message.get("more_body", False):
+            self._complete = True
+        # A ping may wait already: the stall began with it.
+        self._sending_since = self._sending_since or self._loop.time()
+        try:
+            await self._send(message)
+        finally:
+            self._sending_since = None
+
+    def _own_headers(self) -> list[tuple[bytes, bytes]]:
+        request_id = self.request_id.encode("latin-1")
+        own = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+        return [*own, (b"request-id", request_id)] if is_anthropic(self.scope) else own
+
+    def _client_left(self) -> None:
+        if not self._complete:
+            self.gone = True
+            self._task.cancel()
+            # More than once: asyncio.wait_for of Python before 3.12 may swallow a cancellation.
+            self._insist = self._loop.call_later(1.0, self._client_left)
+
+    def _check_stall(self) -> None:
+        since = self._sending_since
+        if since is not None and self._loop.time() - since > self._stalled_seconds:
+            self.gone = True
+            self._task.cancel()
+            self.scope["strata.connection"].abort()
+        self._stall = self._loop.call_later(STALL_CHECK_SECONDS, self._check_stall)
+
+
+def uncancel() -> None:
+    """Take back a cancellation of this task that was caught (Python counts them since 3.11)."""
+    task = asyncio.current_task()
+    if task is not None and hasattr(task, "uncancel"):
+        task.uncancel()
+
+
+def _host_name(header: str) -> str:
+    """Return the name in a ``Host`` header, without the port."""
+    if header.startswith("["):
+        return header[1 : header.find("]")]
+    return header.partition(":")[0].lower()

@@ -1,0 +1,168 @@
+"""The state folder of a target: its journal, the ways back, and how an interrupted installation is finished.
+
+``recover`` is called by everything that opens a pack, so this module imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import disk_errors, fsync_dir, write_atomic
+from strata_pack.pack.journal import BACKUP, JOURNAL, STAGED, UNDO, Journal, read_journal
+from strata_pack.pack.paths import MODEL_DIR, STATE_DIR
+from strata_pack.progress import Progress
+from strata_pack.weights.gguf.file import shard_paths
+
+WAIT = 10.0
+"""Seconds that an installation waits for another one in the same folder."""
+
+
+def state_folder(path: Path) -> tuple[Path, Path]:
+    """Return (root, state folder) of the pack folder or first GGUF file ``path``."""
+    path = path.absolute()
+    return (path, path / STATE_DIR) if path.is_dir() else (path.parent, path.with_name(path.name + STATE_DIR))
+
+
+@contextmanager
+def locked_folder(root: Path) -> Iterator[None]:
+    """Hold ``root`` against other installations; ``EnvironmentFailure`` when one does not end within ``WAIT``."""
+    fd = os.open(root, os.O_RDONLY)
+    try:
+        end = time.monotonic() + WAIT
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    problem = "another installation is at work in this folder"
+                    raise EnvironmentFailure(problem, where=root, remedy="wait for it to end") from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.close(fd)
+
+
+def recover(path: Path) -> str | None:
+    """Finish an installation or rollback of ``path`` that was interrupted; return what was done, ``None`` if nothing.
+
+    Cheap when there is nothing to do. Raises ``BadInput`` when a file was changed by something else in between.
+    """
+    path = path.resolve()
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+        return None
+    with contextlib.suppress(BadInput):
+        path = path if path.is_dir() else shard_paths(path)[0]
+    root, state_dir = state_folder(path)
+    if not any((state_dir / name).is_file() for name in (JOURNAL, UNDO)) and not _leftovers(path, state_dir):
+        return None
+    done = None
+    with locked_folder(root):
+        if (state_dir / JOURNAL).is_file():
+            journal = read_allowed(state_dir / JOURNAL, path)
+            journal.apply(root)
+            _remove_temporary(root, journal)
+            _keep_backup(state_dir)
+            done = f"finished an interrupted installation of the template {str(journal.after['sha256'])[:12]}"
+        elif (state_dir / UNDO).is_file():
+            journal = read_allowed(state_dir / UNDO, path).inverted()
+            journal.apply(root)
+            _remove_temporary(root, journal)
+            _finish_undo(state_dir)
+            done = f"finished an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
+        for leftover in _leftovers(path, state_dir):
+            leftover.unlink(missing_ok=True)
+        _tidy(state_dir)
+    return done
+
+
+def _leftovers(path: Path, state_dir: Path) -> list[Path]:
+    """Return what an installation of ``path`` has left that was killed before its journal was written."""
+    folder, name = (path / MODEL_DIR, "*") if path.is_dir() else (path.parent, glob.escape(path.name))
+    return [*folder.glob(STAGED.format(name) + "*"), *state_dir.glob(".*.tmp")]
+
+
+def _remove_temporary(root: Path, journal: Journal) -> None:
+    """Remove the temporary files (``files.atomic_writer``) of the journal's own steps, and no others."""
+    for step in journal.steps:
+        path = root / step.target
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            leftover.unlink()
+
+
+def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress) -> None:
+    """Write the journal, make the changes, keep the journal as the way back. On failure everything is taken back."""
+    journal.stage(root, progress)
+    try:
+        with disk_errors(state_dir):
+            state_dir.mkdir(exist_ok=True)
+        write_atomic(state_dir / JOURNAL, journal.dump())
+    except BaseException:
+        journal.discard(root)
+        _tidy(state_dir)
+        raise
+    try:
+        journal.apply(root)
+    except BaseException:
+        journal.inverted().apply(root)
+        journal.discard(root)
+        (state_dir / JOURNAL).unlink()
+        _tidy(state_dir)
+        raise
+    _keep_backup(state_dir)
+
+
+def roll_back(root: Path, state_dir: Path, backup: Path, back: Journal, progress: Progress) -> None:
+    """Carry out ``back``, the inverted ``backup``.
+
+    Raises ``BadInput``, before anything changes, if a file is not as the installation left it.
+    """
+    back.check_pending(root)
+    back.stage(root, progress)
+    os.rename(backup, state_dir / UNDO)
+    fsync_dir(state_dir)
+    back.apply(root)
+    _finish_undo(state_dir)
+
+
+def _keep_backup(state_dir: Path) -> None:
+    backups = backups_in(state_dir)
+    number = int(backups[-1].name.rpartition("-")[2]) + 1 if backups else 1
+    os.rename(state_dir / JOURNAL, state_dir / BACKUP.format(number))
+    fsync_dir(state_dir)
+
+
+def _finish_undo(state_dir: Path) -> None:
+    (state_dir / UNDO).unlink()
+    fsync_dir(state_dir)
+    _tidy(state_dir)
+
+
+def _tidy(state_dir: Path) -> None:
+    """Remove the folder when nothing is in it any more."""
+    with contextlib.suppress(OSError):
+        state_dir.rmdir()
+        fsync_dir(state_dir.parent)
+
+
+def backups_in(state_dir: Path) -> list[Path]:
+    """Return the journals that can be rolled back, the latest last."""
+    return sorted(state_dir.glob(BACKUP.replace("{:04d}", "[0-9]*")))
+
+
+def read_allowed(journal_path: Path, path: Path) -> Journal:
+    """Read a journal; one that lies beside a GGUF may change the files of that model and no other."""
+    journal = read_journal(journal_path)
+    if not path.is_dir():
+        allowed = {file.name for file in shard_paths(path)}
+        if foreign := next((step.target for step in journal.steps if step.target not in allowed), None):
+            raise BadInput(f"wants to change {foreign!r}, which is no file of this model", where=journal_path)
+    return journal

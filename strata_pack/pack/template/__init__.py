@@ -1,0 +1,1 @@
+"""Choosing a pack's template, and installing one into a finished pack."""

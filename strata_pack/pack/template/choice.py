@@ -1,0 +1,90 @@
+"""Which template a pack gets, and which golden cases prove it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_pack.chat.golden.check import GoldenSuite, load_suite
+from strata_pack.chat.golden.recorded import record_suite
+from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
+from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
+from strata_pack.chat.repair.repair import RepairRefused, repair_template
+from strata_pack.chat.repair.rules import CallForm
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.pack.manifest import TemplateEntry
+
+AUTO = "auto"
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class ChosenTemplate:
+    """``text`` goes into the pack; ``entry`` into its manifest; ``suite`` is what it must render, if there is one."""
+
+    text: str
+    entry: TemplateEntry
+    suite: GoldenSuite | None
+
+
+def choose_template(option: str, source_text: str | None, golden: Path | None = None) -> ChosenTemplate:
+    """Return the template that ``--template option`` means for a source whose own template is ``source_text``.
+
+    ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
+    shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
+    has none of its own, gets those it was proved on. Line ends become LF and a byte order mark goes, wherever the text
+    comes from: the copies in a pack are compared to the byte.
+    Raises ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does not compile or
+    the template cannot be repaired.
+    """
+    suite: GoldenSuite | None = None
+    identity: str | None = None
+    form: CallForm | None = None
+    if option in (AUTO, KEEP):
+        if source_text is None:
+            remedy = f"give --template with an id ({_ids()}) or a file"
+            raise BadInput("the source has no chat template", remedy=remedy)
+        text = normalize_source(source_text)
+        origin, identity = "source", _known_id(text)
+        if option == AUTO and status_of(text) != "repaired":
+            try:
+                repaired = repair_template(text)
+            except RepairRefused as error:
+                remedy = f"use --template keep, a file of your own, or one of {_ids()}"
+                raise BadInput(f"the source's template cannot be repaired: {error.problem}", remedy=remedy) from error
+            text = repaired.text
+            origin = "repaired" if repaired.changed else "source"
+            form = repaired.proof.form
+    elif (shipped := _find(option)) is not None:
+        text, origin, identity = shipped.source, "shipped", shipped.id
+    else:
+        path = Path(option)
+        if not path.is_file():
+            raise WrongUse(
+                f"no template {option!r}: neither a file nor one of {_ids()}, auto, keep", where="--template"
+            )
+        text, origin, identity = read_template(path), "file", None
+    ChatTemplate(text)
+    if golden is not None:
+        suite = load_suite(golden)
+    elif identity is not None:
+        suite = load_suite(load_shipped(identity).golden_dir)
+    elif form is not None:
+        suite = record_suite(text, form)
+    replaced = None if source_text is None or source_text == text else sha256_text(source_text)
+    entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
+    return ChosenTemplate(text, entry, suite)
+
+
+def _find(option: str) -> ShippedTemplate | None:
+    return next((shipped for shipped in list_templates() if shipped.id == option), None)
+
+
+def _known_id(text: str) -> str | None:
+    digest = sha256_text(text)
+    return next((shipped.id for shipped in list_templates() if shipped.sha256 == digest), None)
+
+
+def _ids() -> str:
+    return ", ".join(shipped.id for shipped in list_templates())

@@ -1,0 +1,364 @@
+"""A template into a finished pack or GGUF, and back: one atomic step that leaves the tensors where they are.
+
+``install`` decides, proves and plans first (``template_choice``, golden cases, ``template_install_plan``), then writes
+a journal and carries it out (``template_install_journal``). ``recover`` finishes what was interrupted; everything that
+opens a pack calls it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.engines.engines import Engine, available_engines
+from strata_pack.chat.golden.check import GoldenReport, GoldenSuite, check, load_suite
+from strata_pack.chat.library import status_of
+from strata_pack.chat.render.template import ChatTemplate, TemplateError
+from strata_pack.errors import BadInput, CheckFailed, WrongUse
+from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
+from strata_pack.pack.journal import Journal, Step
+from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
+from strata_pack.pack.paths import REPORTS_DIR
+from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
+from strata_pack.pack.template.choice import AUTO, ChosenTemplate, choose_template
+from strata_pack.pack.template.plan import ModelPlan, describe, plan_folder, plan_manifest, plan_model
+from strata_pack.pack.template.target import (
+    READERS,
+    Reader,
+    Target,
+    TemplateCopy,
+    modelfile_note,
+    open_target,
+    refuse_inside_pack,
+    resolve,
+)
+from strata_pack.progress import Progress, Silent
+
+REPORT_LIMIT = 64 << 20
+TRIAL = [
+    {"role": "system", "content": "You are a helpful assistant."},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi there"},
+    {"role": "user", "content": "How are you?"},
+]
+"""What llama-server renders at start: a template that fails on it keeps the server from loading."""
+
+
+class TemplateNotRecognised(CheckFailed):
+    """The target's template is not one we know; ``diff`` shows what would change."""
+
+    def __init__(self, copy: TemplateCopy, status: str, diff: str) -> None:
+        super().__init__(
+            f"holds a template that is {status}, so somebody's changes would be lost; nothing was changed",
+            where=copy.place,
+            remedy="look at the difference, then use --template auto (keeps and repairs it) or --force (replaces it)",
+        )
+        self.diff = diff
+
+
+class GoldenFailed(CheckFailed):
+    """The new template does not render the golden cases; ``report`` says which."""
+
+    def __init__(self, report: GoldenReport, *, of_the_old: Path | None = None) -> None:
+        """``of_the_old`` is where the cases lie, if they are those of the template that was to be replaced."""
+        failures = report.failures
+        first = failures[0]
+        differ = (
+            f"{len(failures)} of {len(report.results)} golden renderings differ (first: {first.case.id} with "
+            f"{first.engine}); nothing was changed"
+        )
+        if of_the_old is None:
+            remedy = "see them with `strata-pack golden check`, or give another template's own cases with --golden"
+            super().__init__(differ, where=f"suite {report.suite}", remedy=remedy)
+        else:
+            super().__init__(
+                f"the new template brings no golden cases, and with those of the template it replaces {differ}",
+                where=of_the_old,
+                remedy="give its own with --golden FILE (`strata-pack golden add` records them), or see what differs "
+                "with `strata-pack golden check TEMPLATE --golden` and this file",
+            )
+        self.report = report
+
+
+@dataclass(frozen=True)
+class InstallResult:
+    """What was done, or with ``dry_run`` would be. ``plan`` is ``template_install_plan.describe``."""
+
+    target: str
+    kind: str
+    changed: bool
+    dry_run: bool
+    before: dict[str, Any]
+    after: dict[str, Any]
+    plan: dict[str, Any]
+    golden: dict[str, Any] | None
+    copies: list[str]
+    notes: list[str] = field(default_factory=list)
+    diff: str = ""
+    readers: list[dict[str, str]] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TargetStatus:
+    """The template of a pack or GGUF. ``status`` is that of the GGUF's own; ``previous`` counts what can be rolled
+    back; ``recovered`` says what an interrupted installation was brought to just now."""
+
+    target: str
+    kind: str
+    status: str
+    id: str | None
+    sha256: str | None
+    agree: bool
+    copies: list[dict[str, Any]]
+    previous: int
+    recovered: str | None
+    notes: list[str]
+    readers: list[dict[str, str]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def install(
+    path: Path,
+    template: str = "auto",
+    *,
+    golden: Path | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    engines: Sequence[Engine] | None = None,
+    progress: Progress | None = None,
+) -> InstallResult:
+    """Install ``template`` (an id, a file, or "auto": the target's own, repaired) into a PACK or GGUF.
+
+    Raises ``TemplateNotRecognised`` or ``GoldenFailed`` (nothing has changed then), ``BadInput`` for a target or
+    template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides the first only.
+    """
+    progress = progress or Silent()
+    refuse_inside_pack(path)
+    recovered = recover(path)
+    root, _ = resolve(path)
+    with locked_folder(root):
+        target = open_target(path)
+        chosen = choose_template(template, target.text, golden)
+        if not force:
+            _check_recognised(target, chosen.text, kept=template == AUTO)
+        theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
+        suite = chosen.suite if theirs is None else load_suite(theirs)
+        report = _prove(chosen.text, suite, theirs, engines, progress)
+        model = plan_model(target, chosen.text)
+        steps, places = _all_steps(target, chosen, suite, report, model, progress)
+        before, after = _identity(target.text), _identity(chosen.text)
+        plan = describe(model, target)
+        if steps and not dry_run:
+            if model.method == "copy":
+                progress.note(
+                    f"{target.files[0].name}: its header has no room, so the file is copied under a longer one"
+                )
+            carry_out(target.root, target.state_dir, Journal(before, after, tuple(steps)), progress)
+            _renew_report(target, after["sha256"], report)
+    return InstallResult(
+        target=str(path),
+        kind="gguf" if target.pack is None else "pack",
+        changed=bool(steps),
+        dry_run=dry_run,
+        before=before,
+        after=after | {"id": chosen.entry["id"], "origin": chosen.entry["origin"]},
+        plan=plan,
+        golden=None if report is None else _golden_counts(report),
+        copies=places,
+        notes=_notes(target, model, suite, recovered),
+        diff=unified_diff(target.text or "", chosen.text),
+        readers=readers_of(target),
+    )
+
+
+def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
+    """Put back what the last installation replaced, to the byte.
+
+    Raises ``WrongUse`` if there is nothing to go back to, ``BadInput`` if a file was changed by something else since.
+    """
+    refuse_inside_pack(path)
+    recovered = recover(path)
+    root, state_dir = resolve(path)
+    with locked_folder(root):
+        backups = backups_in(state_dir)
+        if not backups:
+            raise WrongUse("has no earlier template to go back to", where=path)
+        target = open_target(path)
+        back = read_allowed(backups[-1], path).inverted()
+        roll_back(root, state_dir, backups[-1], back, progress or Silent())
+        _renew_report(target, back.after["sha256"], None)
+    return InstallResult(
+        target=str(path),
+        kind="gguf" if target.pack is None else "pack",
+        changed=True,
+        dry_run=False,
+        before=back.before,
+        after=back.after,
+        plan={"method": "rollback"},
+        golden=None,
+        copies=[step.target for step in back.steps],
+        notes=[recovered] if recovered else [],
+        readers=readers_of(target),
+    )
+
+
+def status(path: Path) -> TargetStatus:
+    """Return which templates a PACK or GGUF holds and what they are; finishes an interrupted installation first."""
+    recovered = recover(path)
+    target = open_target(path.resolve())
+    text = target.text
+    copies = [copy.to_dict() for copy in target.copies]
+    own = next((copy for copy in copies if copy["sha256"] == _identity(text)["sha256"]), None)
+    notes = [note for note in (recovered, modelfile_note(target.files[0].parent)) if note]
+    notes += [f"{copy.place} differs from the GGUF's template" for copy in target.disagreeing]
+    return TargetStatus(
+        target=str(path),
+        kind="gguf" if target.pack is None else "pack",
+        status=status_of(text),
+        id=None if own is None else own["id"],
+        sha256=_identity(text)["sha256"],
+        agree=not target.disagreeing,
+        copies=copies,
+        previous=len(backups_in(target.state_dir)),
+        recovered=recovered,
+        notes=notes,
+        readers=readers_of(target),
+    )
+
+
+def readers_of(target: Target) -> list[dict[str, str]]:
+    """Return which engines read which copy of this target's template."""
+    kinds = {"gguf"} if target.pack is None else {"gguf", "file"}
+    return [_reader(reader) for reader in READERS if reader.copy in kinds]
+
+
+def _reader(reader: Reader) -> dict[str, str]:
+    copy = {"gguf": "tokenizer.chat_template in the GGUF", "file": "tokenizer/chat_template.jinja"}[reader.copy]
+    return {"engine": reader.engine, "reads": copy, "overridden_by": reader.override, "caveat": reader.caveat}
+
+
+def unified_diff(old: str, new: str) -> str:
+    """Return the difference of two templates, as ``diff -u`` writes it."""
+    lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "installed", "new", lineterm="")
+    return "\n".join(lines)
+
+
+def _identity(text: str | None) -> dict[str, Any]:
+    return {"sha256": None if text is None else sha256_text(text), "status": status_of(text)}
+
+
+def _check_recognised(target: Target, text: str, *, kept: bool) -> None:
+    """Refuse to lose somebody's changes. ``kept``: the new text is the GGUF's own, repaired, so those are in it."""
+    for copy in target.copies:
+        status = status_of(copy.text)
+        if status in ("unknown", "modified") and copy.text != text and not (kept and copy.text == target.text):
+            raise TemplateNotRecognised(copy, status, unified_diff(copy.text, text))
+
+
+def _prove(
+    text: str,
+    suite: GoldenSuite | None,
+    of_the_old: Path | None,
+    engines: Sequence[Engine] | None,
+    progress: Progress,
+) -> GoldenReport | None:
+    """Render the trial conversation, and every golden case; raise ``GoldenFailed`` if any differs."""
+    try:
+        ChatTemplate(text).render(TRIAL, add_generation_prompt=True)
+    except TemplateError as error:
+        remedy = "llama-server would not start with it; nothing was changed"
+        raise BadInput(f"the template fails on a plain conversation ({error})", remedy=remedy) from error
+    if suite is None:
+        return None
+    report = check(text, suite, available_engines() if engines is None else engines, progress)
+    if not report.ok:
+        raise GoldenFailed(report, of_the_old=of_the_old)
+    return report
+
+
+def _renew_report(target: Target, sha256: str | None, report: GoldenReport | None) -> None:
+    """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity."""
+    path = target.root / REPORTS_DIR / "golden.json"
+    if target.pack is None:
+        return
+    if report is not None:
+        write_atomic(path, dump_json(report.to_dict()))
+    elif path.is_file() and str(sha256) not in read_bytes(path, REPORT_LIMIT).decode("utf-8", "replace"):
+        path.unlink()
+
+
+def _golden_counts(report: GoldenReport) -> dict[str, Any]:
+    return {"suite": report.suite, "engines": {name: report.counts(name) for name in report.engines}}
+
+
+def _all_steps(
+    target: Target,
+    chosen: ChosenTemplate,
+    suite: GoldenSuite | None,
+    report: GoldenReport | None,
+    model: ModelPlan,
+    progress: Progress,
+) -> tuple[list[Step], list[str]]:
+    """Return the steps and the places they change: the GGUF first, the manifest last."""
+    places = [f"{target.files[0].name}: tokenizer.chat_template"] if model.steps else []
+    if target.pack is None:
+        return list(model.steps), places
+    puts, changed = plan_folder(target, chosen.text, suite)
+    if not model.steps and not puts:
+        return [], []
+    template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})
+    golden = None if suite is None or report is None else golden_entry(suite, report)
+    manifest = plan_manifest(target, model, puts, template, golden, progress)
+    return [*model.steps, *puts, manifest], [*places, *changed, "manifest.json"]
+
+
+def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:
+    """Return what a manifest says of a golden check."""
+    engines = {}
+    for name, version in report.engines.items():
+        counts = report.counts(name)
+        engines[name] = {
+            "version": version,
+            "passed": counts["passed"],
+            "failed": counts["failed"],
+            "known_differences": counts["known"],
+        }
+    return GoldenEntry(suite=suite.name, sha256=suite.sha256, cases=len(suite.cases), engines=engines)
+
+
+def _notes(target: Target, model: ModelPlan, suite: GoldenSuite | None, recovered: str | None) -> list[str]:
+    notes = [] if recovered is None else [recovered]
+    if suite is None:
+        notes.append("no golden cases are known for this template: only the trial conversation was rendered")
+    if model.removed_keys:
+        notes.append(f"removed {', '.join(model.removed_keys)}: llama.cpp would use it instead when there are tools")
+    if model.method == "copy":
+        notes.append("the header had no room: the file was copied under a longer one; the next installation will fit")
+    if model.method == "first shard":
+        notes.append(f"the header had no room: the model now starts with the shard {model.files[0].name}")
+    if target.pack is None and model.steps:
+        notes.append("the file's SHA-256 has changed; a hash published for it no longer applies")
+    if note := modelfile_note(target.files[0].parent):
+        notes.append(note)
+    notes.append("a server that runs with this model keeps the old template until it is started again")
+    return notes
+
+
+__all__ = [
+    "GoldenFailed",
+    "InstallResult",
+    "TargetStatus",
+    "TemplateNotRecognised",
+    "install",
+    "recover",
+    "rollback",
+    "status",
+]

@@ -1,0 +1,192 @@
+"""Where a chat template can be taken from: an id of ours, a file, a GGUF, a model folder, a pack, a hub repository.
+
+A model often carries its template several times; ``read_copies`` returns all of them, for somebody to compare, and
+``read_all`` those that a tokenizer has under other names too. The order is that of transformers: what lies in a
+``chat_template.jinja`` goes before what a JSON file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.library import list_templates, status_of
+from strata_pack.chat.render.template import Limits, normalize_source, read_template
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
+from strata_pack.pack.layout import Pack, gguf_template
+from strata_pack.pack.paths import TEMPLATE, TEMPLATE_KEY, is_pack
+from strata_pack.pack.template.target import TemplateCopy
+from strata_pack.progress import Progress
+from strata_pack.weights.source import HubSource, parse_source
+
+MAX_CONFIG_BYTES = 64 << 20
+JSON_FILES = ("chat_template.json", "tokenizer_config.json")
+JINJA_FILES = ("chat_template.jinja", TEMPLATE)
+DEFAULT_NAME = "default"
+
+
+@dataclass(frozen=True)
+class NamedTemplate:
+    """A template's text, as it lies there, and where that is.
+
+    ``main`` is false for one that a tokenizer has under another name than "default" (transformers uses "tool_use" when
+    there are tools).
+    """
+
+    text: str
+    where: str
+    main: bool = True
+
+
+@dataclass(frozen=True)
+class FoundTemplates:
+    """All templates that lie in one place (but not in a pack or GGUF), each as ``TemplateCopy`` describes it.
+
+    ``status`` and ``sha256`` are those of the one that counts, which lies in ``where``; ``None`` if none does.
+    """
+
+    status: str
+    sha256: str | None
+    where: str | None
+    copies: Sequence[dict[str, Any]]
+
+
+def load_template(target: str, progress: Progress | None = None) -> NamedTemplate:
+    """Return the template that ``target`` names: the id of a shipped one, a path, or a hub id (``org/name``, ``hf://``).
+
+    The text is not cleaned: line ends and a byte order mark are still there. Raises ``BadInput`` if there is none.
+    """
+    if not Path(target).exists():
+        shipped = next((one for one in list_templates() if one.id == target), None)
+        if shipped is not None:
+            return NamedTemplate(shipped.source, target)
+        if target.endswith((".jinja", ".jinja2", ".j2")):
+            raise BadInput("no such file", where=target)
+        source = parse_source(target)
+        if isinstance(source, HubSource):
+            return _from_hub(source, progress)
+    found = read_copies(Path(target))
+    if not found:
+        raise _none_in(Path(target))
+    return found[0]
+
+
+def find_templates(path: Path) -> FoundTemplates:
+    """Return which templates a file or model folder holds and what they are; ``BadInput`` if there are none."""
+    found = [TemplateCopy(one.where, "file", normalize_source(one.text), one.main) for one in read_all(path)]
+    if not found:
+        raise _none_in(path)
+    main = next((copy for copy in found if copy.main), None)
+    return FoundTemplates(
+        status=status_of(None if main is None else main.text),
+        sha256=None if main is None else main.sha256,
+        where=None if main is None else main.place,
+        copies=[copy.to_dict() for copy in found],
+    )
+
+
+def read_pack_template(path: Path) -> str:
+    """Return the chat template of a PACK, a GGUF, a model folder or a template file; ``BadInput`` if there is none."""
+    if path.is_dir():
+        if is_pack(path):
+            return read_template(Pack.open(path).template_path)
+        copies = read_copies(path)
+        if not copies:
+            raise _none_in(path)
+        return normalize_source(copies[0].text)
+    if path.suffix == ".gguf":
+        text = gguf_template(path)
+        if text is None:
+            raise BadInput(f"has no {TEMPLATE_KEY}", where=path)
+        return text
+    return read_template(path)
+
+
+def _none_in(path: Path) -> BadInput:
+    remedy = f"one can lie in {', '.join((*JINJA_FILES, *JSON_FILES))} or a .gguf" if path.is_dir() else None
+    return BadInput("holds no chat template", where=path, remedy=remedy)
+
+
+def read_copies(path: Path) -> list[NamedTemplate]:
+    """Return every copy of the template in a file, GGUF, model folder or pack: the one that counts comes first."""
+    return [one for one in read_all(path) if one.main]
+
+
+def read_all(path: Path) -> list[NamedTemplate]:
+    """Return every template in a file, GGUF, model folder or pack: of the main ones, the first counts.
+
+    In a folder that is ``chat_template.jinja``, then the JSON files, then the GGUF files.
+    """
+    if not path.is_dir():
+        if path.suffix.lower() == ".gguf":
+            text = gguf_template(path)
+            return [] if text is None else [NamedTemplate(text, str(path))]
+        if path.suffix.lower() == ".json":
+            return list(_from_json(path))
+        return [NamedTemplate(_text(path), str(path))]
+    if is_pack(path):
+        pack = Pack.open(path)
+        ggufs = pack.model_files[:1]
+    else:
+        ggufs = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name)[:1]
+    copies = [NamedTemplate(_text(path / name), str(path / name)) for name in JINJA_FILES if (path / name).is_file()]
+    for folder in (path, path / "tokenizer"):
+        for name in JSON_FILES:
+            if (folder / name).is_file():
+                copies += _from_json(folder / name)
+    for file in ggufs:
+        text = gguf_template(file)
+        copies += [] if text is None else [NamedTemplate(text, str(file))]
+    return copies
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_bytes(path, Limits().source_bytes).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"
+        ) from error
+
+
+def _from_json(path: Path) -> Iterator[NamedTemplate]:
+    """Yield the templates of a tokenizer's JSON file: a text, or a list of named ones of which the default counts."""
+    try:
+        data: Any = json.loads(read_bytes(path, MAX_CONFIG_BYTES).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=path) from error
+    value = data.get("chat_template") if isinstance(data, dict) else None
+    named = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [{"template": value}]
+    default = next((one for one in reversed(named) if one.get("name", DEFAULT_NAME) == DEFAULT_NAME), None)
+    for one in named:
+        if isinstance(text := one.get("template"), str):
+            where = str(path) if one is default else f"{path}: {one.get('name')!r}"
+            yield NamedTemplate(text, where, main=one is default)
+
+
+class _Enough(Exception):
+    """Stops a fetch before the weights."""
+
+
+def _from_hub(source: HubSource, progress: Progress | None) -> NamedTemplate:
+    """Fetch config and tokenizer alone, and read the template out of them."""
+    from strata_pack.weights.hub.fetch import fetch
+
+    def stop(_folder: Path) -> None:
+        raise _Enough
+
+    with tempfile.TemporaryDirectory(prefix="strata-template-") as name:
+        folder = Path(name)
+        with contextlib.suppress(_Enough):
+            fetch(source.repo_id, source.revision, folder, path=source.path, progress=progress, before_weights=stop)
+        found = read_copies(folder)
+        if not found:
+            remedy = "fetch the model and give the .gguf file"
+            raise BadInput("has no chat template in its tokenizer files", where=str(source), remedy=remedy)
+        return NamedTemplate(found[0].text, str(source))

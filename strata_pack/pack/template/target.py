@@ -1,0 +1,203 @@
+"""What a template can be installed into: a pack or a GGUF, with every copy of a template it holds, and who reads them.
+
+Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.library import list_templates, status_of
+from strata_pack.chat.render.template import normalize_source
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes, sha256_text
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import MODEL_DIR, TEMPLATE, TOKENIZER_DIR, is_pack, member
+from strata_pack.pack.recovery import state_folder
+from strata_pack.weights.gguf.edit import TEMPLATE_KEY
+from strata_pack.weights.gguf.file import GgufFile, open_shards, shard_paths
+
+TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
+NAMED_KEY = TEMPLATE_KEY + "."
+"""Prefix of further templates by name: llama.cpp uses ``tool_use`` instead of the main one when there are tools."""
+NAMES_KEY = "tokenizer.chat_templates"
+_MODELFILE = re.compile(r"^\s*FROM\s+\S", re.MULTILINE | re.IGNORECASE)
+_RENDERER = re.compile(r"^\s*(RENDERER|PARSER)\s+\S+", re.MULTILINE | re.IGNORECASE)
+CONFIG_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Reader:
+    """An engine: which copy of the template it reads, what overrides that copy, and what else one must know."""
+
+    engine: str
+    copy: str
+    override: str
+    caveat: str = ""
+
+
+READERS = (
+    Reader("llama.cpp (llama-server, llama-cli)", "gguf", "--chat-template, --chat-template-file"),
+    Reader("xllamacpp, llama-cpp-python, koboldcpp, node-llama-cpp", "gguf", "a template or chat handler in their API"),
+    Reader("LM Studio", "gguf", "the model's prompt template setting"),
+    Reader(
+        "Ollama",
+        "gguf",
+        "TEMPLATE in the Modelfile",
+        "RENDERER and PARSER in the Modelfile, or built in for the architecture (Qwen3.5 and later), ignore both; "
+        "`ollama create` must be run again",
+    ),
+    Reader("Strata engine", "file", "its own template option"),
+    Reader("transformers", "file", "chat_template= of apply_chat_template"),
+    Reader("vLLM, SGLang", "file", "--chat-template"),
+)
+"""Everywhere the command line wins over the model's own template."""
+
+
+@dataclass(frozen=True)
+class TemplateCopy:
+    """One copy of a template in the target. ``place`` says where, for people; ``main`` copies must be equal."""
+
+    place: str
+    kind: str
+    text: str
+    main: bool = True
+
+    @property
+    def sha256(self) -> str:
+        return sha256_text(self.text)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return identity and status, without the text."""
+        digest = self.sha256
+        known = next((shipped.id for shipped in list_templates() if shipped.sha256 == digest), None)
+        return {"place": self.place, "sha256": digest, "status": status_of(self.text), "id": known}
+
+
+@dataclass(frozen=True)
+class Target:
+    """``root`` is the folder that all changes stay in; ``files`` the GGUF files in shard order."""
+
+    root: Path
+    state_dir: Path
+    files: tuple[Path, ...]
+    pack: Pack | None
+    copies: tuple[TemplateCopy, ...]
+
+    @property
+    def text(self) -> str | None:
+        """The template an engine that reads only the GGUF gets, or ``None``."""
+        return next((copy.text for copy in self.copies if copy.kind == "gguf" and copy.main), None)
+
+    @property
+    def disagreeing(self) -> list[TemplateCopy]:
+        """The copies that differ from the GGUF's."""
+        return [copy for copy in self.copies if copy.text != self.text]
+
+
+def resolve(path: Path) -> tuple[Path, Path]:
+    """Return (root, state folder) of a PACK or GGUF; any shard stands for the first.
+
+    Raises ``BadInput`` for what is neither, and for a linked GGUF: its file may be a cache's and must keep its bytes.
+    """
+    if path.is_dir():
+        return state_folder(path.resolve())
+    if path.is_symlink():
+        remedy = "copy it, or name what it points to if that is yours to change"
+        raise BadInput(f"is a link to {os.readlink(path)}", where=path, remedy=remedy)
+    if not path.exists():
+        raise BadInput("no such pack or GGUF file", where=path)
+    if path.suffix != ".gguf":
+        raise BadInput(_why_not(path), where=path)
+    return state_folder(shard_paths(path)[0])
+
+
+def refuse_inside_pack(path: Path) -> None:
+    """Raise ``BadInput`` for a GGUF that is a pack's: alone it would no longer be what the manifest says."""
+    root = path.absolute().parent.parent
+    if not path.is_dir() and path.absolute().parent.name == MODEL_DIR and is_pack(root):
+        raise BadInput(f"belongs to the pack {root}", where=path, remedy="name the pack, so that all copies change")
+
+
+def _why_not(path: Path) -> str:
+    with path.open("rb") as file:
+        text = file.read(1 << 16).decode("utf-8", "replace")
+    if not _MODELFILE.search(text):
+        return "is neither a pack nor a .gguf file"
+    built_in = _RENDERER.search(text)
+    why = f"its {built_in[1].upper()} ignores any template" if built_in else "its TEMPLATE is in another language (Go)"
+    return f"is an Ollama Modelfile, and {why}; install into the GGUF that FROM names, then `ollama create` again"
+
+
+def open_target(path: Path) -> Target:
+    """Open a PACK or GGUF (which no interrupted installation may be waiting for).
+
+    Raises ``BadInput`` for what is neither, or is damaged.
+    """
+    root, state_dir = resolve(path)
+    pack = Pack.open(root) if path.is_dir() else None
+    files = tuple(pack.model_files if pack is not None else (file.absolute() for file in shard_paths(path)))
+    shards = open_shards(files[0])
+    copies = [*_gguf_copies(shards[0]), *(_folder_copies(root) if pack is not None else ())]
+    for shard in shards:
+        shard.close()
+    return Target(root, state_dir, files, pack, tuple(copies))
+
+
+def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:
+    for key in gguf.metadata:
+        if key == TEMPLATE_KEY or key.startswith(NAMED_KEY):
+            text = gguf.text(key) or ""
+            yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, main=key == TEMPLATE_KEY)
+
+
+def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
+    path = member(root, TEMPLATE)
+    if path.is_file():
+        yield TemplateCopy(
+            TEMPLATE, "file", normalize_source(read_bytes(path, CONFIG_LIMIT).decode("utf-8", "replace"))
+        )
+    config = read_tokenizer_config(root)
+    value = None if config is None else config.get("chat_template")
+    if isinstance(value, str):
+        yield TemplateCopy(f"{TOKENIZER_CONFIG}: chat_template", "config", value)
+    elif isinstance(value, list):
+        for item in value:
+            if isinstance(item, dict) and isinstance(item.get("template"), str):
+                main = item.get("name") == "default"
+                place = f"{TOKENIZER_CONFIG}: chat_template {item.get('name')!r}"
+                yield TemplateCopy(place, "config", item["template"], main)
+
+
+def modelfile_note(root: Path) -> str | None:
+    """Return what an Ollama Modelfile in ``root`` does to the template, or ``None`` if there is none."""
+    path = root / "Modelfile"
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        text = file.read(1 << 16).decode("utf-8", "replace")
+    if built_in := _RENDERER.search(text):
+        return f"{path.name} says {built_in[1].upper()}: Ollama will not use this template, whatever the GGUF holds"
+    if re.search(r"^\s*TEMPLATE\s", text, re.MULTILINE | re.IGNORECASE):
+        return f"{path.name} has a TEMPLATE: Ollama will use that one instead of the GGUF's"
+    return None
+
+
+def read_tokenizer_config(root: Path) -> dict[str, Any] | None:
+    """Return the pack's tokenizer_config.json, or ``None`` if it has none; ``BadInput`` if it is not a JSON object."""
+    path = member(root, TOKENIZER_CONFIG)
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(read_bytes(path, CONFIG_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=path) from None
+    if not isinstance(value, dict):
+        raise BadInput("is not a JSON object", where=path)
+    return value

@@ -1,0 +1,1 @@
+"""Recorded replies, parsed again: what was lost."""

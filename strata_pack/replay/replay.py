@@ -1,0 +1,141 @@
+"""What would have become of recorded replies: how many calls were stranded, and which policy would have saved them.
+
+Replies go through one at a time, so a log of any size is read in constant memory. Only a reply whose thinking holds a
+``<tool_call>`` is parsed at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from strata_pack.parsing.machine import CallFormat, ImplicitEnd
+from strata_pack.parsing.whole import parse
+from strata_pack.progress import Progress
+from strata_pack.replay.replies import BadLine, RecordedReply, read_log
+
+POLICIES: tuple[ImplicitEnd, ...] = get_args(ImplicitEnd)
+SNIPPET = 160
+"""Characters of an example's text, from the place where its first call stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One reply with stranded calls: where it stands, what the call is, how the text goes on from there."""
+
+    log: str
+    line: int
+    calls: tuple[str, ...]
+    recovered_by: tuple[str, ...]
+    text: str
+
+
+@dataclass(slots=True)
+class ModelReplay:
+    """The replies of one model.
+
+    ``stranded_calls`` are whole calls inside the thinking; ``recovered`` says by policy how many of them the parser
+    would deliver; ``calls_in_content`` are whole calls that the server left in the answer's text.
+    """
+
+    turns: int = 0
+    ended_in_thinking: int = 0
+    cut: int = 0
+    turns_with_stranded_calls: int = 0
+    stranded_calls: int = 0
+    recovered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(POLICIES, 0))
+    calls_in_content: int = 0
+    examples: list[Example] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Replay:
+    """What the logs hold, by model, and the lines that held no reply."""
+
+    models: dict[str, ModelReplay] = field(default_factory=dict)
+    unreadable_lines: int = 0
+    first_unreadable: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain JSON values."""
+        return {
+            "models": {
+                name: {
+                    "turns": model.turns,
+                    "ended_in_thinking": model.ended_in_thinking,
+                    "cut": model.cut,
+                    "turns_with_stranded_calls": model.turns_with_stranded_calls,
+                    "stranded_calls": model.stranded_calls,
+                    "recovered": model.recovered,
+                    "calls_in_content": model.calls_in_content,
+                    "examples": [
+                        {
+                            "log": example.log,
+                            "line": example.line,
+                            "calls": list(example.calls),
+                            "recovered_by": list(example.recovered_by),
+                            "text": example.text,
+                        }
+                        for example in model.examples
+                    ],
+                }
+                for name, model in sorted(self.models.items())
+            },
+            "unreadable_lines": self.unreadable_lines,
+            "first_unreadable": self.first_unreadable,
+        }
+
+
+def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format: CallFormat, examples: int) -> None:
+    """Count ``reply``, and keep it as an example if there is room for one."""
+    model.turns += 1
+    model.ended_in_thinking += bool(reply.reasoning) and not reply.closed
+    model.cut += reply.finish_reason == "length"
+    options: dict[str, Any] = {"tools": reply.tools, "call_format": call_format, "finish_reason": reply.finish_reason}
+    if "<tool_call>" in reply.content:
+        model.calls_in_content += len(parse(reply.content, thinking=False, **options).calls)
+    if "<tool_call>" not in reply.reasoning:
+        return
+    whole = parse(reply.text, implicit_end="off", **options)
+    if not whole.counters.stranded_calls:
+        return
+    model.turns_with_stranded_calls += 1
+    model.stranded_calls += whole.counters.stranded_calls
+    recovered_by: list[str] = []
+    names: tuple[str, ...] = ()
+    for policy in POLICIES:
+        parsed = parse(reply.text, implicit_end=policy, **options)
+        saved = parsed.counters.implicit_calls
+        model.recovered[policy] += saved
+        if saved:
+            recovered_by.append(policy)
+            names = names or tuple(call.name for call in parsed.calls[:saved])
+    if len(model.examples) < examples:
+        start = reply.reasoning.find("<tool_call>")
+        text = reply.reasoning[start : start + SNIPPET]
+        model.examples.append(Example(log, reply.line, names, tuple(recovered_by), text))
+
+
+def replay(
+    logs: Iterable[Path],
+    *,
+    call_format: CallFormat = "auto",
+    examples: int = 3,
+    progress: Progress | None = None,
+) -> Replay:
+    """Read ``logs`` and return what the parser would have made of their replies.
+
+    ``examples``: how many replies with stranded calls to keep for each model. Raises what ``read_log`` raises.
+    """
+    result = Replay()
+    for path in logs:
+        for reply in read_log(path, progress):
+            if isinstance(reply, BadLine):
+                result.unreadable_lines += 1
+                result.first_unreadable = result.first_unreadable or f"{path}:{reply.line} {reply.why}"
+            else:
+                model = result.models.setdefault(reply.model, ModelReplay())
+                add_reply(model, reply, str(path), call_format=call_format, examples=examples)
+    return result

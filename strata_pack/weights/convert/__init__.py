@@ -1,0 +1,1 @@
+"""Checkpoints in safetensors to GGUF."""

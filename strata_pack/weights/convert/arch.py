@@ -1,0 +1,205 @@
+"""The model classes that can be converted, as one table: their GGUF architecture, defaults, and rules.
+
+A class that is not in the table is refused by name. Every entry is proved by whole-file comparison with llama.cpp's
+converter. Defaults are those of the class's configuration in transformers, for keys that a config.json may leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gguf import MODEL_ARCH
+
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
+from strata_pack.weights.convert.config import Config, architecture_name, effective, refuse_quantized, require
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One family: what it is in GGUF, and which rules its tensors and parameters follow.
+
+    ``moe``: experts are stacked. ``rotate``: rows of Q and K go from the order of transformers to that of ggml.
+    ``linear``: linear attention (Qwen3-Next and its successors); ``tiled``: its value heads are tiled by key head.
+    ``derives_head_dim``: the class works ``head_dim`` out when the file has none, so the GGUF always says it.
+    """
+
+    name: str
+    gguf: MODEL_ARCH
+    classes: tuple[str, ...]
+    defaults: Mapping[str, Any]
+    moe: bool = False
+    rotate: bool = False
+    linear: bool = False
+    tiled: bool = False
+    derives_head_dim: bool = False
+
+
+_QWEN3 = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+}
+_QWEN3_MOE = {
+    **{key: value for key, value in _QWEN3.items() if key != "head_dim"},
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 768,
+    "num_experts_per_tok": 8,
+    "num_experts": 128,
+}
+_LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+}
+_LINEAR = {
+    "num_attention_heads": 16,
+    "head_dim": 256,
+    "partial_rotary_factor": 0.25,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
+_QWEN3_NEXT = {
+    **_QWEN3,
+    **_LINEAR,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 10,
+    "num_experts": 512,
+}
+_QWEN3_5 = {
+    **_QWEN3,
+    **_LINEAR,
+    "vocab_size": 248320,
+    "intermediate_size": 12288,
+    "num_key_value_heads": 4,
+}
+_QWEN3_5_MOE = {
+    **{key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"},
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "num_experts_per_tok": 8,
+    "num_experts": 256,
+}
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture("qwen3", MODEL_ARCH.QWEN3, ("Qwen3ForCausalLM",), _QWEN3),
+    Architecture("qwen3moe", MODEL_ARCH.QWEN3MOE, ("Qwen3MoeForCausalLM",), _QWEN3_MOE, moe=True),
+    Architecture("llama", MODEL_ARCH.LLAMA, ("LlamaForCausalLM",), _LLAMA, rotate=True, derives_head_dim=True),
+    Architecture("qwen3next", MODEL_ARCH.QWEN3NEXT, ("Qwen3NextForCausalLM",), _QWEN3_NEXT, moe=True, linear=True),
+    Architecture(
+        "qwen35",
+        MODEL_ARCH.QWEN35,
+        ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
+        _QWEN3_5,
+        linear=True,
+        tiled=True,
+    ),
+    Architecture(
+        "qwen35moe",
+        MODEL_ARCH.QWEN35MOE,
+        ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
+        _QWEN3_5_MOE,
+        moe=True,
+        linear=True,
+        tiled=True,
+    ),
+)
+
+_BY_CLASS = {name: architecture for architecture in ARCHITECTURES for name in architecture.classes}
+_CODE_LLAMA_VOCABULARY = 32016
+CARD_LIMIT = 8 << 20
+_NEEDS = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+_LINEAR_NEEDS = (
+    "linear_conv_kernel_dim",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+)
+_DERIVED = {"draft_vocab_size": "a draft model (EAGLE-3)", "dflash_config": "a draft model (DFlash)"}
+
+
+def supported_classes() -> tuple[str, ...]:
+    """Return the names of all classes that can be converted."""
+    return tuple(_BY_CLASS)
+
+
+def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config]:
+    """Return the architecture and completed configuration of a config.json.
+
+    ``BadInput`` by name for a class that is not supported, for weights that are quantized already (FP8, AWQ, GPTQ ...)
+    and for missing or impossible sizes.
+    """
+    name = architecture_name(raw, where)
+    architecture = _BY_CLASS.get(name)
+    if architecture is None:
+        raise BadInput(
+            f"the architecture {name} is not supported",
+            where=where,
+            remedy=f"use a GGUF version of the model, or one of {', '.join(_BY_CLASS)}",
+        )
+    refuse_quantized(raw, where)
+    for key, kind in _DERIVED.items():
+        if key in raw:
+            raise BadInput(f"is {kind}, which is not supported", where=where)
+    config = effective(raw, architecture.defaults, where)
+    if architecture.derives_head_dim and config.get("head_dim") is None:
+        config = replace(config, values={**config.values, "head_dim": config.head_dim})
+    require(config, _NEEDS)
+    _refuse_relatives(architecture, config, raw, where)
+    if architecture.moe:
+        require(config, ("num_experts_per_tok", "moe_intermediate_size"))
+        config.integer("num_local_experts", "num_experts")
+    if architecture.linear:
+        require(config, _LINEAR_NEEDS)
+    return architecture, config
+
+
+def _refuse_relatives(architecture: Architecture, config: Config, raw: Mapping[str, Any], where: Path) -> None:
+    """Refuse models that bear a supported class's name and for which llama.cpp's converter does more."""
+    folder = where.parent
+    kind = None
+    if architecture.name == "llama" and config.get("vocab_size") == _CODE_LLAMA_VOCABULARY:
+        kind = "CodeLlama, whose infill vocabulary"
+    elif architecture.name == "qwen3" and (folder / "modules.json").exists():
+        kind = "an embedding model, whose pooling"
+    elif architecture.name == "qwen3" and _is_reranker(folder, raw):
+        kind = "a reranker, whose classifier"
+    if kind is not None:
+        raise BadInput(f"is {kind} is not supported", where=folder, remedy="use a GGUF version of the model")
+
+
+def _is_reranker(folder: Path, raw: Mapping[str, Any]) -> bool:
+    card = folder / "README.md"
+    head = read_bytes(card, CARD_LIMIT).decode("utf-8", "replace").lower() if card.is_file() else ""
+    names = (folder.name, str(raw.get("_name_or_path", "")))
+    return "# qwen3-reranker" in head or any("qwen3-reranker" in name.lower() for name in names)

@@ -1,0 +1,312 @@
+"""From the tensors of a checkpoint to those of a GGUF: names, order, stacking, permutations. No weight is read here.
+
+A ``View`` is one output tensor in the making: rows of stored tensors in some order. Everything the supported model
+classes do to weights is a choice of rows, a choice of columns, or one of two functions of a value, so a view can be
+read a few rows at a time, in any order, by anyone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from strata_pack.errors import BadInput
+from strata_pack.weights.convert.arch import Architecture
+from strata_pack.weights.convert.cast import Transform
+from strata_pack.weights.convert.config import Config
+from strata_pack.weights.convert.safetensors import FLOATS, StoredTensor
+
+Numbers = npt.NDArray[np.int64]
+
+# What llama.cpp's converter leaves out of text models: encoders and projectors of other senses, and constants.
+_OTHER_SENSES = re.compile(
+    r"^(mlp|vit\.|vpm\.|siglip2\.|conformer\.|merger\.|resampler\.|sound_encoder\.|sound_projection\.|speech_embeddings\.)"
+    r"|visual\.|vision\.|audio\.|talker\.|vision_|audio_|token2wav\.|code2wav\.|projector\.|pre_mm_projector_norm"
+    r"|image_newline|view_seperator|patch_embed|patch_merger\.|patch_merge_mlp\.|model\.connector\."
+)
+_CONSTANTS = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
+_MTP_NAMES = {
+    "fc": "eh_proj",
+    "pre_fc_norm_embedding": "enorm",
+    "pre_fc_norm_hidden": "hnorm",
+    "norm": "shared_head.norm",
+}
+_EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(down_proj|gate_proj|up_proj)\.weight")
+_EXPERT_PARTS = ("down_proj", "gate_proj", "up_proj")
+_QUANTIZED = (".qweight", ".qzeros", ".scales", ".weight_scale", ".weight_scale_inv", ".weight_packed", ".g_idx")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one stored tensor (all dimensions but the last, flattened), in the order of ``rows``."""
+
+    tensor: StoredTensor
+    rows: range | Numbers
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True)
+class View:
+    """One output tensor: ``name`` in Hugging Face terms, ``shape`` as PyTorch counts it."""
+
+    name: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    columns: Numbers | None = None
+    transform: Transform = "none"
+
+    @classmethod
+    def whole(cls, name: str, tensor: StoredTensor) -> View:
+        rows = tensor.elements // max(tensor.row_length, 1)
+        return cls(name, tensor.shape, (Piece(tensor, range(rows)),))
+
+    def take(self, rows: Numbers) -> View:
+        """Return the view of these rows of a view of one whole tensor."""
+        (piece,) = self.pieces
+        return replace(self, shape=(len(rows), *self.shape[1:]), pieces=(Piece(piece.tensor, rows),))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a checkpoint's configuration decides about its tensors."""
+
+    architecture: Architecture
+    config: Config
+    where: Path
+    mtp_layers: int = 0
+
+    def views(self, tensors: Iterable[tuple[str, StoredTensor]]) -> Iterator[View]:
+        """Yield the output tensors in the order of the GGUF. ``BadInput`` for incomplete experts."""
+        experts: dict[int, dict[str, StoredTensor]] = {}
+        for name, tensor in tensors:
+            match = _EXPERT.fullmatch(name) if self.architecture.moe else None
+            if match is None:
+                yield from self._one(View.whole(name, tensor))
+                continue
+            layer = experts.setdefault(int(match[1]), {})
+            layer[f"{match[2]}.{match[3]}"] = tensor
+            if len(layer) == 3 * self._experts:
+                yield from self._stack(int(match[1]), experts.pop(int(match[1])))
+        for number, layer in sorted(experts.items()):
+            self._stack(number, layer)
+
+    @property
+    def _experts(self) -> int:
+        return self.config.integer("num_local_experts", "num_experts")
+
+    def _stack(self, layer: int, found: dict[str, StoredTensor]) -> list[View]:
+        views = []
+        for part in _EXPERT_PARTS:
+            pieces: list[Piece] = []
+            for expert in range(self._experts):
+                tensor = found.get(f"{expert}.{part}")
+                if tensor is None:
+                    raise BadInput(
+                        f"layer {layer} has no {part} of expert {expert} ({self._experts} experts by config.json)",
+                        where=self.where,
+                        remedy="the checkpoint is incomplete",
+                    )
+                if (tensor.shape, tensor.dtype) != (pieces[0].tensor.shape if pieces else tensor.shape, tensor.dtype):
+                    raise BadInput(f"{tensor.name} differs in shape from the other experts", where=tensor.file)
+                pieces.append(Piece(tensor, range(tensor.shape[0])))
+            shape = (self._experts, *pieces[0].tensor.shape)
+            views.append(View(f"model.layers.{layer}.mlp.experts.{part}.weight", shape, tuple(pieces)))
+        return views
+
+    def _one(self, view: View) -> list[View]:
+        if self.architecture.rotate:
+            view = self._rotated(view)
+        if self.architecture.tiled and "linear_attn." in view.name:
+            view = self._tiled(view)
+        if self.architecture.linear:
+            if "in_proj_qkvz.weight" in view.name:
+                return self._unmixed(view)
+            view = self._linear(view)
+        if self.architecture.moe and re.search(r"mlp\.experts\.(gate_up_proj|down_proj)(\.weight)?$", view.name):
+            return self._fused_experts(view)
+        return [view]
+
+    def _rotated(self, view: View) -> View:
+        """Take the rows of Q and K from halves to pairs, as ggml rotates them."""
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        part = view.name.split(".")[-2] if view.name.endswith((".weight", ".bias")) else ""
+        if part not in heads:
+            return view
+        count = self.config.integer(heads[part])
+        length = view.shape[0]
+        if length % (2 * count):
+            raise BadInput(f"{view.name} has {length} rows, which {count} heads cannot share", where=self.where)
+        order = np.arange(length).reshape(count, 2, length // count // 2).swapaxes(1, 2).reshape(-1)
+        return view.take(order) if len(view.shape) > 1 else replace(view, columns=order)
+
+    def _tiled(self, view: View) -> View:
+        """Take value heads from groups (by key head) to tiles, as ggml broadcasts."""
+        keys, values = self._heads()
+        if keys == values:
+            return view
+        key_rows = keys * self.config.integer("linear_key_head_dim")
+        size = self.config.integer("linear_value_head_dim")
+
+        def tiles(head_size: int) -> Numbers:
+            order: Numbers = np.arange(values * head_size).reshape(keys, values // keys, head_size)
+            flat: Numbers = order.swapaxes(0, 1).reshape(-1)
+            return flat
+
+        if ".in_proj_qkv." in view.name or ".conv1d" in view.name:
+            order = np.concatenate([np.arange(2 * key_rows), 2 * key_rows + tiles(size)])
+        elif ".in_proj_z." in view.name:
+            order = tiles(size)
+        elif (
+            ".in_proj_a." in view.name or ".in_proj_b." in view.name or ".A_log" in view.name or ".dt_bias" in view.name
+        ):
+            order = tiles(1)
+        elif ".out_proj." in view.name:
+            self._expect(view, -1, values * size)
+            return replace(view, columns=tiles(size))
+        else:
+            return view
+        self._expect(view, 0, len(order))
+        return replace(view, columns=order) if len(view.shape) == 1 else view.take(order)
+
+    def _heads(self) -> tuple[int, int]:
+        keys = self.config.integer("linear_num_key_heads")
+        values = self.config.integer("linear_num_value_heads")
+        if values % keys:
+            raise BadInput(f"{values} value heads cannot be shared by {keys} key heads", where=self.where)
+        return keys, values
+
+    def _expect(self, view: View, dimension: int, length: int) -> None:
+        if view.shape[dimension] != length:
+            raise BadInput(f"{view.name} has the shape {list(view.shape)}, not {length} heads' rows", where=self.where)
+
+    def _linear(self, view: View) -> View:
+        name = view.name
+        if name.endswith(".A_log"):
+            return replace(view, transform="minus_exp")
+        if name.endswith(".dt_bias"):
+            return replace(view, name=name.removesuffix(".dt_bias") + ".dt_proj.bias")
+        if "conv1d" in name:
+            return replace(view, shape=tuple(n for n in view.shape if n != 1))
+        if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            return replace(view, transform="plus_one")
+        return view
+
+    def _unmixed(self, view: View) -> list[View]:
+        """Split rows that hold [q, k, v, z] of each key head into all of q, k, v, and all of z."""
+        keys, values = self._heads()
+        key = self.config.integer("linear_key_head_dim")
+        value = values // keys * self.config.integer("linear_value_head_dim")
+        sizes = (key, key, value, value)
+        self._expect(view, 0, keys * sum(sizes))
+        head = np.arange(keys)[:, None] * sum(sizes)
+        starts = np.cumsum((0, *sizes))
+        q, k, v, z = ((head + np.arange(a, b)).reshape(-1) for a, b in itertools.pairwise(starts))
+        named = view.name.replace("in_proj_qkvz", "{}")
+        return [
+            replace(view.take(np.concatenate([q, k, v])), name=named.format("in_proj_qkv")),
+            replace(view.take(z), name=named.format("in_proj_z")),
+        ]
+
+    def _fused_experts(self, view: View) -> list[View]:
+        """Split experts that are stored together into the gate and up halves of their rows."""
+        name = view.name.removesuffix(".weight")
+        if len(view.shape) != 3 or view.shape[0] != self._experts:
+            raise BadInput(
+                f"{view.name} has the shape {list(view.shape)}, not that of {self._experts} experts", where=self.where
+            )
+        if name.endswith("down_proj"):
+            return [replace(view, name=f"{name}.weight")]
+        experts, rows, width = view.shape
+        if rows % 2:
+            raise BadInput(f"{view.name} has {rows} rows an expert, no gate and up", where=self.where)
+        (piece,) = view.pieces
+        views = []
+        for half, part in enumerate(("gate_proj", "up_proj")):
+            starts = (expert * rows + half * rows // 2 for expert in range(experts))
+            pieces = tuple(Piece(piece.tensor, range(start, start + rows // 2)) for start in starts)
+            views.append(View(f"{name.removesuffix('gate_up_proj')}{part}.weight", (experts, rows // 2, width), pieces))
+        return views
+
+
+def text_tensors(
+    tensors: Iterable[StoredTensor], layers: int, where: Path, *, mtp: bool
+) -> tuple[list[tuple[str, StoredTensor]], int]:
+    """Return the text model's tensors under their usual names, and how many MTP layers are among them.
+
+    ``mtp.*`` goes behind the ``layers`` real ones; without ``mtp`` it is left out. ``BadInput`` for weights in a type
+    that is no plain float.
+    """
+    found: list[tuple[str, StoredTensor]] = []
+    mtp_layers = 0
+    for tensor in tensors:
+        if _OTHER_SENSES.search(tensor.name):
+            continue
+        name = tensor.name.replace("language_model.", "")
+        if name.endswith(_CONSTANTS):
+            continue
+        name = name.removeprefix("model.") if name.startswith("model.mtp.") else name
+        if name.startswith("mtp."):
+            if not mtp:
+                continue
+            name, layer = _mtp_name(name, layers)
+            mtp_layers = max(mtp_layers, layer)
+        _check_type(tensor, where)
+        found.append((name, tensor))
+    return found, mtp_layers
+
+
+def _mtp_name(name: str, layers: int) -> tuple[str, int]:
+    parts = name.split(".", 3)
+    if len(parts) == 4 and parts[1] == "layers" and parts[2].isdecimal():
+        return f"model.layers.{layers + int(parts[2])}.{parts[3]}", int(parts[2]) + 1
+    if len(parts) == 3 and parts[1] in _MTP_NAMES:
+        return f"model.layers.{layers}.{_MTP_NAMES[parts[1]]}.{parts[2]}", 0
+    return name, 0
+
+
+def _check_type(tensor: StoredTensor, where: Path) -> None:
+    if tensor.dtype.startswith("F8") or tensor.name.endswith(_QUANTIZED):
+        kind = "FP8" if tensor.dtype.startswith("F8") or "scale" in tensor.name else "AWQ or GPTQ"
+        raise BadInput(
+            f"{tensor.name} is quantized already ({kind})", where=where, remedy="convert the original BF16 checkpoint"
+        )
+    if tensor.dtype not in FLOATS:
+        raise BadInput(f"{tensor.name} has the type {tensor.dtype}, not one of {', '.join(FLOATS)}", where=where)
+    if not tensor.elements:
+        raise BadInput(f"{tensor.name} has the shape {list(tensor.shape)} and no elements", where=where)
+
+
+def rope_factors(config: Config) -> npt.NDArray[np.float32] | None:
+    """Return the frequency factors of Llama 3's rotary scaling, None for any other.
+
+    Source: Llama 3.1's reference code: long wavelengths are stretched by ``factor``, short ones stay, those between
+    are blended.
+    """
+    rope = config.rope
+    if str(rope.get("rope_type", "")).lower() != "llama3":
+        return None
+    # In float32 step by step, as the reference computes; the powers are correctly rounded.
+    one = np.float32(1)
+    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
+    base = np.float64(np.float32(rope.get("rope_theta", 10000.0)))
+    wavelengths = (one / (one / np.power(base, exponents.astype(np.float64)).astype(np.float32))) * np.float32(
+        2 * np.pi
+    )
+    factor = np.float32(rope.get("factor", 8.0))
+    low, high = float(rope.get("low_freq_factor", 1.0)), float(rope.get("high_freq_factor", 4.0))
+    context = float(rope.get("original_max_position_embeddings", 8192))
+    smooth = ((one / wavelengths) * np.float32(context) - np.float32(low)) / np.float32(high - low)
+    blended = one / ((one - smooth) / factor + smooth)
+    factors = np.where(wavelengths > np.float32(context / low), factor, blended)
+    chosen: npt.NDArray[np.float32] = np.where(wavelengths < np.float32(context / high), one, factors).astype(
+        np.float32
+    )
+    return chosen

@@ -1,0 +1,1 @@
+"""GGUF files: reading headers, and replacing metadata without moving tensors."""

@@ -1,0 +1,1 @@
+"""Downloading from the Hugging Face Hub: choosing files, fetching bodies, checking content."""

@@ -1,0 +1,55 @@
+"""Several bodies at once, stopped together: the first failure, or an interruption of the main thread, stops all.
+
+The workers are daemon threads on purpose. A thread that waits for a silent server must not hold up a person's Ctrl-C;
+it may die at any moment, since the partial file is the whole state of a body.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Sequence
+
+from strata_pack.weights.hub.body import Stopped
+
+_LINGER_S = 2.0
+"""How long a stopping fetch waits for its workers to see that it stops."""
+
+
+def run_all(jobs: Sequence[Callable[[], None]], workers: int, stop: threading.Event) -> None:
+    """Run all ``jobs``, at most ``workers`` at once, in order; raise the first exception after stopping the others."""
+    waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    for job in jobs:
+        waiting.put(job)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                job = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                job()
+            except Stopped:
+                return
+            except BaseException as error:  # noqa: BLE001  (handed to the caller, who raises it)
+                errors.append(error)
+                stop.set()
+                return
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(min(workers, len(jobs)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive() and not stop.is_set():
+                thread.join(0.1)
+    finally:
+        finished = not any(thread.is_alive() for thread in threads) and not errors
+        if not finished:
+            stop.set()
+            for thread in threads:
+                thread.join(_LINGER_S / len(threads))
+    if errors:
+        raise errors[0]

@@ -1,0 +1,150 @@
+"""Which files of a repository a build needs: weights in one format, tokenizer, config, template. Nothing else travels.
+
+The choice is made on names alone, so the same rules serve a repository on the Hub and a folder on this disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from strata_pack.errors import BadInput
+from strata_pack.weights.hub.repo import RepoFile, RepoTree
+
+SIDE_FILES = frozenset(
+    {
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "chat_template.json",
+        "README.md",
+    }
+)
+"""Beside the weights. README.md because its head is the model card: licence, base models and languages go into GGUF."""
+
+INDEX = "model.safetensors.index.json"
+SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<ext>gguf|safetensors)")
+_NOT_A_MODEL = re.compile(r"(?i)(^|[/._-])(mmproj|imatrix)[^/]*\.gguf$")
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The weights of one model: their format and the file names, shards in order (``index`` only for safetensors)."""
+
+    format: Literal["safetensors", "gguf"]
+    files: tuple[str, ...]
+    index: str | None = None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a build needs of a repository; ``skipped`` are the files that stay where they are."""
+
+    weights: Weights
+    files: tuple[RepoFile, ...]
+    skipped: tuple[RepoFile, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all selected files."""
+        return sum(file.size for file in self.files)
+
+
+def select_files(tree: RepoTree, path: str | None = None) -> Selection:
+    """Return the files of ``tree`` that a build needs.
+
+    ``path`` narrows it to one GGUF (any shard stands for all of its shards) or to one folder. Without it, safetensors
+    win over GGUF, and a repository with several GGUF models is refused with their names.
+    """
+    where = f"{tree.repo_id}@{tree.revision}"
+    weights = choose_weights((file.path for file in tree.files), path, where)
+    folder = _folder_of(weights.files[0])
+    wanted = {*weights.files, *([weights.index] if weights.index else [])}
+    present = {file.path for file in tree.files}
+    for name in SIDE_FILES:
+        # A GGUF in a subfolder usually leaves its config and tokenizer at the top of the repository.
+        near = folder + name
+        wanted.add(near if near in present else name)
+    files = tuple(file for file in tree.files if file.path in wanted)
+    return Selection(weights, files, tuple(file for file in tree.files if file.path not in wanted))
+
+
+def choose_weights(names: Iterable[str], path: str | None, where: str) -> Weights:
+    """Return the weights among ``names``; ``BadInput`` (naming ``where``) when there is no single answer."""
+    names = sorted(names)
+    if path is not None and path in names:
+        if not path.endswith(".gguf"):
+            raise BadInput(f"{path} is not a GGUF file", where=where, remedy="name a .gguf, a folder, or nothing")
+        return Weights("gguf", _shards_of(path, names, where))
+    folder = "" if path is None else path.rstrip("/") + "/"
+    inside = [name for name in names if name.startswith(folder)]
+    if path is not None and not inside:
+        raise BadInput(f"has no file or folder {path}", where=where, remedy="look at its file list")
+    here = [name for name in inside if "/" not in name[len(folder) :]]
+    return _safetensors(here, folder, where) or _single_gguf(here if path is not None else inside, where)
+
+
+def _safetensors(here: list[str], folder: str, where: str) -> Weights | None:
+    models = [name for name in here if re.fullmatch(r"model.*\.safetensors", name[len(folder) :])]
+    if not models:
+        return None
+    index = folder + INDEX
+    single = folder + "model.safetensors"
+    if index not in here:
+        if single in models:
+            return Weights("safetensors", (single,))
+        raise BadInput(f"has safetensors shards but no {INDEX}", where=where, remedy="the repository is incomplete")
+    shards = [name for name in models if SHARD_NAME.fullmatch(name)]
+    return Weights("safetensors", tuple(_shards_of(shards[0], here, where)) if shards else tuple(models), index)
+
+
+def _single_gguf(names: list[str], where: str) -> Weights:
+    models = [name for name in names if name.endswith(".gguf") and not _NOT_A_MODEL.search(name)]
+    firsts = [name for name in models if (shard := SHARD_NAME.fullmatch(name)) is None or int(shard["number"]) == 1]
+    if len(firsts) == 1:
+        return Weights("gguf", _shards_of(firsts[0], names, where))
+    if firsts:
+        shown = ", ".join(firsts[:_SHOWN]) + (f" and {len(firsts) - _SHOWN} more" if len(firsts) > _SHOWN else "")
+        raise BadInput(
+            f"has {len(firsts)} GGUF models ({shown})",
+            where=where,
+            remedy="name one: its path, or hf://org/name/file.gguf",
+        )
+    if models:
+        raise BadInput(f"{models[0]} is a shard whose first shard is missing", where=where)
+    pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt"))]
+    if pickled:
+        raise BadInput(
+            f"has only pickled weights ({pickled[0]})", where=where, remedy="use a safetensors or GGUF version"
+        )
+    raise BadInput("has no safetensors and no GGUF weights", where=where, remedy="choose a model repository")
+
+
+def _shards_of(name: str, names: Iterable[str], where: str) -> tuple[str, ...]:
+    shard = SHARD_NAME.fullmatch(name)
+    if shard is None:
+        return (name,)
+    count = int(shard["count"])
+    present = set(names)
+    if not 1 <= count <= len(present):
+        raise BadInput(f"{name} claims {count} shards, the repository has fewer files", where=where)
+    wanted = tuple(f"{shard['stem']}-{n:05d}-of-{count:05d}.{shard['ext']}" for n in range(1, count + 1))
+    for missing in wanted:
+        if missing not in present:
+            raise BadInput(f"the shard {missing} is missing", where=where, remedy="the repository is incomplete")
+    return wanted
+
+
+def _folder_of(name: str) -> str:
+    head, slash, _ = name.rpartition("/")
+    return head + slash

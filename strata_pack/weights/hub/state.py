@@ -1,0 +1,114 @@
+"""What a fetch remembers in its target folder: a lock, the partial bodies, and a record of the repository.
+
+The record is written before the first body, so that a later run (or one without a network) knows which files are ours,
+which commit they belong to, and which of them a new commit leaves behind.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import disk_errors, dump_json, read_bytes, write_atomic
+from strata_pack.weights.hub.repo import STATE_FOLDER, RepoFile, RepoTree, safe_path
+
+_RECORD_VERSION = 1
+_RECORD_LIMIT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Record:
+    """The repository as it was when the last fetch began, and the files that this folder took from it."""
+
+    tree: RepoTree
+    taken: tuple[str, ...]
+
+
+@contextmanager
+def locked(dest: Path) -> Iterator[None]:
+    """Hold the folder for one fetch; ``EnvironmentFailure`` names the process that holds it already.
+
+    The lock belongs to the open file, so the system drops it when the process ends, however it ends.
+    """
+    state = dest / STATE_FOLDER
+    with disk_errors(dest):
+        state.mkdir(parents=True, exist_ok=True)
+        fd = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "another process"
+            raise EnvironmentFailure(
+                f"process {holder} is fetching into this folder", where=dest, remedy="wait for it or choose another"
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def part_path(dest: Path, file: RepoFile) -> Path:
+    """Return where the partial body of ``file`` lies: named by its content, so that no other content continues it."""
+    place = hashlib.sha256(file.path.encode()).hexdigest()[:8]
+    return dest / STATE_FOLDER / "parts" / f"{file.key}-{place}"
+
+
+def part_size(dest: Path, file: RepoFile) -> int:
+    """Return how many bytes of ``file`` have arrived."""
+    try:
+        size = part_path(dest, file).stat().st_size
+    except FileNotFoundError:
+        return 0
+    return size if size <= file.size else 0
+
+
+def drop_parts(dest: Path) -> None:
+    """Remove all partial bodies: the folder is complete, whatever is left belongs to another commit."""
+    parts = dest / STATE_FOLDER / "parts"
+    if parts.is_dir():
+        for path in parts.iterdir():
+            path.unlink(missing_ok=True)
+        parts.rmdir()
+
+
+def write_record(dest: Path, record: Record) -> None:
+    """Write the record, whole or not at all."""
+    tree = record.tree
+    value = {
+        "version": _RECORD_VERSION,
+        "repo_id": tree.repo_id,
+        "revision": tree.revision,
+        "commit": tree.commit,
+        "files": [[file.path, file.size, file.blob_id, file.sha256] for file in tree.files],
+        "taken": list(record.taken),
+    }
+    write_atomic(dest / STATE_FOLDER / "record.json", dump_json(value))
+
+
+def read_record(dest: Path) -> Record | None:
+    """Return the record of the last fetch, None where there was none; ``BadInput`` if it is damaged."""
+    path = dest / STATE_FOLDER / "record.json"
+    if not path.exists():
+        return None
+    try:
+        value: dict[str, Any] = json.loads(read_bytes(path, _RECORD_LIMIT))
+        if value["version"] != _RECORD_VERSION:
+            raise ValueError(value["version"])
+        files = tuple(
+            RepoFile(safe_path(name, str(path)), int(size), str(blob_id), sha256)
+            for name, size, blob_id, sha256 in value["files"]
+        )
+        tree = RepoTree(str(value["repo_id"]), str(value["revision"]), str(value["commit"]), files)
+        return Record(tree, tuple(safe_path(name, str(path)) for name in value["taken"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput("the record of the last fetch is damaged", where=path, remedy="delete that file") from error

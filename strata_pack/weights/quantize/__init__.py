@@ -1,0 +1,1 @@
+"""Quantizing GGUF files: presets, recipes, importance matrices, plan and run."""

@@ -1,0 +1,287 @@
+"""The plan of a quantization: the type, size and place of every tensor, decided before the first byte is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
+from strata_pack.weights.gguf.file import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, align, tensor_nbytes
+from strata_pack.weights.quantize.imatrix import Imatrix
+from strata_pack.weights.quantize.presets import (
+    Assigner,
+    Role,
+    fallback,
+    find_preset,
+    is_quantizable,
+    needs_imatrix,
+    read_facts,
+    role_of,
+    sort_key,
+)
+from strata_pack.weights.quantize.recipes import Recipe, TypeRule
+from strata_pack.weights.tensor_source import SourceTensor, TensorSource
+
+QUANTIZATION_VERSION = 2
+"""``general.quantization_version``: the layout of the block types (GGML_QNT_VERSION)."""
+
+
+@dataclass(frozen=True)
+class PlannedTensor:
+    """What becomes of one tensor."""
+
+    source: SourceTensor
+    type: Q
+    base_type: Q
+    """What the base preset alone would choose."""
+    shard: int = 0
+    weighted: bool = False
+    """Whether importances are used."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @cached_property
+    def nbytes(self) -> int:
+        return tensor_nbytes(self.source.shape, self.type)
+
+    @property
+    def changed(self) -> bool:
+        """Whether its bytes change."""
+        return self.type is not self.source.type
+
+    @property
+    def requantized(self) -> bool:
+        """Whether it was quantized before and is turned into something else."""
+        return self.changed and self.source.type not in FLOAT_TYPES
+
+
+@dataclass(frozen=True)
+class QuantPlan:
+    """Everything that decides about the bytes of the result, but for overridden metadata."""
+
+    source: TensorSource
+    recipe: Recipe
+    tensors: tuple[PlannedTensor, ...]
+    """In the order they will be written."""
+    imatrix: Imatrix | None = None
+    shards: int = 1
+
+    @property
+    def alignment(self) -> int:
+        stored = self.source.metadata.get(ALIGNMENT_KEY)
+        return DEFAULT_ALIGNMENT if stored is None else int(stored.value)
+
+    @property
+    def data_bytes(self) -> int:
+        """The bytes of all tensors, without headers and padding."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def padded_bytes(self) -> int:
+        """The bytes of all tensors with the padding after each; only the headers come on top."""
+        return sum(align(tensor.nbytes, self.alignment) for tensor in self.tensors)
+
+    @property
+    def source_bytes(self) -> int:
+        return sum(tensor.source.nbytes for tensor in self.tensors)
+
+    @property
+    def parameters(self) -> int:
+        return sum(tensor.source.elements for tensor in self.tensors)
+
+    @property
+    def bits_per_weight(self) -> float:
+        return 8 * self.data_bytes / self.parameters if self.parameters else 0.0
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The name of every tensor's type."""
+        return {tensor.name: tensor.type.name for tensor in self.tensors}
+
+    @property
+    def type_counts(self) -> Mapping[str, int]:
+        """How many tensors have each type, by the type's name."""
+        return dict(sorted(Counter(tensor.type.name for tensor in self.tensors).items()))
+
+    @property
+    def requantized(self) -> tuple[PlannedTensor, ...]:
+        """The tensors that lose precision a second time."""
+        return tuple(tensor for tensor in self.tensors if tensor.requantized)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON data: sizes in bytes, types by name."""
+        return {
+            "source": self.source.label,
+            "base": self.recipe.base.name,
+            "recipe": self.recipe.label,
+            "imatrix": None if self.imatrix is None else {"sha256": self.imatrix.sha256},
+            "shards": self.shards,
+            "parameters": self.parameters,
+            "data_bytes": self.data_bytes,
+            "source_bytes": self.source_bytes,
+            "bits_per_weight": round(self.bits_per_weight, 4),
+            "type_counts": dict(self.type_counts),
+            "tensors": [
+                {
+                    "name": tensor.name,
+                    "shape": list(tensor.source.shape),
+                    "from": tensor.source.type.name,
+                    "type": tensor.type.name,
+                    "bytes": tensor.nbytes,
+                    "bits_per_weight": round(8 * tensor.nbytes / tensor.source.elements, 4),
+                    "base_type": tensor.base_type.name,
+                    "imatrix": tensor.weighted,
+                }
+                for tensor in self.tensors
+            ],
+        }
+
+
+def plan_quantization(
+    source: TensorSource,
+    recipe: Recipe | str = "Q4_K_M",
+    imatrix: Imatrix | None = None,
+    *,
+    allow_requantize: bool = False,
+    keep_split: bool = False,
+) -> QuantPlan:
+    """Decide the type of every tensor of ``source`` and check that all of it can be done.
+
+    ``recipe`` is a ``Recipe`` or the name of a preset. Raises ``BadInput`` for a source that is no model or is
+    quantized already (unless ``allow_requantize``), and ``WrongUse`` for a rule that matches nothing and for a type
+    that needs an imatrix where there is none.
+    """
+    if isinstance(recipe, str):
+        recipe = Recipe(find_preset(recipe))
+    ordered = _in_writing_order(source.tensors, keep_split=keep_split)
+    base_types = _base_types(source, recipe, ordered, has_imatrix=imatrix is not None)
+    planned = []
+    used: set[TypeRule] = set()
+    for tensor in ordered:
+        base = base_types[tensor.name]
+        type = base
+        if _is_open(tensor, recipe):
+            rule = next((rule for rule in recipe.rules if rule.matches(tensor.name)), None)
+            if rule is not None:
+                used.add(rule)
+            type = fallback(_explicit(tensor, recipe, rule, tied=_is_tied(ordered)) or base, tensor.row_length)
+        weighted = imatrix is not None and type not in FLOAT_TYPES and imatrix.check(tensor)
+        shard = tensor.shard if keep_split else 0
+        planned.append(PlannedTensor(tensor, type, base, shard, weighted and type is not tensor.type))
+    plan = QuantPlan(source, recipe, tuple(planned), imatrix, source.shards if keep_split else 1)
+    _refuse_idle_rules(recipe, used, ordered)
+    _refuse_missing_importances(plan)
+    _refuse_requantizing(plan, allow=allow_requantize)
+    return plan
+
+
+def _in_writing_order(tensors: Iterable[SourceTensor], *, keep_split: bool) -> list[SourceTensor]:
+    if keep_split:
+        return sorted(tensors, key=lambda tensor: (tensor.shard, tensor.position))
+    return sorted(tensors, key=lambda tensor: sort_key(tensor.name))
+
+
+def _is_tied(tensors: Iterable[SourceTensor]) -> bool:
+    return all(tensor.name != "output.weight" for tensor in tensors)
+
+
+def _is_open(tensor: SourceTensor, recipe: Recipe) -> bool:
+    """Return whether the tensor's type is to be decided at all."""
+    if recipe.base.copy or (recipe.leave_output and role_of(tensor.name) is Role.OUTPUT):
+        return False
+    return is_quantizable(tensor.name, tensor.shape) and Ggml.load().can_dequantize(tensor.type)
+
+
+def _base_types(
+    source: TensorSource, recipe: Recipe, ordered: list[SourceTensor], *, has_imatrix: bool
+) -> dict[str, Q]:
+    """Return what the base preset alone chooses, by tensor name."""
+    preset = recipe.base
+    assigner = Assigner(
+        preset, read_facts(source.metadata, has_imatrix=has_imatrix), [tensor.name for tensor in ordered]
+    )
+    types: dict[str, Q] = {}
+    for tensor in ordered:
+        if not _is_open(tensor, recipe):
+            types[tensor.name] = tensor.type
+            continue
+        mixed = preset.is_block and not recipe.pure
+        type = assigner.type_for(tensor) if mixed else preset.base
+        types[tensor.name] = fallback(type, tensor.row_length)
+    return types
+
+
+def _explicit(tensor: SourceTensor, recipe: Recipe, rule: TypeRule | None, *, tied: bool) -> Q | None:
+    """Return the type a flag or rule names. The two flags for single tensors are the more specific word."""
+    role = role_of(tensor.name)
+    if role is Role.EMBEDDING and recipe.embedding is not None:
+        return recipe.embedding
+    if recipe.output is not None and (role is Role.OUTPUT or (role is Role.EMBEDDING and tied)):
+        return recipe.output
+    return None if rule is None else rule.type
+
+
+def _refuse_idle_rules(recipe: Recipe, used: set[TypeRule], tensors: list[SourceTensor]) -> None:
+    for rule in recipe.rules:
+        if rule in used:
+            continue
+        named = [tensor.name for tensor in tensors if rule.matches(tensor.name)]
+        if not named:
+            problem, remedy = "the rule matches no tensor", f"names look like {tensors[-1].name}"
+        elif any(is_quantizable(tensor.name, tensor.shape) for tensor in tensors if tensor.name in named):
+            problem, remedy = f"an earlier rule or flag decides about {named[0]}", "put the more special rule first"
+        else:
+            problem, remedy = f"the rule matches only tensors that are never quantized ({named[0]})", "drop it"
+        raise WrongUse(problem, where=rule.origin or rule.pattern.pattern, remedy=remedy)
+
+
+def _refuse_missing_importances(plan: QuantPlan) -> None:
+    ggml = Ggml.load()
+    for tensor in plan.tensors:
+        if tensor.weighted or not tensor.changed:
+            continue
+        if needs_imatrix(tensor.name, tensor.type, plan.recipe.base) or ggml.requires_imatrix(tensor.type):
+            where = plan.source.label if plan.imatrix is None else plan.imatrix.path
+            missing = "there is none" if plan.imatrix is None else "the imatrix has no values for it"
+            raise WrongUse(
+                f"{tensor.name} as {tensor.type.name} needs an imatrix and {missing}",
+                where=where,
+                remedy="give one with --imatrix, or choose a preset of 3 bits or more",
+            )
+
+
+def _refuse_requantizing(plan: QuantPlan, *, allow: bool) -> None:
+    lost = plan.requantized
+    if lost and not allow:
+        raise BadInput(
+            f"is quantized already ({lost[0].name} is {lost[0].source.type.name}, {len(lost)} tensors in all) and "
+            "quantizing it again loses more than quantizing the original once",
+            where=plan.source.label,
+            remedy="start from the F16 or BF16 model, or accept the loss with --allow-requantize",
+        )
+
+
+def requantize_note(plan: QuantPlan) -> str | None:
+    """Return a sentence on what quantizing twice loses, ``None`` when no tensor is quantized twice."""
+    if not plan.requantized:
+        return None
+    pairs = Counter((tensor.source.type, tensor.type) for tensor in plan.requantized)
+    listed = ", ".join(
+        f"{count} {old.name} ({_bits(old):.2f} bits) to {new.name} ({_bits(new):.2f})"
+        for (old, new), count in sorted(pairs.items())
+    )
+    return f"quantized twice: {listed}; the first rounding stays and the second comes on top"
+
+
+def _bits(type: Q) -> float:
+    block, size = GGML_QUANT_SIZES[type]
+    return 8 * size / block

@@ -1,0 +1,1 @@
+"""Tokenizers as GGUF metadata and as files."""

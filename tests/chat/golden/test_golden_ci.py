@@ -1,0 +1,165 @@
+"""The GitHub action and the pre-commit hooks, run as a CI runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+BIN = Path(sys.executable).parent
+
+TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+CASES = [{"name": "hi", "messages": [{"role": "user", "content": "Hi"}], "kwargs": {}, "expected": "Hi\n"}]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A repository of somebody who ships a template."""
+    folder = tmp_path / "project"
+    (folder / "golden").mkdir(parents=True)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "golden" / "golden.json").write_text(json.dumps(CASES))
+    return folder
+
+
+def _break(project: Path) -> None:
+    (project / "chat_template.jinja").write_text(TEMPLATE.replace("}}\n", "}} \n"))
+
+
+class Runner:
+    """Runs the steps of a composite action: expressions replaced, environment files honoured, bash as GitHub does."""
+
+    def __init__(self, project: Path, temp: Path, inputs: dict[str, str], path: str) -> None:
+        self.project = project
+        self.inputs = {name: given.get("default", "") for name, given in ACTION["inputs"].items()} | inputs
+        self.context = {"github.action_path": str(ROOT), "runner.temp": str(temp)}
+        self.files = {name: temp / name for name in ("GITHUB_OUTPUT", "GITHUB_PATH")}
+        for file in self.files.values():
+            file.write_text("")
+        self.path = path
+
+    def _expression(self, match: re.Match[str]) -> str:
+        for term in match[1].split("||"):
+            name = term.strip()
+            value = self.inputs[name.removeprefix("inputs.")] if name.startswith("inputs.") else self.context[name]
+            if value:
+                return value
+        return ""
+
+    def run(self, step_id: str) -> subprocess.CompletedProcess[str]:
+        step: dict[str, Any] = next(step for step in ACTION["runs"]["steps"] if step["id"] == step_id)
+        assert step["shell"] == "bash"
+        given = {name: re.sub(r"\$\{\{(.*?)\}\}", self._expression, value) for name, value in step["env"].items()}
+        added = self.files["GITHUB_PATH"].read_text().split()
+        environment = {
+            **os.environ,
+            **given,
+            "PATH": os.pathsep.join([*added, self.path]),
+            "GITHUB_ACTIONS": "true",
+            **{name: str(file) for name, file in self.files.items()},
+        }
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(command, cwd=self.project, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def with_this_tool(project: Path, tmp_path: Path) -> Runner:
+    inputs = {"target": "chat_template.jinja", "golden": "golden", "engines": "jinja2 minijinja"}
+    return Runner(project, tmp_path, inputs, f"{BIN}{os.pathsep}{os.environ['PATH']}")
+
+
+def test_action_passes_where_the_cases_hold(with_this_tool: Runner) -> None:
+    done = with_this_tool.run("check")
+    assert (done.returncode, "::error" in done.stdout) == (0, False), done.stderr
+
+
+def test_action_fails_with_an_annotation_where_a_case_differs(with_this_tool: Runner) -> None:
+    _break(with_this_tool.project)
+    done = with_this_tool.run("check")
+    assert done.returncode == 1
+    assert "::error file=chat_template.jinja,title=golden jinja2::golden: hi: differs at character 2" in done.stdout
+
+
+def test_action_leaves_junit_and_sarif_where_its_outputs_say(with_this_tool: Runner) -> None:
+    _break(with_this_tool.project)
+    with_this_tool.run("check")
+    outputs = dict(line.split("=") for line in with_this_tool.files["GITHUB_OUTPUT"].read_text().splitlines())
+    cases = list(ET.parse(with_this_tool.project / outputs["junit"]).iter("testcase"))
+    assert len(cases) == 2
+    assert len(json.loads((with_this_tool.project / outputs["sarif"]).read_text())["runs"][0]["results"]) == 2
+
+
+def test_action_gives_an_input_with_shell_syntax_to_the_tool_as_it_is(project: Path, tmp_path: Path) -> None:
+    runner = Runner(project, tmp_path, {"target": "$(touch hacked).jinja"}, f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    assert runner.run("check").returncode == 2
+    assert not (project / "hacked").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.registry
+def test_action_installs_the_tool_and_checks_with_it(project: Path, tmp_path: Path) -> None:
+    runner = Runner(project, tmp_path, {"target": "chat_template.jinja", "golden": "golden"}, os.environ["PATH"])
+    installed = runner.run("install")
+    assert installed.returncode == 0, installed.stderr
+    assert runner.run("check").returncode == 0
+
+
+def _git(project: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+
+def _pre_commit(project: Path, hook: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:
+    local = {"repos": [{"repo": "local", "hooks": [{**hook, "language": "system"}]}]}
+    (project / ".pre-commit-config.yaml").write_text(yaml.safe_dump(local))
+    _git(project, "init", "-q")
+    _git(project, "add", ".")
+    environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PRE_COMMIT_HOME": str(home)}
+    command = [sys.executable, "-m", "pre_commit", "run", "--all-files", hook["id"]]
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("hook_id", list(HOOKS))
+def test_pre_commit_hook_passes_on_a_sound_template(project: Path, tmp_path: Path, hook_id: str) -> None:
+    done = _pre_commit(project, HOOKS[hook_id], tmp_path / "home")
+    assert (done.returncode, "Passed" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_pre_commit_hook_stops_a_template_that_broke_a_case(project: Path, tmp_path: Path) -> None:
+    _break(project)
+    done = _pre_commit(project, HOOKS["strata-pack-golden"], tmp_path / "home")
+    assert done.returncode == 1
+    assert "Failed" in done.stdout
+    assert "differs at character 2" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.registry
+def test_pre_commit_installs_the_hook_from_this_repository(project: Path, tmp_path: Path) -> None:
+    _git(project, "init", "-q")
+    _git(project, "add", ".")
+    command = [
+        sys.executable,
+        "-m",
+        "pre_commit",
+        "try-repo",
+        str(ROOT),
+        "strata-pack-golden",
+        "--ref",
+        "HEAD",
+        "--all-files",
+    ]
+    environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,42 @@
+"""Recorded golden cases say what a template printed, and where engines differed."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata_pack.chat.engines.engines import Jinja2Engine, available_engines
+from strata_pack.chat.golden.check import check
+from strata_pack.chat.golden.recorded import DIFFERS, record_suite
+from strata_pack.chat.library import load_shipped
+
+TEMPLATE = load_shipped("qwen3.8-flash-next").source
+
+
+class Upper(Jinja2Engine):
+    """An engine that is not the reference."""
+
+    name = "upper"
+    known_as = ("upper",)
+
+    def render(self, source: str, inputs: object) -> str:
+        return super().render(source, inputs).upper()  # type: ignore[arg-type]
+
+
+def test_the_recorded_cases_pass_on_every_engine_here() -> None:
+    engines = available_engines()
+    assert check(TEMPLATE, record_suite(TEMPLATE, "xml", engines), engines).ok
+
+
+def test_a_changed_template_fails_on_the_recorded_cases() -> None:
+    suite = record_suite(TEMPLATE, "xml", [Jinja2Engine()])
+    assert not check(TEMPLATE.replace("</think>", "</thinking>"), suite, [Jinja2Engine()]).ok
+
+
+@pytest.mark.parametrize("form", ["xml", "json"])
+def test_conversations_of_both_call_forms_are_recorded(form: str) -> None:
+    assert len(record_suite(TEMPLATE, form, [Jinja2Engine()]).cases) > 100  # type: ignore[arg-type]
+
+
+def test_an_engine_that_differs_is_named_in_the_case() -> None:
+    case = record_suite(TEMPLATE, "xml", [Jinja2Engine(), Upper()]).cases[0]
+    assert case.differs_on == {"upper": DIFFERS}
