@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-import strata_pack.gateway
+import strata_pack.gateway.server
 from strata_pack.gateway.metrics import HISTORY, Metrics, Record
 from strata_pack.gateway.server.prometheus import HELP
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House
@@ -135,7 +135,7 @@ def test_the_live_data_have_the_text_before_an_implicit_end(fresh_house: House) 
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(house: House) -> None:
-    folder = Path(strata_pack.gateway.__file__).parent
+    folder = Path(strata_pack.gateway.server.__file__).parent
     dashboard = json.loads((folder / "grafana.json").read_text(encoding="utf-8"))
     text = house.get("/metrics/prometheus").text
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
