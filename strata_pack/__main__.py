@@ -1,5 +1,5 @@
 """``python -m strata_pack``: the command line, where no script is installed."""
 
-from strata_pack.cli.app import main
+from strata_pack.cli.main import main
 
 main()

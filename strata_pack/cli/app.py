@@ -1,38 +1,96 @@
-"""The command ``strata-pack``: which commands there are. Each lives in a module of its own."""
+"""The command ``strata-pack`` as typer sees it: a group that imports a command when it is called, not before."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from strata_pack import __version__
-from strata_pack.cli import (
-    build,
-    compare,
-    convert,
-    fetch,
-    golden,
-    inspect,
-    parse,
-    prove,
-    quantize,
-    replay,
-    runtime,
-    serve,
-    smoke,
-    template,
-    verify,
-)
+from strata_pack.cli.commands import COMMANDS, SUMMARY, top_page
 from strata_pack.cli.face import Out, leave
 from strata_pack.errors import WrongUse
 
+
+class _Commands(MutableMapping[str, Any]):
+    """The commands by name; each module is imported when its command is asked for."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._loaded:
+            self._loaded[name] = _load(name, COMMANDS[name][0])
+        return self._loaded[name]
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._loaded[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+
+def _load(name: str, module: str) -> Any:
+    """Return the command ``name``: the one of that name in the module's ``app``, or the whole ``app`` as a group."""
+    inner = importlib.import_module(module).app
+    parent = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    parent.add_typer(inner)
+    alone = typer.main.get_group(parent).commands
+    if name in alone:
+        return alone[name]
+    parent.add_typer(inner, name=name)
+    return typer.main.get_group(parent).commands[name]
+
+
+class LazyGroup(TyperGroup):
+    """The top group: its page and the names for completion come from the table, its commands from their modules."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = _Commands()
+        self._names_only = False
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        if self._names_only:
+            return TyperCommand(name=cmd_name, help=COMMANDS[cmd_name][1])
+        return self.commands[cmd_name]
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Complete a command's name without importing any command."""
+        self._names_only = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._names_only = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        formatter.write(top_page(formatter.width))
+
+
 app = typer.Typer(
     name="strata-pack",
-    help="Build and prove local-model packs whose tool calls never get lost.",
+    cls=LazyGroup,
+    help=SUMMARY,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -49,30 +107,13 @@ def _version(value: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Build and prove local-model packs whose tool calls never get lost."""
+    """Take the flags that stand before a command."""
 
 
-app.add_typer(build.app)
-app.add_typer(inspect.app)
-app.add_typer(verify.app)
-app.add_typer(compare.app)
-app.add_typer(prove.app)
-app.add_typer(template.app, name="template")
-app.add_typer(golden.app, name="golden")
-app.add_typer(fetch.app)
-app.add_typer(convert.app)
-app.add_typer(quantize.app)
-app.add_typer(serve.app)
-app.add_typer(smoke.app)
-app.add_typer(runtime.app, name="runtime")
-app.add_typer(parse.app)
-app.add_typer(replay.app)
-
-
-def main() -> None:
+def run() -> None:
     """Run the command line.
 
     Text that the terminal's encoding lacks is shown escaped. With ``--json`` wrong flags are reported as an object too.

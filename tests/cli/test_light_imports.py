@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from strata_pack.cli.commands import COMMANDS
+
 HEAVY = {
     "numpy",
     "gguf",
@@ -63,3 +65,26 @@ def test_the_parser_needs_the_standard_library_alone() -> None:
     loaded = loaded_by("from strata_pack.parsing import OutputParser")
     plain = loaded_by("pass")
     assert loaded - plain - allowed == set()
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h", "--version"])
+def test_the_top_page_and_the_version_load_no_package_at_all(flag: str) -> None:
+    statement = f"import sys; sys.argv[1:] = [{flag!r}]\nimport strata_pack.cli.main as m\n"
+    statement += "try: m.main()\nexcept SystemExit: pass"
+    assert loaded_by(statement) - loaded_by("pass") == {"strata_pack"}
+
+
+def test_completing_a_command_name_imports_no_command() -> None:
+    statement = "from strata_pack.cli.app import app\nimport typer.main as t\ngroup = t.get_command(app)\n"
+    statement += (
+        "names = [i.value for i in group.shell_complete(group.make_context('x', [], resilient_parsing=True), '')]"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys, json\nprint(json.dumps([names, list(sys.modules)]))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    names, modules = json.loads(loaded.stdout)
+    assert set(names) == set(COMMANDS)
+    assert not {module for module, _ in COMMANDS.values()} & set(modules)

@@ -142,7 +142,7 @@ def test_a_model_without_the_turn_markers_fails_and_names_them(tmp_path, options
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from strata_pack.cli.app import main; main()"
+    code = "from strata_pack.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, "smoke", *arguments], capture_output=True, text=True, check=False
     )
@@ -151,7 +151,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
-        "from strata_pack.cli.app import main; main()"
+        "from strata_pack.cli.main import main; main()"
     )
     arguments = ("smoke", str(smollm2), "--context", "200000", "--only", FIRST, "--json")
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
@@ -163,7 +163,7 @@ def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
 
 def test_ctrl_c_ends_the_run_with_a_report_and_no_process(tiny, tmp_path):
     page = tmp_path / "report.html"
-    code = "from strata_pack.cli.app import main; main()"
+    code = "from strata_pack.cli.main import main; main()"
     arguments = ("smoke", str(tiny), "--only", "long-argument", "--only", "parallel", "--json", "--html", str(page))
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

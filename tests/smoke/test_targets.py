@@ -24,7 +24,7 @@ from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
 
-COMMAND = [sys.executable, "-c", "from strata_pack.cli.app import main; main()"]
+COMMAND = [sys.executable, "-c", "from strata_pack.cli.main import main; main()"]
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -49,7 +49,7 @@ def command(source: Path, out: Path) -> list[str]:
     # A test run in the background of a shell ignores SIGINT, and so would everything it starts.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "from strata_pack.cli.app import main; main()"
+        "from strata_pack.cli.main import main; main()"
     )
     return [sys.executable, "-c", program, "quantize", str(source), str(out), "--quant", PRESET, "--threads", "1"]
 

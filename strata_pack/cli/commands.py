@@ -1,0 +1,68 @@
+"""Which commands there are: the name, the module that holds it and its line on the top page of the help.
+
+This module and ``strata_pack.cli.main`` import nothing, so that ``--help`` and ``--version`` cost hardly more than
+a start of the interpreter. The order is that of the help.
+"""
+
+SUMMARY = "Build and prove local-model packs whose tool calls never get lost."
+
+SECTIONS = {
+    "Make a pack": {
+        "build": ("strata_pack.cli.build", "Build a pack: fetch, convert, quantize, install the template."),
+        "fetch": ("strata_pack.cli.fetch", "Fetch what a build needs from the Hub."),
+        "convert": ("strata_pack.cli.convert", "Convert safetensors to GGUF, without torch."),
+        "quantize": ("strata_pack.cli.quantize", "Quantize a GGUF or a checkpoint."),
+    },
+    "Judge it": {
+        "prove": ("strata_pack.cli.prove", "Run verify, golden and smoke on a pack."),
+        "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),
+        "smoke": ("strata_pack.cli.smoke", "Run the scenarios on a real llama.cpp server."),
+        "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
+        "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
+    },
+    "Templates": {
+        "template": ("strata_pack.cli.template", "Repair, lint, install and look at chat templates."),
+        "golden": ("strata_pack.cli.golden", "Check and record golden conversations."),
+    },
+    "Serve and read": {
+        "serve": ("strata_pack.cli.serve", "Serve a pack with an OpenAI-compatible API."),
+        "parse": ("strata_pack.cli.parse", "Parse generated text into events."),
+        "replay": ("strata_pack.cli.replay", "Find the lost tool calls in a log."),
+        "runtime": ("strata_pack.cli.runtime", "List, check, build and choose llama.cpp runtimes."),
+    },
+}
+
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+OPTIONS = {
+    "--version": "Print the version and exit.",
+    "--install-completion": "Install completion for the current shell.",
+    "--show-completion": "Print the completion script of the current shell.",
+    "-h, --help": "Print this page and exit.",
+}
+
+
+def top_page(width: int = 80, *, styled: bool = False) -> str:
+    """Return the page that ``strata-pack --help`` prints, wrapped at ``width`` columns; ``styled`` for bold titles."""
+    bold, plain = ("\033[1m", "\033[0m") if styled else ("", "")
+    lines = ["Usage: strata-pack [OPTIONS] COMMAND [ARGS]...", "", *_wrapped(SUMMARY, width, 0)]
+    sections = {title: {name: line for name, (_, line) in rows.items()} for title, rows in SECTIONS.items()}
+    for title, rows in {**sections, "Options": OPTIONS}.items():
+        lines += ["", f"{bold}{title}{plain}"]
+        column = max(map(len, rows)) + 4 if title == "Options" else _COLUMN
+        for name, text in rows.items():
+            first, *rest = _wrapped(text, width, column)
+            lines += [f"  {name}".ljust(column) + first.lstrip(), *rest]
+    return "\n".join([*lines, "", "strata-pack COMMAND --help shows the flags of a command and an example.", ""])
+
+
+_COLUMN = max(map(len, COMMANDS)) + 4
+
+
+def _wrapped(text: str, width: int, indent: int) -> list[str]:
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and indent + len(lines[-1]) + 1 + len(word) > width:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".lstrip()
+    return [" " * indent + line for line in lines]
