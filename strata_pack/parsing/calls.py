@@ -104,6 +104,8 @@ class CallStates(ThinkingStates):
             self._out.extend(reader.events)
             if reader.announced:
                 self._content.call()
+                self._last = text
+                self._tracker.feed(text)  # the text behind is read as if this had been content
             else:
                 self._answer(text)
         for text in reader.again:

@@ -116,6 +116,8 @@ class Machine:
         self._content = ContentText()
 
         self._reader: XmlCall | JsonCall | None = None
+        self._taking: XmlCall | JsonCall | None = None
+        """The reader, where text without tags goes to it alone."""
         self._opener = ""
         self._wrapped_prose = False
         """In the answer: a ``<tool_call>`` stands open as text, so that a ``<function=`` after it is not bare."""

@@ -96,8 +96,9 @@ class OutputParser(AnswerStates):
             kind = self._kind
             if kind is not None:
                 return self._feed_content(delta) if kind == "content" else self._feed_reasoning(delta)
-            if self._reader is not None and not self._rest:
-                events = self._reader.take_value(delta)
+            reader = self._taking
+            if reader is not None:
+                events = reader.take_value(delta)
                 if events is not None:
                     return events
         if self._finished:
@@ -138,7 +139,7 @@ class OutputParser(AnswerStates):
             again, self._again = self._again, []
             self._consume(again)
         self._finished = True
-        self._kind = self._flowing = self._reader = None
+        self._kind = self._flowing = self._reader = self._taking = None
         newlines = self._content.finish()
         if newlines:
             self._out.append(Event("content", newlines))
@@ -162,6 +163,8 @@ class OutputParser(AnswerStates):
         kind = self._kind = None if self._rest else _KINDS.get(self._state)
         flows = kind is not None and self._tracker.quiet and self._flows(kind)
         self._flowing = kind if flows else None
+        # Only while the call is read: a reader that has finished stays for a while, and takes nothing more.
+        self._taking = self._reader if self._state is State.CALL and not self._rest else None
 
     def _flows(self, kind: EventKind) -> bool:
         return self._content.flows if kind == "content" else self._stranded.idle

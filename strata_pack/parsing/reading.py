@@ -153,7 +153,7 @@ class CallReading:
 
     def take_value(self, text: str) -> list[Event] | None:
         """Read ``text``, which holds no ``<``, and return its events, if a value runs: the short way of ``feed``."""
-        if self._place is not _VALUE or self._pending is not None:
+        if self._place is not _VALUE or self._pending is not None or self.status is not _READING:
             return None
         self._raw.write(text)
         if self._sending is None:

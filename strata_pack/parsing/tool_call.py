@@ -83,6 +83,9 @@ class XmlCall(CallReading):
         """It begins the next parameter if the function can have it; a name that was there already is text."""
         names = self._schema.argument_names
         seen = tag.name == self._argument or tag.name in self._arguments
+        if self._pending is not None and seen and not self._depth:
+            self._accept(self._pending, self._raw.size)
+            return pos
         if self._depth or self._pending is not None or seen or (names is not None and tag.name not in names):
             return self._as_text(tag, text, pos)
         self._value_end = self._raw.size
@@ -143,6 +146,11 @@ class XmlCall(CallReading):
     def _second_function(self, tag: Tag, text: str, pos: int) -> int:
         self.function_follows = True
         return self._ended(tag, text, pos)
+
+    def _parameter_behind_function(self, tag: Tag, text: str, pos: int) -> int:
+        """A name that was there already belongs to a call of its own; any other leaves the end in doubt."""
+        seen = tag.name == self._argument or tag.name in self._arguments
+        return self._ended(tag, text, pos) if seen else self._prose(tag, text, pos)
 
     def _thinking_closer(self, tag: Tag, text: str, pos: int) -> int:
         return self._ended(tag, text, pos) if self._in_thinking else self._prose(tag, text, pos)
@@ -282,6 +290,8 @@ ROWS: tuple[Row, ...] = (
     Row(_P.FUNCTION_END, _T.FUNCTION_UNCLOSED, _C._second_function, "two-functions"),
     Row(_P.FUNCTION_END, _T.THINK_END, _C._thinking_closer, "call-closer-missing"),
     Row(_P.FUNCTION_END, _T.END, _C._ended, "call-closer-missing"),
+    Row(_P.FUNCTION_END, _T.PARAMETER, _C._parameter_behind_function),
+    Row(_P.FUNCTION_END, _T.PARAMETER_ATTRIBUTE, _C._parameter_behind_function),
     Row(_P.FUNCTION_END, _T.TEXT, _C._prose, "prose-before-call-closer"),
     Row(_P.PROSE, _T.CALL_END, _C._call_closer, "prose-before-call-closer"),
     Row(_P.PROSE, _T.CALL, _C._prose_opener, "call-closer-missing"),

@@ -29,6 +29,9 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "jobs", "parameters": {"type": "object", "properties": {}}},
 ]
 
+TOKENS = re.compile(r"</?(?:think|tool_call)>|</?[a-z]+|[\r\n]+|[`~]+|\w+|.", re.DOTALL)
+"""How a tokenizer cuts: the four tags that are one token each, words, line ends, marks."""
+
 LEADING_THINK = re.compile(r"([ \t\r\n]*<think>(?:\r?\n)?)?")
 
 
@@ -101,6 +104,11 @@ def run(text: str, cuts: Sequence[int], finish_reason: str, **options: Any) -> O
     return outcome
 
 
+def token_cuts(text: str) -> list[int]:
+    """Return where deltas end that are tokens."""
+    return [token.end() for token in TOKENS.finditer(text)][:-1]
+
+
 def check_pending(text: str, cut: int, **options: Any) -> None:
     """If nothing is pending after ``text[:cut]``, ending the reply there must bring out no further text."""
     parser = OutputParser(**options)
@@ -113,11 +121,11 @@ def check_pending(text: str, cut: int, **options: Any) -> None:
 def check(text: str, cuts: Sequence[int], finish_reason: str, **options: Any) -> Outcome:
     """Check every invariant on ``text``; return the outcome of reading it whole."""
     whole = run(text, [], finish_reason, **options)
-    for each in (cuts, range(1, len(text))):
+    for each in (cuts, token_cuts(text), range(1, len(text))):
         assert run(text, each, finish_reason, **options) == whole, "another cut, another result"
 
     streamed = run(text, [], finish_reason, stream_tools=True, **options)
-    for each in (cuts, range(1, len(text))):
+    for each in (cuts, token_cuts(text), range(1, len(text))):
         assert run(text, each, finish_reason, stream_tools=True, **options) == streamed, "another cut, another stream"
     assert streamed.reasoning == whole.reasoning
     assert streamed.calls == whole.calls

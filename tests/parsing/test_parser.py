@@ -190,6 +190,31 @@ def test_no_tools_means_that_nothing_is_a_call() -> None:
     assert (reply.reasoning, reply.content, reply.calls) == (f"r\n{JOBS}\n", JOBS, ())
 
 
+WRITE = "<function=save>\n<parameter=path>\n{0}\n</parameter>\n<parameter=n>\n{1}\n</parameter>\n</function>\n"
+
+
+@pytest.mark.parametrize("opener", ["<parameter=save>\n", "<parameter=write>\n", "", "Now:\n", "<functoin=save>\n"])
+def test_a_second_call_with_a_drifted_opener_gives_the_first_one_nothing(opener: str) -> None:
+    second = opener + WRITE.format("b", 2).removeprefix("<function=save>\n")
+    outcome = check(f"<tool_call>\n{WRITE.format('a', 1)}{second}</tool_call>", [], "stop", thinking=False, tools=TOOLS)
+    assert outcome.calls[:1] in ([], [("save", {"path": "a", "n": 1})])
+    assert all(arguments in ({"path": "a", "n": 1}, {"path": "b", "n": 2}) for _, arguments in outcome.calls)
+
+
+@pytest.mark.parametrize("behind", ["\nThen I will fix it.\n", " and on", "\n\n# Next\n", "x"])
+def test_nothing_is_lost_behind_an_open_backtick_and_words_in_a_call(behind: str) -> None:
+    call = SAVE.replace("</function>\n", "</function>\n(running)\n")
+    outcome = check("Look at `a: " + call + behind, [12 + len(call)], "stop", thinking=False, tools=TOOLS)
+    assert len(outcome.calls) == 1
+    assert outcome.content.endswith(behind.lstrip("\n"))
+
+
+def test_what_stands_behind_an_announced_call_that_failed_is_read_the_same_without_streaming() -> None:
+    cut = "<tool_call>\n<function=save>\n<parameter=path>\na\n</parameter>\n</tool_call>"
+    outcome = check(f"{cut}{BARE}", [], "stop", thinking=False, tools=TOOLS)
+    assert outcome.calls == []
+
+
 def test_an_undeclared_function_is_delivered_and_counted() -> None:
     reply = parse("<tool_call>\n<function=other>\n</function>\n</tool_call>", thinking=False, tools=TOOLS)
     assert (reply.calls[0].name, reply.counters.undeclared_calls) == ("other", 1)
