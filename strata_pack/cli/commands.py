@@ -11,6 +11,7 @@ SECTIONS = {
         "build": ("strata_pack.cli.build", "Build a pack: fetch, convert, quantize, install the template."),
         "fetch": ("strata_pack.cli.fetch", "Fetch what a build needs from the Hub."),
         "convert": ("strata_pack.cli.convert", "Convert safetensors to GGUF, without torch."),
+        "imatrix": ("strata_pack.cli.imatrix", "Collect an importance matrix, or look at one."),
         "quantize": ("strata_pack.cli.quantize", "Quantize a GGUF or a checkpoint."),
     },
     "Judge it": {

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.logits_child import ERRORS
+from strata_pack.llama.server import SPIN_COUNT
 
 Floats = npt.NDArray[np.float32]
 
@@ -83,13 +84,22 @@ class LogitStream:
             yield rows
 
     def _dead(self) -> EnvironmentFailure:
-        code = self._process.wait()
-        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - 2000))
-        lines = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        how = f"signal {-code}" if code < 0 else f"status {code}"
-        last = f": {lines[-1][:300]}" if lines else ""
-        remedy = "check that the model fits into memory and that llama.cpp supports it"
-        return EnvironmentFailure(f"llama.cpp ended early ({how}){last}", where=self._model, remedy=remedy)
+        return child_died(self._process.wait(), self._log, self._model)
+
+
+def quiet_threads() -> dict[str, str]:
+    """Return the environment of a process that evaluates: its threads sleep soon where they wait for each other."""
+    return {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}
+
+
+def child_died(code: int, log: IO[bytes], model: Path) -> EnvironmentFailure:
+    """Return the error of a child process that evaluated ``model`` and ended by itself, with its last log line."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+    lines = log.read().decode("utf-8", "replace").strip().splitlines()
+    how = f"signal {-code}" if code < 0 else f"status {code}"
+    last = f": {lines[-1][:300]}" if lines else ""
+    remedy = "check that the model fits into memory and that llama.cpp supports it"
+    return EnvironmentFailure(f"llama.cpp ended early ({how}){last}", where=model, remedy=remedy)
 
 
 @contextlib.contextmanager
@@ -112,7 +122,9 @@ def open_logits(
     command = [sys.executable, "-m", "strata_pack.llama.logits_child"]
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log) as process,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=quiet_threads()
+        ) as process,
     ):
         assert process.stdin is not None
         try:

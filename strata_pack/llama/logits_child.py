@@ -27,6 +27,12 @@ MIN_TOKENS = 32
 """A shorter text says nothing."""
 
 
+def error_line(error: StrataError) -> bytes:
+    """Return the line that tells the parent process of ``error``."""
+    kind = next((name for name, type in ERRORS.items() if isinstance(error, type)), "environment")
+    return json.dumps({"error": str(error), "kind": kind}).encode() + b"\n"
+
+
 def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | None) -> list[list[int]]:
     """Return the windows of ``context`` tokens, one behind the other, each beginning with ``bos`` if there is one.
 
@@ -62,8 +68,7 @@ def main() -> None:
         try:
             evaluate(json.load(sys.stdin), out)
         except StrataError as error:
-            kind = next((name for name, type in ERRORS.items() if isinstance(error, type)), "environment")
-            out.write(json.dumps({"error": str(error), "kind": kind}).encode() + b"\n")
+            out.write(error_line(error))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,10 @@ from strata_pack.llama.ggml import library_path
 LAYOUT_OF = "2026.10.11549"
 """The xllamacpp version whose llama.h the structures follow."""
 
+_F32 = 0
+"""``GGML_TYPE_F32``."""
+_NEVER = 0
+"""``LLAMA_FLASH_ATTN_TYPE_DISABLED``."""
 _SPARE = 256
 """Bytes behind each structure, so that a build whose structure is longer writes into them and not over Python's memory.
 They also carry such a build's own defaults back to it unread."""
@@ -161,11 +165,18 @@ def _why() -> str:
     return f" ({_errors[0]})" if _errors else ""
 
 
+EvalCallback = ctypes.CFUNCTYPE(_bool, _pointer, _bool, _pointer)
+"""``ggml_backend_sched_eval_callback``: called with a node before (``ask`` true) and after it is computed."""
+
+
 class Model:
     """A loaded model with one context. Use as a context manager. Not thread-safe."""
 
-    def __init__(self, path: Path, *, context: int, threads: int) -> None:
-        """Load ``path`` for windows of ``context`` tokens; ``BadInput`` if llama.cpp cannot."""
+    def __init__(self, path: Path, *, context: int, threads: int, eval_callback: Any = None) -> None:
+        """Load ``path`` for windows of ``context`` tokens; ``BadInput`` if llama.cpp cannot.
+
+        ``eval_callback``, an ``EvalCallback`` that the caller keeps alive, is called for every node of the graph.
+        """
         self._library = library = load_library()
         library.llama_log_set(_log_callback, None)
         library.llama_backend_init()
@@ -177,6 +188,10 @@ class Model:
         params.n_ctx = params.n_batch = params.n_ubatch = context
         params.n_outputs_max_per_seq = 0
         params.n_threads = params.n_threads_batch = threads
+        if eval_callback is not None:
+            params.cb_eval = ctypes.cast(eval_callback, _pointer)
+            # F16 keys and values, which flash attention always makes, put errors of 0.5 % into what rare experts see.
+            params.type_k, params.type_v, params.flash_attn_type = _F32, _F32, _NEVER
         self._context = library.llama_init_from_model(self._model, params)
         if not self._context:
             library.llama_model_free(self._model)
@@ -195,13 +210,13 @@ class Model:
         self._library.llama_free(self._context)
         self._library.llama_model_free(self._model)
 
-    def tokenize(self, text: str) -> list[int]:
-        """Return the tokens of ``text``, without special tokens added and with none parsed."""
+    def tokenize(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """Return the tokens of ``text``, without special tokens added; those in the text are parsed if asked for."""
         data = text.encode()
         room = len(data) + 16
         while True:
             tokens = (_i32 * room)()
-            count = self._library.llama_tokenize(self._vocab, data, len(data), tokens, room, False, False)
+            count = self._library.llama_tokenize(self._vocab, data, len(data), tokens, room, False, parse_special)
             if count >= 0:
                 break
             room = -count
@@ -211,6 +226,17 @@ class Model:
         """Evaluate ``tokens`` as a fresh sequence and yield the logits (``n_vocab``) at positions ``first`` to ``end``.
 
         A row is llama.cpp's own memory, valid until the next evaluation.
+        """
+        self.evaluate(tokens, first, end)
+        kind = ctypes.POINTER(ctypes.c_float)
+        for position in range(first, end):
+            address = self._library.llama_get_logits_ith(self._context, position)
+            yield np.ctypeslib.as_array(ctypes.cast(address, kind), (self.n_vocab,))
+
+    def evaluate(self, tokens: list[int], first: int, end: int) -> None:
+        """Evaluate ``tokens`` as a fresh sequence, with logits at positions ``first`` to ``end``.
+
+        Raises ``EnvironmentFailure`` if llama.cpp cannot.
         """
         count = len(tokens)
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
@@ -226,10 +252,6 @@ class Model:
         code = self._library.llama_decode(self._context, Batch(count, token, None, pos, n_seq_id, seq_id, wanted))
         if code:
             raise EnvironmentFailure(f"llama.cpp could not evaluate {count} tokens (status {code}){_why()}")
-        kind = ctypes.POINTER(ctypes.c_float)
-        for position in range(first, end):
-            address = self._library.llama_get_logits_ith(self._context, position)
-            yield np.ctypeslib.as_array(ctypes.cast(address, kind), (self.n_vocab,))
 
     def logits(self, tokens: list[int], first: int) -> npt.NDArray[np.float32]:
         """Return a copy of the logits at the positions from ``first`` on: (``len(tokens) - first``, ``n_vocab``)."""

@@ -109,7 +109,7 @@ def _read_gguf(path: Path, sha256: str) -> Imatrix:
         entries: dict[str, Entry] = {}
         for name, info in tensors.items():
             if not name.endswith((SUMS, COUNTS)):
-                raise BadInput(f"has the tensor {name}, which belongs in no imatrix", where=path)
+                continue
             if name.endswith(COUNTS):
                 if name.removesuffix(COUNTS) + SUMS not in tensors:
                     raise BadInput(f"has {name} without its {SUMS}", where=path)

@@ -116,7 +116,6 @@ BAD_GGUF = {
     "sums without counts": ({"w.in_sum2": GOOD["w.in_sum2"]}, {}, r"without fitting F32 \.counts"),
     "counts without sums": ({"w.counts": GOOD["w.counts"]}, {}, r"without its \.in_sum2"),
     "too many counts": (GOOD | {"w.counts": ((1, 2), [1.0, 1.0])}, {}, r"without fitting F32 \.counts"),
-    "a stranger": (GOOD | {"x.weight": ((1, 1), [1.0])}, {}, "belongs in no imatrix"),
     "half floats": (GOOD, {"type": Q.F16}, r"without fitting F32 \.counts"),
     "a NaN": (GOOD | {"w.in_sum2": ((2, 1), [1.0, float("nan")])}, {}, "NaN or infinite importance for w"),
     "an infinity": (GOOD | {"w.in_sum2": ((2, 1), [float("inf"), 0.0])}, {}, "NaN or infinite importance for w"),

@@ -1,0 +1,124 @@
+"""``strata-pack imatrix``: importance matrices, collected on a calibration text, and what one of them covers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.weights.imatrix.show import Coverage
+
+DEFAULT = "collect"
+OUTLIERS = 8
+"""Weights shown with their concentration."""
+
+
+class _CollectByDefault(TyperGroup):
+    """``imatrix MODEL ...`` means ``imatrix collect MODEL ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_CollectByDefault,
+    no_args_is_help=True,
+    help="Collect an importance matrix (imatrix MODEL), or look at one (imatrix show FILE).",
+)
+
+
+@app.command(DEFAULT, epilog="Example: strata-pack imatrix qwen3-f16.gguf --text calibration.txt --out imatrix.gguf")
+@face
+def collect(
+    model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model, as exact as you have it.")],
+    text: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A UTF-8 text, repeatable. Default: the calibration text that ships."),
+    ] = None,
+    dest: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="What to write: a .gguf, or a .dat in the old form.")
+    ] = Path("imatrix.gguf"),
+    chunks: Annotated[int | None, typer.Option(min=0, help="Chunks at most; 0 merges only.")] = None,
+    ctx: Annotated[int, typer.Option(min=16, help="Tokens of a chunk.")] = 512,
+    merge: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Add the sums of this imatrix file, repeatable.")
+    ] = None,
+    process_output: Annotated[
+        bool, typer.Option("--process-output", help="Collect for the output weights too.")
+    ] = False,
+    parse_special: Annotated[bool, typer.Option(help="Read special tokens spelled in the text as such.")] = True,
+    threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
+    *,
+    out: Out,
+) -> None:
+    """Evaluate a text with the model and write how much each column of each weight matters.
+
+    Killed at any moment, it goes on where it was when it is called again.
+    """
+    from strata_pack.compare.full import model_file
+    from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
+    from strata_pack.weights.imatrix.show import coverage_of
+
+    request = ImatrixRequest(
+        model_file(model),
+        dest,
+        texts=tuple(text or ()),
+        context=ctx,
+        chunks=chunks,
+        merged=tuple(merge or ()),
+        process_output=process_output,
+        parse_special=parse_special,
+        threads=threads,
+    )
+    with out.progress() as progress:
+        result = make_imatrix(request, progress)
+    found = coverage_of(result.collected, str(dest))
+    rate = f", {result.tokens_per_second:.0f} tokens a second" if result.chunks > result.resumed else ""
+    out.line(
+        f"{dest}: {len(found.weights)} weights, {found.chunks} chunks of {found.chunk_size} tokens{rate}"
+        + (f"; {found.unseen} of {found.experts} experts were never chosen" if found.unseen else "")
+    )
+    speed = {"resumed": result.resumed, "tokens_per_second": result.tokens_per_second}
+    out.result({"ok": True, **found.to_dict(), **speed})
+
+
+@app.command(epilog="Example: strata-pack imatrix show imatrix.gguf")
+@face
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An imatrix, as GGUF or .dat.")],
+    *,
+    out: Out,
+) -> None:
+    """Show what an imatrix covers: chunks, experts never seen, weights whose importance lies in few columns."""
+    from strata_pack.weights.imatrix.show import coverage
+
+    found = coverage(file)
+    _show(out, found)
+    out.result({"ok": True, **found.to_dict()})
+
+
+def _show(out: Out, found: Coverage) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    text = ", ".join(found.datasets) or "an unnamed text"
+    out.line(
+        f"{found.path}: {len(found.weights)} weights, {found.chunks} chunks of {found.chunk_size} tokens of {text}"
+    )
+    if found.experts:
+        hardly = sum(len(weight.hardly_seen) for weight in found.weights)
+        out.line(f"experts: {found.experts}, never chosen: {found.unseen}, given fewer than 16 rows: {hardly}")
+        for weight in found.weights:
+            if weight.unseen:
+                out.line(f"  {weight.name}: {', '.join(map(str, weight.unseen))}")
+    table = Table("weight", "columns", "importance in the top 1 %", "largest over median")
+    for weight in found.outliers(OUTLIERS):
+        table.add_row(escape(weight.name), str(weight.columns), f"{weight.top_share:.1%}", f"{weight.peak:.0f}")
+    out.show(table)

@@ -1,0 +1,172 @@
+"""A model and a calibration text in, an importance matrix out, computed by the real llama.cpp.
+
+The model runs in a child process (``llama.activations_child``) that saves its sums while it works, next to the file
+that is written at the end. A run that was killed goes on from there when it is called again with the same arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes, sha256_text
+from strata_pack.llama.activations_child import load_state
+from strata_pack.llama.logits import child_died, quiet_threads
+from strata_pack.llama.logits_child import ERRORS
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import shard_paths
+from strata_pack.weights.imatrix.file import Collected, merge, read_collected, write_imatrix
+
+SHIPPED_TEXT = Path(__file__).parent / "calibration.txt"
+"""Prose in the public domain, code, and agent transcripts with tool calls in the family's form."""
+TEXT_LIMIT = 256 << 20
+STATE_SUFFIX = ".partial"
+
+
+@dataclass(frozen=True)
+class ImatrixRequest:
+    """What to collect.
+
+    ``model``: a GGUF (its first shard); ``texts``: UTF-8 files, the shipped text if there are none; ``context``: tokens
+    of a chunk; ``chunks``: chunks at most, 0 to merge only; ``merged``: imatrix files whose sums are added;
+    ``parse_special``: special tokens spelled in the text are read as such.
+    """
+
+    model: Path
+    out: Path
+    texts: tuple[Path, ...] = ()
+    context: int = 512
+    chunks: int | None = None
+    merged: tuple[Path, ...] = ()
+    process_output: bool = False
+    parse_special: bool = True
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class ImatrixResult:
+    """What was written. ``chunks`` were evaluated by this and interrupted earlier runs, ``resumed`` of them earlier."""
+
+    path: Path
+    collected: Collected
+    chunks: int
+    resumed: int
+    seconds: float
+    """Time of this run's evaluation."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens evaluated a second by this run; 0 if there was nothing left to evaluate."""
+        tokens = (self.chunks - self.resumed) * self.collected.chunk_size
+        return tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> ImatrixResult:
+    """Collect, merge and write an importance matrix.
+
+    Raises ``BadInput`` if llama.cpp does not load the model, a text is too short or not UTF-8, or a merged file is of
+    another model; ``LogitsUnavailable`` if the installed xllamacpp is not the known build; ``EnvironmentFailure`` if
+    the process dies or the disk is full.
+    """
+    progress = progress or Silent()
+    inputs = {path.resolve() for path in (*request.texts, *request.merged, *shard_paths(request.model))}
+    if request.out.resolve() in inputs:
+        raise BadInput("is an input of this command and would be overwritten", where=request.out)
+    parts = [read_collected(path) for path in request.merged]
+    chunks = resumed = 0
+    seconds = 0.0
+    state = request.out.with_name(request.out.name + STATE_SUFFIX)
+    if request.chunks != 0:
+        texts = [(path.name, _read(path)) for path in request.texts or (SHIPPED_TEXT,)]
+        key = _key(request, [content for _, content in texts])
+        started = time.monotonic()
+        chunks, resumed = _collect(request, [content for _, content in texts], state, key, progress)
+        seconds = time.monotonic() - started
+        sums, _ = load_state(state, key)
+        parts.insert(0, Collected(sums, chunks, request.context, tuple(name for name, _ in texts)))
+    if not parts:
+        raise BadInput("there is nothing to write", where=request.out, remedy="give --text or --merge")
+    collected = merge(parts)
+    write_imatrix(request.out, collected)
+    state.unlink(missing_ok=True)
+    return ImatrixResult(request.out, collected, chunks, resumed, seconds)
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_bytes(path, TEXT_LIMIT).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"is not UTF-8 (byte {error.start})", where=path) from None
+
+
+def _key(request: ImatrixRequest, texts: Sequence[str]) -> str:
+    """Return what an interrupted run must agree in for its sums to be used: model files, texts and settings."""
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shard_paths(request.model)]
+    settings = (request.context, request.process_output, request.parse_special)
+    return sha256_text(json.dumps([files, [sha256_text(text) for text in texts], settings]))
+
+
+def _collect(
+    request: ImatrixRequest, texts: Sequence[str], state: Path, key: str, progress: Progress
+) -> tuple[int, int]:
+    """Run the child to its end; return the number of chunks and how many an earlier run had done."""
+    settings = {
+        "model": str(shard_paths(request.model)[0]),
+        "texts": texts,
+        "state": str(state),
+        "key": key,
+        "context": request.context,
+        "limit": request.chunks,
+        "threads": request.threads or os.cpu_count() or 1,
+        "process_output": request.process_output,
+        "parse_special": request.parse_special,
+    }
+    with _child(settings, request.model) as lines:
+        plan = next(lines)
+        chunks, done = int(plan["chunks"]), int(plan["done"])
+        if done:
+            progress.note(f"{request.out.name}: going on after chunk {done} of {chunks}")
+        task = progress.task(f"collect {request.model.name}", (chunks - done) * request.context, "tokens")
+        for _ in lines:
+            task.advance(request.context)
+        task.done()
+    return chunks, done
+
+
+@contextmanager
+def _child(settings: dict[str, Any], model: Path) -> Iterator[Iterator[dict[str, Any]]]:
+    command = [sys.executable, "-m", "strata_pack.llama.activations_child"]
+    pipe = subprocess.PIPE
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=quiet_threads()) as process,
+    ):
+        assert process.stdin is not None
+        try:
+            with suppress(BrokenPipeError):
+                process.stdin.write(json.dumps(settings).encode())
+                process.stdin.close()
+            yield _lines(process, log, model)
+        finally:
+            process.kill()
+
+
+def _lines(process: subprocess.Popen[bytes], log: IO[bytes], model: Path) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        value: dict[str, Any] = json.loads(line)
+        if "error" in value:
+            raise ERRORS[value["kind"]](value["error"])
+        yield value
+    if process.wait() != 0:
+        raise child_died(process.returncode, log, model)

@@ -1,0 +1,158 @@
+"""Importance matrices as files: raw sums in, the GGUF or ``.dat`` form out, and back for merging.
+
+Source: ``save_imatrix``, ``save_imatrix_legacy`` and ``load_imatrix`` of llama.cpp's ``tools/imatrix``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType
+
+from strata_pack.errors import BadInput
+from strata_pack.files import atomic_writer
+from strata_pack.llama.activations import Sums
+from strata_pack.weights.gguf.file import DEFAULT_ALIGNMENT, MAX_TENSOR_NAME, GgufFile, MetaValue, TensorInfo, align
+from strata_pack.weights.gguf.file import encode_header as encode_gguf_header
+from strata_pack.weights.quantize.imatrix import COUNTS, SUMS, read_imatrix
+
+PLAIN = ".in_sum"
+"""Suffix of the sums themselves, which statistics use and the quantizer does not."""
+CHUNK = 512
+"""Tokens of a chunk where a file does not say it."""
+_F32 = GGMLQuantizationType.F32
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Everything an imatrix file holds. ``datasets`` are names without folders."""
+
+    sums: Mapping[str, Sums]
+    chunks: int
+    chunk_size: int
+    datasets: Sequence[str] = field(default=())
+
+
+def write_imatrix(path: Path, collected: Collected) -> None:
+    """Write ``collected``: in the old form if ``path`` ends in ``.dat``, else as GGUF. Whole or not at all."""
+    if not collected.sums:
+        raise BadInput("holds no importances", where=path)
+    parts = _dat_parts(collected) if path.suffix == ".dat" else _gguf_parts(collected)
+    with atomic_writer(path) as file:
+        file.writelines(parts)
+
+
+def _gguf_parts(collected: Collected) -> list[bytes]:
+    infos: list[TensorInfo] = []
+    data: list[bytes] = []
+    offset = 0
+    for name, sums in sorted(collected.sums.items()):
+        if len(name + SUMS) > MAX_TENSOR_NAME:
+            raise BadInput(f"the name {name} is too long for an imatrix", remedy="write a .dat file")
+        columns = sums.squares.size // sums.counts.size
+        # A weight that is stored as several matrices and counted once is one long row, as llama-imatrix has it.
+        for suffix, values, width in (
+            (SUMS, sums.squares, columns),
+            (COUNTS, sums.counts, 1),
+            (PLAIN, sums.plain, columns),
+        ):
+            if values.size == 0:
+                continue
+            raw = values.astype("<f4").tobytes()
+            infos.append(TensorInfo.make(name + suffix, (width, values.size // width), _F32, offset))
+            data.append(raw.ljust(align(len(raw), DEFAULT_ALIGNMENT), b"\0"))
+            offset += len(data[-1])
+    keys = {
+        "general.type": MetaValue.string("imatrix"),
+        "imatrix.datasets": MetaValue.array(GGUFValueType.STRING, list(collected.datasets)),
+        "imatrix.chunk_count": MetaValue.uint32(collected.chunks),
+        "imatrix.chunk_size": MetaValue.uint32(collected.chunk_size),
+    }
+    return [encode_gguf_header(keys, infos), *data]
+
+
+def _dat_parts(collected: Collected) -> list[bytes]:
+    """Return the old form: means times calls, an expert that never was given a row counts as 1."""
+    seen = {name: sums for name, sums in sorted(collected.sums.items()) if sums.counts.any()}
+    parts = [struct.pack("<i", len(seen))]
+    for name, sums in seen.items():
+        calls = -(-int(sums.counts.max()) // collected.chunk_size)
+        counts = np.repeat(sums.counts, sums.squares.size // sums.counts.size)
+        means = np.where(counts > 0, sums.squares.reshape(-1) / np.maximum(counts, 1), 1.0)
+        values = (means * calls).astype("<f4").tobytes()
+        encoded = name.encode()
+        parts.append(struct.pack("<i", len(encoded)) + encoded + struct.pack("<ii", calls, means.size) + values)
+    dataset = ", ".join(collected.datasets).encode()
+    parts.append(struct.pack("<ii", collected.chunks, len(dataset)) + dataset)
+    return parts
+
+
+def read_collected(path: Path) -> Collected:
+    """Read an imatrix file back into sums; ``BadInput`` says what is wrong with it.
+
+    The old form keeps means only: its sums are those of ``chunks`` calls of 512 rows, without plain sums.
+    """
+    imatrix = read_imatrix(path)
+    empty = np.zeros(0)
+    if path.suffix != ".gguf" and not _is_gguf(path):
+        calls = imatrix.chunks or 1
+        sums = {
+            name: Sums(entry.load().astype(np.float64).reshape(1, -1) * calls * CHUNK, empty, np.array([calls * CHUNK]))
+            for name, entry in imatrix.entries.items()
+        }
+        return Collected(sums, calls, CHUNK, imatrix.datasets)
+    sums = {}
+    with GgufFile.open(path) as file:
+        names = {info.name for info in file.tensors}
+        for name in imatrix.entries:
+            squares, counts = (_values(file, name + suffix) for suffix in (SUMS, COUNTS))
+            plain = _values(file, name + PLAIN) if name + PLAIN in names else empty
+            if plain.size not in (0, squares.size) or not np.isfinite(plain).all():
+                plain = empty
+            rows = np.rint(counts.reshape(-1)).astype(np.int64)
+            sums[name] = Sums(squares, plain.reshape(squares.shape) if plain.size else plain, rows)
+        chunk_size = file.integer("imatrix.chunk_size") or CHUNK
+    return Collected(sums, imatrix.chunks or 0, chunk_size, imatrix.datasets)
+
+
+def _is_gguf(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
+
+
+def _values(file: GgufFile, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    info = file.tensor(name)
+    values = np.frombuffer(file.tensor_bytes(info), "<f4").astype(np.float64)
+    return values.reshape(-1, info.shape[0]) if len(info.shape) > 1 else values.reshape(1, -1)
+
+
+def merge(parts: Sequence[Collected]) -> Collected:
+    """Add up several collections of one model; ``BadInput`` if a weight has other shapes in them.
+
+    Plain sums are kept for a weight where all parts have them.
+    """
+    total: dict[str, Sums] = {}
+    for part in parts:
+        for name, sums in part.sums.items():
+            if name not in total:
+                total[name] = Sums(sums.squares.copy(), sums.plain.copy(), sums.counts.copy())
+                continue
+            kept = total[name]
+            if kept.squares.size != sums.squares.size:
+                problem = f"{name} has {kept.squares.size} importances in one file and {sums.squares.size} in another"
+                raise BadInput(problem, remedy="merge imatrix files of one model")
+            kept.squares += sums.squares.reshape(kept.squares.shape)
+            kept.plain = kept.plain + sums.plain if kept.plain.size == sums.plain.size else np.zeros(0)
+            if kept.counts.size != sums.counts.size:
+                # One of them counted all experts together.
+                most = max(kept.counts.size, sums.counts.size)
+                kept.counts, other = (np.broadcast_to(c, most).copy() for c in (kept.counts, sums.counts))
+                kept.counts += other
+            else:
+                kept.counts += sums.counts
+    names = [name for part in parts for name in part.datasets]
+    return Collected(total, sum(part.chunks for part in parts), parts[0].chunk_size, tuple(dict.fromkeys(names)))

@@ -1,0 +1,164 @@
+"""Importance matrices collected by the real llama.cpp, held against a forward pass of our own in float64."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from strata_pack.errors import BadInput
+from strata_pack.llama.activations_child import load_state
+from strata_pack.weights.imatrix.collect import SHIPPED_TEXT, STATE_SUFFIX, ImatrixRequest, make_imatrix
+from strata_pack.weights.imatrix.file import read_collected
+from tests.weights.imatrix.forward import Experts, inputs, write_model
+
+TEXT = bytes(np.random.default_rng(5).integers(97, 123, 1500).astype(np.uint8)).decode()
+MOE = Experts(count=6, used=2)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.mark.parametrize("experts", [Experts(), MOE], ids=["dense", "moe"])
+def test_every_column_is_that_of_an_independent_forward_pass(tmp_path: Path, text: Path, experts: Experts) -> None:
+    weights = write_model(tmp_path / "model.gguf", experts)
+    out = tmp_path / "imatrix.gguf"
+    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", out, (text,), context=256, chunks=1, process_output=True))
+    found = read_collected(out)
+    squares, counts = inputs(weights, np.frombuffer(TEXT[:256].encode(), np.uint8).astype(np.int64), experts)
+    assert found.sums.keys() == squares.keys()
+    for name, sums in found.sums.items():
+        assert sums.counts.tolist() == counts[name].tolist()
+        means = sums.squares / np.maximum(sums.counts, 1)[:, None]
+        np.testing.assert_allclose(means, squares[name], rtol=1e-4, err_msg=name)
+
+
+def test_the_output_weight_is_left_out_unless_asked_for(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (text,), context=64, chunks=1))
+    assert "output.weight" not in result.collected.sums
+
+
+def test_a_short_last_chunk_is_left_out(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (text,), context=400))
+    assert result.collected.chunks == len(TEXT) // 400
+
+
+def test_a_text_shorter_than_a_chunk_is_refused(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    with pytest.raises(BadInput, match="1500 tokens and one chunk needs 2000"):
+        make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (text,), context=2000))
+
+
+def test_a_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    (tmp_path / "bad.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(BadInput, match="not UTF-8"):
+        make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (tmp_path / "bad.txt",)))
+
+
+def test_a_model_that_does_not_load_is_refused(tmp_path: Path, text: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and nothing else")
+    with pytest.raises(BadInput, match="does not load"):
+        make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (text,)))
+    assert not (tmp_path / "i.gguf").exists()
+
+
+def test_the_model_is_never_overwritten(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    (tmp_path / "link.gguf").symlink_to(tmp_path / "model.gguf")
+    with pytest.raises(BadInput, match="is an input of this command"):
+        make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "link.gguf", (text,)))
+
+
+def test_a_damaged_model_is_reported_with_the_weight_that_sees_it(tmp_path: Path, text: Path) -> None:
+    model = tmp_path / "model.gguf"
+    weights = write_model(model)
+    norm = weights["blk.1.attn_norm.weight"].tobytes()
+    data = model.read_bytes()
+    model.write_bytes(data.replace(norm, np.full(len(norm) // 4, np.nan, np.float32).tobytes()))
+    with pytest.raises(BadInput, match=r"blk\.1\.attn_[qkv]\.weight has NaN"):
+        make_imatrix(ImatrixRequest(model, tmp_path / "i.gguf", (text,), context=64, chunks=1))
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf", MOE)
+    whole, resumed = tmp_path / "whole.gguf", tmp_path / "resumed.gguf"
+    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", whole, (text,), context=64, threads=1))
+    command = [sys.executable, "-c", "from strata_pack.cli.main import main; main()", "imatrix"]
+    command += [str(tmp_path / "model.gguf"), "--text", str(text), "--ctx", "64", "--out", str(resumed), "-t", "1"]
+    state = resumed.with_name(resumed.name + STATE_SUFFIX)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while not state.exists() and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGKILL)
+    ended = resumed.exists()
+    result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", resumed, (text,), context=64, threads=1))
+    assert ended or result.resumed > 0
+    assert resumed.read_bytes() == whole.read_bytes()
+    assert not state.exists()
+
+
+def test_the_state_of_another_run_is_not_used(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    out = tmp_path / "i.gguf"
+    state = out.with_name(out.name + STATE_SUFFIX)
+    state.write_bytes(b"not a state")
+    assert load_state(state, "key") == ({}, 0)
+    result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", out, (text,), context=64, chunks=2))
+    assert (result.chunks, result.resumed) == (2, 0)
+
+
+def test_chunks_split_over_two_runs_merge_to_one(tmp_path: Path) -> None:
+    write_model(tmp_path / "model.gguf", MOE)
+    parts = []
+    for number, part in enumerate((TEXT[:512], TEXT[512:1024])):
+        (tmp_path / f"{number}.txt").write_text(part)
+        parts.append(tmp_path / f"{number}.gguf")
+        make_imatrix(ImatrixRequest(tmp_path / "model.gguf", parts[-1], (tmp_path / f"{number}.txt",), context=128))
+    (tmp_path / "all.txt").write_text(TEXT[:1024])
+    whole, merged = tmp_path / "whole.gguf", tmp_path / "merged.gguf"
+    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", whole, (tmp_path / "all.txt",), context=128))
+    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", merged, chunks=0, merged=tuple(parts)))
+    one, two = read_collected(whole), read_collected(merged)
+    assert (one.chunks, two.datasets) == (two.chunks, ("0.txt", "1.txt"))
+    for name, sums in one.sums.items():
+        np.testing.assert_allclose(two.sums[name].squares, sums.squares, rtol=1e-6)
+        assert two.sums[name].counts.tolist() == sums.counts.tolist()
+
+
+def test_the_command_collects_and_shows(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf", MOE)
+    command = [sys.executable, "-c", "from strata_pack.cli.main import main; main()", "imatrix"]
+    out = tmp_path / "imatrix.dat"
+    run = [str(tmp_path / "model.gguf"), "--text", str(text), "--ctx", "64", "--chunks", "2", "--out", str(out)]
+    made = json.loads(subprocess.run([*command, *run, "--json"], capture_output=True, check=True).stdout)
+    assert (made["ok"], made["chunks"], made["chunk_size"]) == (True, 2, 64)
+    shown = json.loads(subprocess.run([*command, "show", str(out), "--json"], capture_output=True, check=True).stdout)
+    assert {weight["name"] for weight in shown["weights"]} == {weight["name"] for weight in made["weights"]}
+
+
+def test_the_shipped_text_has_prose_code_and_tool_calls() -> None:
+    text = SHIPPED_TEXT.read_text(encoding="utf-8")
+    assert 90_000 < len(text) < 110_000
+    assert text.count("<tool_call>\n<function=") > 20
+    assert all(part in text for part in ("Call me Ishmael.", "def ", "<|im_start|>assistant"))
+
+
+def test_the_environment_of_the_machine_is_left_alone() -> None:
+    before = dict(os.environ)
+    from strata_pack.llama.logits import quiet_threads
+
+    assert quiet_threads().keys() >= before.keys()
+    assert dict(os.environ) == before
