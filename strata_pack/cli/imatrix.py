@@ -34,7 +34,9 @@ app = typer.Typer(
 )
 
 
-@app.command(DEFAULT, epilog="Example: strata-pack imatrix qwen3-f16.gguf --text calibration.txt --out imatrix.gguf")
+@app.command(
+    DEFAULT, epilog="Example: strata-pack imatrix collect qwen3-f16.gguf --text calibration.txt --out imatrix.gguf"
+)
 @face
 def collect(
     model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model, as exact as you have it.")],
@@ -53,7 +55,9 @@ def collect(
     process_output: Annotated[
         bool, typer.Option("--process-output", help="Collect for the output weights too.")
     ] = False,
-    parse_special: Annotated[bool, typer.Option(help="Read special tokens spelled in the text as such.")] = True,
+    no_parse_special: Annotated[
+        bool, typer.Option("--no-parse-special", help="Read special tokens spelled in the text as letters.")
+    ] = False,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     *,
     out: Out,
@@ -74,7 +78,7 @@ def collect(
         chunks=chunks,
         merged=tuple(merge or ()),
         process_output=process_output,
-        parse_special=parse_special,
+        parse_special=not no_parse_special,
         threads=threads,
     )
     with out.progress() as progress:
