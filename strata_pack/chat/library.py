@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strata_pack.chat.render.template import read_template
+from strata_pack.chat.repair.prelude import without_prelude
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
@@ -29,8 +30,8 @@ MAX_DESCRIPTION_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class StockTemplate:
-    """A publisher's template that a shipped one replaces, known by its hash alone."""
+class KnownText:
+    """A published text that is known by its hash alone: what it is to us, and where it comes from."""
 
     sha256: str
     origin: str
@@ -41,7 +42,8 @@ class ShippedTemplate:
     """One template of the library. ``formats``: the forms of its tool calls ("xml", "json").
 
     ``markers`` are the texts by which a template of this family is known when its hash is not; ``llama_server_caps``
-    are the capability flags that llama-server must derive from it (``chat_template_caps`` of ``/props``).
+    are the capability flags that llama-server must derive from it (``chat_template_caps`` of ``/props``). ``stock`` are
+    the publishers' texts that it replaces, ``upstream`` those that others repaired, ``earlier`` what it was itself.
     """
 
     id: str
@@ -53,7 +55,9 @@ class ShippedTemplate:
     path: Path
     repairs: tuple[str, ...]
     golden_dir: Path
-    stock: tuple[StockTemplate, ...]
+    stock: tuple[KnownText, ...]
+    upstream: tuple[KnownText, ...]
+    earlier: tuple[KnownText, ...]
     markers: tuple[str, ...]
     llama_server_caps: dict[str, bool]
 
@@ -75,20 +79,46 @@ def load_shipped(template_id: str) -> ShippedTemplate:
 def status_of(text: str | None) -> Status:
     """Say what ``text``, the template of some model, is.
 
-    "repaired": one of ours, or any with our history repair in front; "stock": a publisher's, which one of ours
-    replaces; "modified": of a family that we know, but changed; "unknown": anything else; "missing": there is none.
+    "repaired": one of ours (also an earlier one), any with our history repair in front, or a published repair that we
+    know; "stock": a publisher's, which one of ours replaces; "modified": of a family that we know, but changed;
+    "unknown": anything else; "missing": there is none.
     """
-    from strata_pack.chat.repair.repair import prelude
-
     if text is None or not text.strip():
         return "missing"
-    digest = sha256_text(text)
-    shipped = list_templates()
-    if any(digest == one.sha256 for one in shipped) or text.startswith((prelude("xml"), prelude("json"))):
+    if is_ours(text) or _listed(text, "upstream") is not None:
         return "repaired"
-    if any(digest == stock.sha256 for one in shipped for stock in one.stock):
+    if _listed(text, "stock") is not None:
         return "stock"
-    return "modified" if any(all(marker in text for marker in one.markers) for one in shipped) else "unknown"
+    return "modified" if any(all(marker in text for marker in one.markers) for one in list_templates()) else "unknown"
+
+
+def is_ours(text: str) -> bool:
+    """Say whether ``text`` is a template that the tool ships or shipped, or has its history repair in front."""
+    shipped = any(one.sha256 in _digests(text) for one in list_templates())
+    return shipped or _listed(text, "earlier") is not None or without_prelude(text) is not None
+
+
+def origin_of(text: str) -> str | None:
+    """Return where a text that is known by its hash comes from, ``None`` for any other."""
+    found = (_listed(text, kind) for kind in ("stock", "upstream", "earlier"))
+    return next((one.origin for one in found if one is not None), None)
+
+
+def _listed(text: str, kind: Literal["stock", "upstream", "earlier"]) -> KnownText | None:
+    digests = _digests(text)
+    return next(
+        (one for shipped in list_templates() for one in getattr(shipped, kind) if one.sha256 in digests),
+        None,
+    )
+
+
+def _digests(text: str) -> frozenset[str]:
+    """Return the hashes by which ``text`` is known: engines drop a newline at its end, so converters may too."""
+    return frozenset(map(sha256_text, (text, text.removesuffix("\n"), f"{text}\n")))
+
+
+def _known(data: dict[str, Any], key: str) -> tuple[KnownText, ...]:
+    return tuple(KnownText(one["sha256"], one["origin"]) for one in data.get(key, []))
 
 
 @cache
@@ -111,7 +141,9 @@ def _load(folder: Path) -> ShippedTemplate:
             path=path,
             repairs=tuple(data["repairs"]),
             golden_dir=data_dir("golden") / data["id"],
-            stock=tuple(StockTemplate(one["sha256"], one["origin"]) for one in data.get("stock", [])),
+            stock=_known(data, "stock"),
+            upstream=_known(data, "upstream"),
+            earlier=_known(data, "earlier"),
             markers=tuple(data["markers"]),
             llama_server_caps=dict(data.get("llama_server_caps", {})),
         )

@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from strata_pack.chat.repair.rules import CALL_START, THINK_END, THINK_START, CallForm, split_stranded
+from strata_pack.chat.repair.rules import CALL_START, THINK_END, THINK_START, CallForm, one_thinking, split_stranded
 
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """Roles that templates know under an older or newer name."""
@@ -148,9 +148,16 @@ def _split_thinking(reasoning: str, text: str, content: Any, *, movable: bool, f
     ``text`` is the text of ``content``, which is returned as it is where nothing moves.
     """
     reasoning, text_lf = _line_ends(reasoning), _line_ends(text)
-    if not reasoning.strip() and text_lf.strip().startswith(THINK_START):
-        return _open_thinking(text_lf.strip()[len(THINK_START) :], movable=movable, form=form)
-    if movable and (parts := _closed(reasoning.strip(), form)) is not None:
+    thought, opened = reasoning.strip(), text_lf.strip().removeprefix(THINK_START)
+    if text_lf.strip().startswith(THINK_START):
+        if not thought:
+            return _open_thinking(opened, movable=movable, form=form)
+        if movable and THINK_END not in opened and (parts := _closed(one_thinking(thought, opened), form)) is not None:
+            return parts
+        inner, end, answer = opened.partition(THINK_END)
+        if end and inner.strip() == thought:
+            return reasoning, answer.strip()
+    if movable and (parts := _closed(thought, form)) is not None:
         before, run = parts
         return before, "\n\n".join(part for part in (text_lf.strip(), run) if part)
     return reasoning, content if text_lf == text else text_lf

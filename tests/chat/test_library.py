@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
-from strata_pack.chat.repair.repair import prelude
+from strata_pack.chat.library import ShippedTemplate, is_ours, list_templates, load_shipped, origin_of, status_of
+from strata_pack.chat.repair.prelude import prelude
 from strata_pack.errors import WrongUse
 from strata_pack.files import sha256_text
 
@@ -55,3 +55,27 @@ def test_status(text: str | None, status: str) -> None:
 def test_stock_template_is_known_by_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata_pack.chat.library.sha256_text", lambda _: SHIPPED.stock[0].sha256)
     assert status_of("anything") == "stock"
+
+
+@pytest.mark.parametrize(("kind", "status"), [("stock", "stock"), ("upstream", "repaired"), ("earlier", "repaired")])
+def test_a_published_text_is_known_by_its_hash_with_or_without_its_last_newline(
+    kind: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = getattr(SHIPPED, kind)[-1]
+    monkeypatch.setattr(
+        "strata_pack.chat.library.sha256_text", lambda text: known.sha256 if text == "published\n" else "0" * 64
+    )
+    assert (status_of("published"), status_of("published\n")) == (status, status)
+    assert origin_of("published") == known.origin
+    assert is_ours("published") is (kind == "earlier")
+
+
+def test_the_genuine_templates_and_upstreams_repair_are_listed() -> None:
+    assert {one.sha256[:8] for one in SHIPPED.stock} == {"c3cf9e34", "12827f24", "e3513a2e"}
+    assert [one.sha256[:8] for one in SHIPPED.upstream] == ["a09a65f6"]
+
+
+def test_a_template_with_an_earlier_repair_in_front_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata_pack.chat.repair.prelude.EARLIER", {3: sha256_text("old")})
+    assert status_of("old{{ messages }}") == "repaired"
+    assert status_of("new{{ messages }}") == "unknown"

@@ -156,6 +156,24 @@ def test_thinking_in_the_content_stays_if_there_is_reasoning_content_already() -
     assert message == {"role": "assistant", "content": "<think> is a tag.", "reasoning_content": "Explain."}
 
 
+OPEN_CALL = f"<think>\nRead it.\n{CALL}"
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "content", "expected"),
+    [
+        ("Plan.", OPEN_CALL, ("Plan.\n\nRead it.", CALL)),
+        ("Read it.", OPEN_CALL, ("Read it.", CALL)),
+        ("Plan.", f"<think>\n{CALL}", ("Plan.", CALL)),
+        ("Plan.", "<think>\nPlan.\n</think>\n\nDone.", ("Plan.", "Done.")),
+    ],
+    ids=["in both", "sent twice", "nothing but the call", "closed and sent twice"],
+)
+def test_thinking_in_two_places_becomes_one_thinking(reasoning: str, content: str, expected: tuple[str, str]) -> None:
+    message = _assistant(content=content, reasoning_content=reasoning)
+    assert (message["reasoning_content"], message["content"]) == expected
+
+
 def test_a_turn_that_is_continued_keeps_its_stranded_call() -> None:
     turn = {"role": "assistant", "content": "", "reasoning_content": f"Need it.\n{CALL}"}
     assert normalize_messages([turn], continues=True)[0]["reasoning_content"] == f"Need it.\n{CALL}"

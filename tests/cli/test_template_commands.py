@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from strata_pack.chat.engines.stub_model import write_stub_model
-from strata_pack.chat.repair.repair import prelude
+from strata_pack.chat.repair.prelude import prelude
 from strata_pack.cli.app import app
 
 STOCK = Path(__file__).parent.parent / "data/chat/stock"

@@ -14,8 +14,9 @@ from typing import Any, Literal
 
 from strata_pack.chat.engines.engines import Engine
 from strata_pack.chat.render.template import TemplateError, TemplateRefused
-from strata_pack.chat.repair.rules import THINK_END, THINK_START
+from strata_pack.chat.repair.rules import CALL_END, CALL_START, THINK_END, THINK_START
 from strata_pack.chat.repair.suite import Conversation
+from strata_pack.chat.repair.turns import FENCED
 
 Outcome = tuple[Literal["prompt", "refused", "failed"], str]
 """What a rendering gave: a prompt, the template's own refusal, or an error of the template (whose text may differ)."""
@@ -141,3 +142,32 @@ def inside_thinking(prompt: str, text: str, after: str) -> bool:
     start = prompt.rfind(after, 0, position)
     turn = prompt[start + len(after) if start >= 0 else 0 : position]
     return turn.rfind(THINK_START) > turn.rfind(THINK_END)
+
+
+def moved_mentions(base: Baseline) -> str | None:
+    """Say that the template itself moves calls out of the thinking that are only quoted there, inside a code fence:
+    the history then shows calls that nobody made. ``None`` if it does not."""
+    for one, outcome in zip(base.suite, base.as_is, strict=True):
+        kind = one.name.partition(",")[0]
+        if kind not in FENCED or outcome[0] != "prompt":
+            continue
+        for index, message in enumerate(one.messages):
+            call = quoted_call(message)
+            if call is None or call not in outcome[1]:
+                continue
+            if not inside_thinking(outcome[1], call, one.messages[index - 1]["content"]):
+                return (
+                    "the template itself moves fenced mentions: a call that the thinking only quotes in a code fence "
+                    f"is shown as made ({base.engine.name}, conversation {one.name!r})"
+                )
+    return None
+
+
+def quoted_call(message: Any) -> str | None:
+    """Return the first whole call in an assistant's ``reasoning_content``."""
+    reasoning = message.get("reasoning_content")
+    if message.get("role") != "assistant" or not isinstance(reasoning, str) or CALL_START not in reasoning:
+        return None
+    start = reasoning.index(CALL_START)
+    end = reasoning.find(CALL_END, start)
+    return reasoning[start : end + len(CALL_END)] if end >= 0 else None

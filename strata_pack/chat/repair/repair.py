@@ -9,24 +9,28 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.chat.engines.engines import Engine, available_engines
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.chat.repair.engines import RestartingServer
-from strata_pack.chat.repair.proof import Baseline, Difference, EngineProof, baseline, compare, prove
+from strata_pack.chat.repair.prelude import prelude, without_prelude
+from strata_pack.chat.repair.proof import (
+    Baseline,
+    Difference,
+    EngineProof,
+    baseline,
+    compare,
+    moved_mentions,
+    prove,
+)
 from strata_pack.chat.repair.rules import CallForm
 from strata_pack.chat.repair.suite import TOOLS, generate
 from strata_pack.errors import BadInput
 from strata_pack.files import sha256_text
 
 How = Literal["prelude", "not needed"]
-
-_BODY_LITERAL: dict[CallForm, str] = {"xml": "'<' ~ 'function='", "json": "'{'"}
-_FORM_TITLE: dict[CallForm, str] = {"xml": "XML", "json": "JSON"}
 
 PROBE_NAME = "probe_the_call_form"
 
@@ -46,7 +50,8 @@ class RepairProof:
 class RepairResult:
     """``text`` is the template to use; ``changed`` says whether it is another than the one given.
 
-    ``how``: "prelude" (history repair was put in front), or "not needed" for the reason in ``why``.
+    ``how``: "prelude" (history repair was put in front), or "not needed" for the reason in ``why``. ``notes`` say what
+    the template does by itself that the repair leaves as it is.
     """
 
     text: str
@@ -54,12 +59,14 @@ class RepairResult:
     how: How
     why: str
     proof: RepairProof
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "changed": self.changed,
             "how": self.how,
             "why": self.why,
+            "notes": list(self.notes),
             "sha256": sha256_text(self.text),
             "proof": self.proof.to_dict(),
         }
@@ -95,16 +102,32 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
         return RepairResult(source, False, "not needed", "it writes no tool calls", RepairProof(None, ()))
     suite = generate(form)
     bases = [baseline(source, engine, suite) for engine in chosen]
+    notes = tuple(itertools.islice(filter(None, map(moved_mentions, bases)), 1))
     already = _proof(form, [compare(base, base.as_is) for base in bases])
     if isinstance(already, RepairProof):
-        return RepairResult(source, False, "not needed", "it closes every stranded call already", already)
+        return RepairResult(source, False, "not needed", "it closes every stranded call already", already, notes)
+    outdated = None if source.startswith(prelude(form)) else without_prelude(source)
+    if outdated is not None:
+        renewed = repair_template(outdated, chosen)
+        return replace(renewed, changed=True, why=f"{renewed.why}; an earlier version of the repair is replaced")
     text = prelude(form) + source
-    proof = _proof(form, [_prove_enough(base, text) for base in bases])
+    able = [base for base in bases if _runs(base)]
+    proof = _proof(form, [_prove_enough(base, text) for base in able or bases])
     if isinstance(proof, Difference):
-        raise RepairRefused("the repair cannot be proved", proof)
-    for engine in chosen:
-        _keeps_capabilities(engine, source, text)
-    return RepairResult(text, True, "prelude", "stranded calls are moved out of the thinking", proof)
+        raise RepairRefused("; ".join(["the repair cannot be proved", *notes]), proof)
+    unable = tuple(
+        f"{base.engine.name} renders none of the conversations, so nothing is proved there"
+        for base in bases
+        if base not in able
+    )
+    for base in able:
+        _keeps_capabilities(base.engine, source, text)
+    return RepairResult(text, True, "prelude", "stranded calls are moved out of the thinking", proof, (*notes, *unable))
+
+
+def _runs(base: Baseline) -> bool:
+    """Say whether the engine can run the template at all; what the template itself refuses, it has run."""
+    return any(kind != "failed" for kind, _ in base.as_is)
 
 
 def _prove_enough(base: Baseline, text: str) -> EngineProof | Difference:
@@ -128,14 +151,6 @@ def _proof(form: CallForm, results: Sequence[EngineProof | Difference]) -> Repai
         if isinstance(result, Difference):
             return result
     return RepairProof(form, tuple(result for result in results if isinstance(result, EngineProof)))
-
-
-@cache
-def prelude(form: CallForm) -> str:
-    """Return the Jinja that is put in front of a template whose calls have ``form``. It ends with a line feed that
-    engines drop (``trim_blocks``)."""
-    text = resources.files("strata_pack.chat.repair").joinpath("prelude.jinja").read_text(encoding="utf-8")
-    return text.replace("@FORM@", _FORM_TITLE[form]).replace("@BODY@", _BODY_LITERAL[form])
 
 
 def call_form(source: str, engine: Engine) -> CallForm | None:

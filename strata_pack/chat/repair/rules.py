@@ -60,16 +60,24 @@ def heal(message: Message, form: CallForm) -> Message:
     text = plain_text(message.get("content"))
     if text is None:
         return message
-    if not thinking and text.startswith(THINK_START):
-        hay, text = text[len(THINK_START) :], ""
-    else:
-        hay = thinking
+    hay = thinking
+    if text.startswith(THINK_START) and (not thinking or THINK_END not in text):
+        hay, text = one_thinking(thinking, text[len(THINK_START) :]), ""
     found = None if THINK_END in hay else split_stranded(hay, form)
     if found is None:
         return message
     before, call = found
     kept = {key: value for key, value in message.items() if key != "tool_calls"}
     return {**kept, "reasoning_content": before, "content": f"{text}\n\n{call}" if text else call}
+
+
+def one_thinking(reasoning: str, opened: str) -> str:
+    """Return the thinking of a turn that has it in ``reasoning_content`` (trimmed) and in its content, after an open
+    tag (``opened``): one after the other, and what a client sent in both places once."""
+    if not reasoning:
+        return opened
+    inner = opened.strip()
+    return inner if inner.startswith(reasoning) else f"{reasoning}\n\n{inner}"
 
 
 def plain_text(content: Any) -> str | None:

@@ -66,7 +66,13 @@ CONTROLS: Mapping[str, Kind] = {
     "text before the thinking in the content": Kind("So: <think>\n{prose}\n\n{call}"),
     "open thinking in the content without a call": Kind("<think>\n{prose}"),
     "open thinking in the content with a fenced call": Kind("<think>\n```\n{call}\n```"),
+    "thinking and open thinking with a fenced call": Kind("<think>\n```\n{call}\n```", "{prose}"),
+    "thinking and open thinking without a call": Kind("<think>\n{prose}", "{prose}"),
+    "a stranded call before open thinking": Kind("<think>\n{prose}", "{prose}\n{call}"),
 }
+
+FENCED = frozenset({"a fenced call", "a call in a tilde fence", "a call in a fence that stays open"})
+"""The controls in which the thinking quotes a call inside a code fence."""
 
 STRANDED: Mapping[str, Kind] = {
     "B": Kind("", "{prose}\n\n{call}"),
@@ -87,6 +93,9 @@ STRANDED: Mapping[str, Kind] = {
     "A nothing else": Kind("<think>\n{call}"),
     "A blank lines around": Kind("\n<think>\n\n{prose}\n\n{call}\n\n"),
     "A empty reasoning": Kind("<think>\n{prose}\n\n{call}", ""),
+    "A after thinking of its own": Kind("<think>\n{prose}\n\n{call}", "{prose}"),
+    "A after thinking without prose": Kind("<think>\n{call}", "{prose}"),
+    "A sent in both places": Kind("<think>\nSee {same}.\n\n{call}", "See {same}."),
     "A in a part": Kind(["<think>\n{prose}\n\n{call}"]),
     "A two calls": Kind("<think>\n{prose}\n\n{call}\n{call}"),
 }
@@ -143,6 +152,7 @@ class Writer:
             return call_text(self._form, "write_file", arguments)
         return {
             "n": number,
+            "same": "what is there",
             "prose": f"I need step {number} first.\nLet me — “look” – at it.",
             "call": call,
             "indented": _each_line(call, "    "),

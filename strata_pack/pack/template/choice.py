@@ -7,7 +7,7 @@ from pathlib import Path
 
 from strata_pack.chat.golden.check import GoldenSuite, load_suite
 from strata_pack.chat.golden.recorded import record_suite
-from strata_pack.chat.library import ShippedTemplate, list_templates, load_shipped, status_of
+from strata_pack.chat.library import ShippedTemplate, is_ours, list_templates, load_shipped
 from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
 from strata_pack.chat.repair.repair import RepairRefused, repair_template
 from strata_pack.chat.repair.rules import CallForm
@@ -47,7 +47,7 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             raise BadInput("the source has no chat template", remedy=remedy)
         text = normalize_source(source_text)
         origin, identity = "source", _known_id(text)
-        if option == AUTO and status_of(text) != "repaired":
+        if option == AUTO and not is_ours(text):
             try:
                 repaired = repair_template(text)
             except RepairRefused as error:

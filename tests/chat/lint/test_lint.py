@@ -13,7 +13,8 @@ from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.lint.output import sarif, terminal, to_dict
 from strata_pack.chat.lint.rules import RULES, lint_template, worst
-from strata_pack.chat.repair.repair import prelude, repair_template
+from strata_pack.chat.repair.prelude import prelude
+from strata_pack.chat.repair.repair import repair_template
 from strata_pack.errors import WrongUse
 
 ROOT = Path(__file__).parents[3]

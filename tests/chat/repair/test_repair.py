@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from strata_pack.chat.engines.engines import Engine, Jinja2Engine, MinijinjaEngine
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
+from strata_pack.chat.repair.prelude import prelude
 from strata_pack.chat.repair.proof import Baseline, Difference, baseline, prove
-from strata_pack.chat.repair.repair import RepairRefused, RepairResult, call_form, diff, prelude, repair_template
+from strata_pack.chat.repair.repair import RepairRefused, RepairResult, call_form, diff, repair_template
 from strata_pack.chat.repair.rules import CallForm, heal, heal_conversation
 from strata_pack.chat.repair.suite import Conversation, generate
 from strata_pack.chat.repair.turns import CONTROLS, HEALTHY, STRANDED

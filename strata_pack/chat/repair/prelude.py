@@ -1,0 +1,39 @@
+"""The history repair itself: the Jinja that is put in front of a template, and how one that is there is recognised."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+
+from strata_pack.chat.repair.rules import CallForm
+from strata_pack.files import sha256_text
+
+_BODY_LITERAL: dict[CallForm, str] = {"xml": "'<' ~ 'function='", "json": "'{'"}
+_FORM_TITLE: dict[CallForm, str] = {"xml": "XML", "json": "JSON"}
+
+FORMS: tuple[CallForm, ...] = ("xml", "json")
+
+EARLIER = {
+    5295: "19313693beff1317f2e4408b93bdd39ac5b481cab51a5e35e0bb93937058b473",
+    5282: "9eab5db8c2e1c95d4230522dbe97a98377307546edcc40f493f02db13069794d",
+}
+"""Preludes of earlier versions: their length in characters, and their SHA-256."""
+
+
+@cache
+def prelude(form: CallForm) -> str:
+    """Return the Jinja that is put in front of a template whose calls have ``form``. It ends with a line feed that
+    engines drop (``trim_blocks``)."""
+    text = resources.files("strata_pack.chat.repair").joinpath("prelude.jinja").read_text(encoding="utf-8")
+    return text.replace("@FORM@", _FORM_TITLE[form]).replace("@BODY@", _BODY_LITERAL[form])
+
+
+def without_prelude(text: str) -> str | None:
+    """Return the template after the history repair, which may be an earlier version's; ``None`` if there is none."""
+    for form in FORMS:
+        if text.startswith(prelude(form)):
+            return text[len(prelude(form)) :]
+    for length, digest in EARLIER.items():
+        if len(text) >= length and sha256_text(text[:length]) == digest:
+            return text[length:]
+    return None
