@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -161,7 +161,7 @@ class Soak:
                 await asyncio.wait_for(reader.read(chance.randrange(1, 4000)), 2)
             else:
                 await asyncio.sleep(chance.random())
-        except (OSError, asyncio.TimeoutError):
+        except (TimeoutError, OSError):
             pass
         finally:
             writer.transport.abort()

@@ -101,14 +101,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of the file as lower-case hex."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(file)
-
-
-def _digest(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := file.read(CHUNK):
-        digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_bytes(path: Path) -> int:

@@ -5,7 +5,7 @@ A template text is recognised by its SHA-256 (UTF-8, LF, no byte order mark); ``
 
 from __future__ import annotations
 
-import sys
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,11 +16,6 @@ from strata_pack.chat.repair.prelude import without_prelude
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Status = Literal["repaired", "stock", "modified", "unknown", "missing"]
 

@@ -110,6 +110,8 @@ def face(command: Callable[..., None]) -> Callable[..., None]:
         out = Out("json" if json_ else "quiet" if quiet else "terminal")
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
+            if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             command(*args, out=out, **kwargs)
         except StrataError as error:

@@ -23,7 +23,8 @@ def main() -> None:
         import signal
 
         # Until the command itself runs, Ctrl-C ends the process as it ends any other: no import is worth a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         from strata_pack.cli.app import run
 
         run()

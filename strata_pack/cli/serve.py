@@ -56,13 +56,12 @@ def serve(
     ] = 30,
 ) -> None:
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
-    from strata_pack.errors import EnvironmentFailure
+    from strata_pack.extras import missing
 
     try:
         from strata_pack.gateway.command import Options, run
     except ModuleNotFoundError as error:
-        remedy = "pip install 'strata-pack[serve]'"
-        raise EnvironmentFailure(f"serve needs the package {error.name}", remedy=remedy) from error
+        raise missing(str(error.name), "serve", "serve") from error
 
     def announce(facts: dict[str, Any], line: str) -> None:
         out.line(line)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 
-class FailOn(str, Enum):
+class FailOn(StrEnum):
     """The least severity that makes the command fail."""
 
     error = "error"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +11,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 
-class ModeChoice(str, Enum):
+class ModeChoice(StrEnum):
     """What a client does with the thinking of old turns."""
 
     kept = "kept"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 from strata_pack.llama.answers import (
     ChatReply,

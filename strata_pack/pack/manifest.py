@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_bytes, write_atomic
+from strata_pack.pack.schema_check import problems
 
 FORMAT = "strata-pack"
 VERSION = 1
@@ -100,15 +101,12 @@ def schema() -> dict[str, Any]:
 
 def check_manifest(value: Any, where: Path) -> Manifest:
     """Return ``value`` as a manifest; ``BadInput`` says which field is wrong."""
-    import jsonschema
-
     if isinstance(value, dict) and value.get("format") == FORMAT and value.get("version") not in (VERSION, None):
         remedy = "use a newer strata-pack"
         raise BadInput(f"manifest version {value['version']!r} is not supported", where=where, remedy=remedy)
-    error = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema()).iter_errors(value))
-    if error is not None:
-        place = "/".join(str(part) for part in error.absolute_path) or "top level"
-        raise BadInput(f"is not a valid manifest ({place}: {error.message[:200]})", where=where)
+    for place, problem in problems(value, schema()):
+        named = "/".join(str(part) for part in place) or "top level"
+        raise BadInput(f"is not a valid manifest ({named}: {problem})", where=where)
     manifest: Manifest = value
     return manifest
 

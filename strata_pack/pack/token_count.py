@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput
+from strata_pack.extras import missing
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def _from_json(path: Path) -> Callable[[str], Sequence[int]]:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise EnvironmentFailure("tokenizers is not installed", remedy="pip install tokenizers") from None
+        raise missing("tokenizers", "engines", "reading a tokenizer.json") from None
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput
+from strata_pack.extras import missing
 from strata_pack.progress import Progress, Silent
 
 MAX_LINE = 64 << 20
@@ -127,9 +128,7 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
             try:
                 import zstandard
             except ImportError:
-                raise EnvironmentFailure(
-                    "reading .zst needs the package zstandard", where=path, remedy="install strata-pack[zstd]"
-                ) from None
+                raise missing("zstandard", "zstd", f"reading {path}") from None
             with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as unpacked:
                 yield raw, io.BufferedReader(unpacked)
         else:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 from strata_pack import __version__
@@ -69,7 +69,7 @@ def run_smoke(
     target = open_target(pack_or_model, template, suite)
     runtime = chosen.runtime or pick_runtime()
     log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
-    started, begin = datetime.now(timezone.utc), time.monotonic()
+    started, begin = datetime.now(UTC), time.monotonic()
     facts = _facts(target, runtime) | _memory_fact(pack_or_model, chosen.context, runtime)
     house = _House(target, runtime, chosen, log_dir)
     try:
@@ -110,7 +110,7 @@ def run_smoke_url(
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise WrongUse("is not an http or https URL", where=url)
-    started, begin = datetime.now(timezone.utc), time.monotonic()
+    started, begin = datetime.now(UTC), time.monotonic()
     facts = {"server": base, "strata-pack": __version__}
     client = LlamaClient(base, api_key=api_key)
     try:

@@ -18,7 +18,7 @@ HEAVY = {
     "jinja2",
     "minijinja",
     "transformers",
-    "httpx",
+    "httpx2",
     "starlette",
     "uvicorn",
     "prometheus_client",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from strata_pack.chat.library import load_shipped

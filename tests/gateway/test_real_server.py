@@ -11,7 +11,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from strata_pack.gateway.grammar.gbnf import call_grammar, literal

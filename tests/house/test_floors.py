@@ -10,7 +10,7 @@ from tests.house.imports import Import, imports, modules, room
 
 STOREYS = (
     ("", "errors"),
-    ("files", "parsing", "progress", "resources"),
+    ("extras", "files", "parsing", "progress", "resources"),
     ("llama", "replay", "report"),
     ("chat", "weights"),
     ("pack",),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -10,16 +9,10 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from strata_pack.chat.render.failures import TemplateError, TemplateRefused
-from strata_pack.errors import EnvironmentFailure
+from strata_pack.extras import need
 
 FUEL = 100_000_000
 """What minijinja may spend on one rendering, in its own instructions: some seconds."""
-
-
-def need(package: str, extra: str) -> None:
-    """Raise ``EnvironmentFailure`` if the optional ``package`` is not installed."""
-    if importlib.util.find_spec(package) is None:
-        raise EnvironmentFailure(f"{package} is not installed", remedy=f"pip install 'strata-pack[{extra}]'")
 
 
 class MinijinjaEngine:
@@ -29,7 +22,7 @@ class MinijinjaEngine:
     known_as = ("minijinja",)
 
     def __init__(self) -> None:
-        need("minijinja", "engines")
+        need("minijinja", "engines", "the engine minijinja")
         import minijinja
 
         self.version = version("minijinja")
@@ -83,7 +76,7 @@ class TransformersEngine:
     known_as = ("transformers",)
 
     def __init__(self) -> None:
-        need("transformers", "engines-transformers")
+        need("transformers", "engines", "the engine transformers")
         # Without a tensor library transformers prints advice that is none here.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers.utils.chat_template_utils import render_jinja_template

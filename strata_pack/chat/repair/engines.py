@@ -11,7 +11,8 @@ from typing import Any
 
 from strata_pack.chat.engines.engines import ENGINE_NAMES, SERVER, Engine, available_engines
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
-from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.errors import WrongUse
+from strata_pack.extras import missing as missing_package
 
 
 class RestartingServer:
@@ -65,7 +66,7 @@ def proof_engines(names: Sequence[str] = ()) -> Iterator[list[Engine]]:
     found = {engine.name: engine for engine in here}
     missing = [name for name in names if name != SERVER and name not in found]
     if missing:
-        raise EnvironmentFailure(f"{missing[0]} is not installed", remedy="pip install 'strata-pack[engines]'")
+        raise missing_package(missing[0], "engines", f"the engine {missing[0]}")
     server = RestartingServer()
     try:
         yield [found.get(name, server) for name in dict.fromkeys(names)] if names else here

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
@@ -208,7 +208,7 @@ def _model_entry(name: str, created: int) -> dict[str, Any]:
         "owned_by": "strata-pack",
         "type": "model",
         "display_name": name,
-        "created_at": datetime.fromtimestamp(created, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import CHUNK, disk_errors

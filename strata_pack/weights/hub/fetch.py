@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-import httpx
+import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import httpx
+import httpx2 as httpx
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -42,18 +42,6 @@ LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth logi
 _HEX = {length: re.compile(f"[0-9a-f]{{{length}}}") for length in (40, 64)}
 
 T = TypeVar("T")
-
-
-def _transport_errors() -> tuple[type[Exception], ...]:
-    # huggingface_hub 2 talks through httpx2, version 1 through httpx: the same classes under two names.
-    try:
-        import httpx2
-    except ImportError:
-        return (httpx.TransportError,)
-    return (httpx.TransportError, httpx2.TransportError)
-
-
-TRANSPORT_ERRORS = _transport_errors()
 
 
 @dataclass(frozen=True)
@@ -198,7 +186,7 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
             retry_after = retry_after_seconds(error.response.headers.get("Retry-After"))
             if not may_pass(status):
                 raise failure from None
-        except TRANSPORT_ERRORS as error:
+        except httpx.TransportError as error:
             failure = EnvironmentFailure(
                 f"{hub.endpoint} cannot be reached ({error or type(error).__name__})",
                 where=where,

@@ -8,7 +8,7 @@ only where a rule says so.
 from __future__ import annotations
 
 import re
-import sys
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,6 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.weights.quantize.presets import Preset, find_preset
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MAX_RECIPE = 1 << 20
 """Bytes of the largest recipe file that is read."""

@@ -183,7 +183,7 @@ def test_a_wrong_responses_field_is_named(body: dict[str, Any], field: str, hous
 )
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/v1/completions"])
 def test_a_body_that_is_no_request_is_a_400(data: bytes, path: str, house: House) -> None:
-    import httpx
+    import httpx2 as httpx
 
     answer = httpx.post(house.url + path, content=data, headers={"content-type": "application/json"})
     assert answer.status_code == 400

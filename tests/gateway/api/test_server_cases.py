@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.gateway.conftest import House, cases, events, join_chunks

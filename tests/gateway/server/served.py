@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 
 COMMAND = str(Path(sys.executable).parent / "strata-pack")
 

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.gateway.conftest import House, with_limits

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
