@@ -3,10 +3,14 @@
 ``OutputParser`` reads a reply delta by delta; ``parse`` and ``aparse`` read a whole or an asynchronous one.
 """
 
-from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
-from strata_pack.parsing.machine import CallFormat, ImplicitEnd
-from strata_pack.parsing.parser import OutputParser, thinking_open
-from strata_pack.parsing.whole import Reply, aparse, parse
+from strata_pack.parsing.output_parser import OutputParser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
+    from strata_pack.parsing.machine import CallFormat, ImplicitEnd
+    from strata_pack.parsing.parser import thinking_open
+    from strata_pack.parsing.whole import Reply, aparse, parse
 
 __all__ = [
     "CallFormat",
@@ -22,3 +26,22 @@ __all__ = [
     "parse",
     "thinking_open",
 ]
+
+_MODULES = {
+    "events": ("Counters", "Event", "EventKind", "ToolCall", "json_text"),
+    "machine": ("CallFormat", "ImplicitEnd"),
+    "parser": ("thinking_open",),
+    "whole": ("Reply", "aparse", "parse"),
+}
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
+        if name in names:
+            value = globals()[name] = getattr(__import__(f"{__name__}.{module}", fromlist=[name]), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,14 +1,13 @@
-"""The parser of generated text, as others use it: deltas in, events out.
+"""The machine behind ``OutputParser``: deltas in, events out.
 
-Its states are in the layers below (``machine`` says how they work); here are the public face, the short way that
-nearly every delta takes, and the end of the text.
+Its states are in the layers below (``machine`` says how they work); here are the short way that nearly every delta
+takes, and the end of the text.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import Any
 
 from strata_pack.parsing.answer import AnswerStates
 from strata_pack.parsing.events import Event, EventKind, new_event
@@ -37,26 +36,8 @@ def thinking_open(prompt: str) -> bool:
     return tail.rfind(THINK_OPEN) > tail.rfind(THINK_CLOSE)
 
 
-class OutputParser(AnswerStates):
-    """Parses one reply. ``feed`` it deltas, cut anywhere, then call ``finish`` once; both return events.
-
-    - ``thinking``: whether the prompt left the thinking open.
-    - ``tools``: OpenAI tool objects or bare function objects. None: not known, calls are parsed without a schema.
-      Empty: the request has none (or ``tool_choice`` "none"), nothing is parsed as a call.
-    - ``stream_tools``: send ``tool_start`` and ``tool_args`` while a call is written.
-    - ``implicit_end``: which calls in the thinking end it. ``"off"``: none; ``"any"``: every whole call;
-      ``"guarded"``: one at the start of a line, outside fences, with ``<function=`` behind it; ``"strict"``: that, of
-      a declared name, with nothing but calls behind it up to the end of the thinking, in a reply that was not cut.
-    - ``call_format``: ``"xml"``, ``"json"``, or ``"auto"``, which decides per call.
-
-    The result is the same for every way to cut the text, nothing emitted is taken back, and no text makes ``feed``
-    raise. ``ValueError`` for an unknown policy or format, ``RuntimeError`` for ``feed`` after ``finish``.
-    """
-
-    @classmethod
-    def for_prompt(cls, prompt: str, **options: Any) -> OutputParser:
-        """Return a parser for the reply to ``prompt``: whether it begins in the thinking is read off its end."""
-        return cls(thinking=thinking_open(prompt), **options)
+class LayeredParser(AnswerStates):
+    """The machine that ``OutputParser`` promises: its methods are described there."""
 
     # What others may ask.
 

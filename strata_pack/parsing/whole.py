@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_pack.parsing.events import Counters, Event, ToolCall
-from strata_pack.parsing.parser import OutputParser
+from strata_pack.parsing.output_parser import OutputParser
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
+from strata_pack.parsing import OutputParser
 from strata_pack.parsing.events import Event
-from strata_pack.parsing.parser import OutputParser
 from strata_pack.parsing.whole import collect
 from strata_pack.replay.replies import BadLine, read_log
 
