@@ -110,7 +110,7 @@ def open_engines(names: Sequence[str], source: str, *, model: Path | None = None
         engines: list[Engine] = []
         for name in names:
             if name == SERVER:
-                engines.append(LlamaServerEngine(stack.enter_context(serve_template(source, model=model))))
+                engines.append(LlamaServerEngine(stack.enter_context(serve_template(source, model=model)), source))
             else:
                 engines.append(IN_PROCESS[name][1]())
         yield engines

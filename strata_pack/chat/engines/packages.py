@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any, NoReturn
 
 from strata_pack.chat.render.failures import TemplateError, TemplateRefused
+from strata_pack.chat.render.sandbox import strftime_now
 from strata_pack.extras import need
 
 FUEL = 100_000_000
@@ -16,7 +17,8 @@ FUEL = 100_000_000
 
 
 class MinijinjaEngine:
-    """minijinja with its Python methods on and ``tojson`` as Python writes JSON: what Rust servers set up."""
+    """minijinja with its Python methods on, ``strftime_now``, and ``tojson`` as Python writes JSON: what Rust servers
+    set up. Of the options of ``tojson`` it knows ``indent``, as minijinja's own does."""
 
     name = "minijinja"
     known_as = ("minijinja",)
@@ -44,8 +46,9 @@ class MinijinjaEngine:
         return text
 
     def _compile(self, source: str) -> Any:
-        environment = self._library.Environment(trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=FUEL)
+        environment: Any = self._library.Environment(trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=FUEL)
         environment.add_filter("tojson", _json)
+        environment.add_function("strftime_now", strftime_now)
         try:
             environment.add_template("chat", source)
         except self._library.TemplateError as error:
@@ -53,8 +56,8 @@ class MinijinjaEngine:
         return environment
 
 
-def _json(value: Any, **_options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 class _Recorded(Exception):

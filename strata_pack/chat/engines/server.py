@@ -32,15 +32,19 @@ CONTEXT_TOKENS = 256
 
 
 class LlamaServerEngine:
-    """The engine of a running server, which renders the template that it was started with and no other."""
+    """The engine of a running server, which renders the template that it was started with and no other.
+
+    ``started_with`` is that template. The server replaces conditions of some published templates in memory (gpt-oss,
+    Mistral), so what it shows as its own need not be the text that it was given.
+    """
 
     name = "llama.cpp"
     known_as = ("llama-server", "llama.cpp")
 
-    def __init__(self, server: LlamaServer) -> None:
+    def __init__(self, server: LlamaServer, started_with: str | None = None) -> None:
         props = server.props()
         self._server = server
-        self._template = props.chat_template.rstrip("\n")
+        self._template = (props.chat_template if started_with is None else started_with).rstrip("\n")
         self.version = _version(server, props.build)
 
     def render(self, source: str, inputs: Mapping[str, Any]) -> str:

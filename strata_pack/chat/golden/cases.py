@@ -2,7 +2,8 @@
 
 Two forms are read. Ours: ``name``, ``messages``, ``tools``, ``kwargs`` (the template's other variables), ``expected``
 or ``error``, and ``differs_on`` (engines known to differ, as a list or as engine -> reason). The common flat form: a
-list of cases with ``add_generation_prompt``, ``enable_thinking`` ... beside ``rendered`` or ``hf``.
+list of cases with ``add_generation_prompt`` (true where it is missing), ``enable_thinking`` ... next to ``rendered`` or
+``hf``.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ def _own_form(item: dict[str, Any], where: str) -> tuple[dict[str, Any], tuple[s
 
 def _flat_form(item: dict[str, Any], result_key: str) -> tuple[dict[str, Any], tuple[str | None, str | None]]:
     nested: dict[str, Any] = next((item[key] for key in NESTED_VARIABLES if isinstance(item.get(key), dict)), {})
-    variables = {**nested, **{name: item[name] for name in FLAT_VARIABLES if name in item}}
+    flat = {name: item[name] for name in FLAT_VARIABLES if name in item}
+    variables = {"add_generation_prompt": True, **nested, **flat}
     result = item[result_key]
     if isinstance(result, dict):
         return variables, (None, _text_in(result, "error"))

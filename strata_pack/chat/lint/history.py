@@ -159,6 +159,32 @@ def lost_text(subject: Subject) -> Iterator[Found]:
             yield Found(f"loses {loss.what}: {missing[0]!r} is not in the prompt")
 
 
+LATE = "Later rule number four."
+
+
+def late_system(subject: Subject) -> Iterator[Found]:
+    """A system message after the first turn, as agents send reminders: refused, or not in the prompt."""
+    template = subject.template
+    if template is None or not _renders(template, START_UP):
+        return
+    late = [*START_UP[:-1], {"role": "system", "content": LATE}, START_UP[-1]]
+    try:
+        prompt = template.render(late, add_generation_prompt=True)
+    except TemplateError as error:
+        yield Found(f"does not take a system message after the first turn: {error.cause}", error.line)
+        return
+    if LATE not in prompt:
+        yield Found("drops a system message after the first turn without a word", severity="warning")
+
+
+def _renders(template: ChatTemplate, messages: list[dict[str, Any]]) -> bool:
+    try:
+        template.render(messages, add_generation_prompt=True)
+    except TemplateError:
+        return False
+    return True
+
+
 def unstable_prefix(subject: Subject) -> Iterator[Found]:
     template = subject.template
     if template is None or subject.form is None:

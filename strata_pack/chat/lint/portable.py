@@ -7,7 +7,7 @@ Measured on jinja2 3.1.6, minijinja 3.1.0 (with its Python methods), llama.cpp b
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jinja2 import nodes
 
@@ -86,7 +86,6 @@ FILTERS: Mapping[str, Engines] = {
 }
 
 TOJSON_OPTIONS: Mapping[str, Engines] = {
-    "indent": (MINIJINJA,),
     "ensure_ascii": (MINIJINJA,),
     "separators": (MINIJINJA,),
     "sort_keys": (MINIJINJA, LLAMA, HFJS),
@@ -163,6 +162,8 @@ def filters(subject: Subject) -> Iterator[Found]:
             for option in node.kwargs:
                 if option.key in TOJSON_OPTIONS:
                     yield breaks(f"tojson({option.key}=...)", TOJSON_OPTIONS[option.key], node.lineno, option.key)
+        elif node.name == "string" and not _prints_alike(node.node):
+            yield breaks("the filter string on null, an object or nothing", (HFJS,), node.lineno, "string")
         elif node.name == "map" and node.args:
             yield breaks("map() with the name of a filter", (LLAMA, HFJS), node.lineno, "map")
         elif node.name in ("list", "first", "last") and _is_text(node.node):
@@ -174,6 +175,14 @@ def _is_text(node: nodes.Node | None) -> bool:
     if isinstance(node, nodes.Filter):
         return node.name in ("trim", "string", "tojson", "join", "lower", "upper", "replace")
     return isinstance(node, nodes.Concat) or (isinstance(node, nodes.Const) and isinstance(node.value, str))
+
+
+def _prints_alike(node: nodes.Node | None) -> bool:
+    """Say whether ``node`` is surely a text or a number, of which hf.js makes a text as well."""
+    arithmetic = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.Neg)
+    counted = isinstance(node, nodes.Filter) and node.name in ("length", "count", "int", "float", "abs")
+    number = isinstance(node, nodes.Const) and isinstance(node.value, (int, float))
+    return _is_text(node) or isinstance(node, arithmetic) or counted or number
 
 
 def tests(subject: Subject) -> Iterator[Found]:
@@ -205,6 +214,45 @@ def statements(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Getattr):
         if node.attr in LOOP_ATTRIBUTES and isinstance(node.node, nodes.Name) and node.node.name == "loop":
             yield breaks(f"loop.{node.attr}", LOOP_ATTRIBUTES[node.attr], node.lineno, node.attr)
+
+
+def lost_output(subject: Subject) -> Iterator[Found]:
+    """``continue`` and ``break`` after output: llama.cpp drops what was printed since the loop's own body began in the
+    blocks that hold them, hf.js what was printed in the whole turn of the loop."""
+    for loop in subject.all(nodes.For):
+        yield from _leaving(loop.body, printed=False, printed_inside=False, nested=False)
+
+
+def _leaving(statements: Sequence[nodes.Node], *, printed: bool, printed_inside: bool, nested: bool) -> Iterator[Found]:
+    """``printed``: whether this turn of the loop may have printed before; ``printed_inside``: in an inner block."""
+    for statement in statements:
+        if isinstance(statement, (nodes.Continue, nodes.Break)):
+            word = type(statement).__name__.lower()
+            if printed:
+                engines = (LLAMA, HFJS) if printed_inside else (HFJS,)
+                yield breaks(
+                    f"{word} after output in the same {'block' if printed_inside else 'loop'}",
+                    engines,
+                    statement.lineno,
+                    word,
+                )
+        elif isinstance(statement, nodes.If):
+            for branch in (statement.body, *(part.body for part in statement.elif_), statement.else_):
+                yield from _leaving(branch, printed=printed, printed_inside=printed_inside, nested=True)
+        if _may_print(statement):
+            printed = True
+            printed_inside = printed_inside or nested
+
+
+def _may_print(statement: nodes.Node) -> bool:
+    outputs = [statement] if isinstance(statement, nodes.Output) else statement.find_all(nodes.Output)
+    return any(not _prints_nothing(node) for output in outputs for node in output.nodes)
+
+
+def _prints_nothing(node: nodes.Node) -> bool:
+    """Whether an output is no text: empty, or the call that refuses the conversation."""
+    raises = isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "raise_exception"
+    return raises or (isinstance(node, nodes.TemplateData) and not node.data)
 
 
 def written(subject: Subject) -> Iterator[Found]:

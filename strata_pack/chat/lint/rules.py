@@ -85,6 +85,10 @@ RULES: tuple[Rule, ...] = (
         "name it without the underscore", lint_scopes.namespaces,
     ),
     Rule(
+        "ST313", "lost-output", "error", "continue or break after output, which some engines lose",
+        "print after the decision, or use if and else", lint_portable.lost_output,
+    ),
+    Rule(
         "ST401", "family-marker", "warning", "llama-server does not know the family by the text",
         "keep the markers of the calls in the text, as in the instructions for tools", lint_history.family_markers,
     ),
@@ -107,6 +111,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "ST503", "unstable-prefix", "warning", "a prompt is not the beginning of the next one",
         "see `strata-pack template prefix`", lint_history.unstable_prefix,
+    ),
+    Rule(
+        "ST504", "late-system", "info", "a system message after the first turn is refused or dropped",
+        "send such text in a user's message, or let the gateway move it", lint_history.late_system,
     ),
     Rule("ST601", "internals", "error", "it reaches for internals", _HOSTILE, lint_safety.dunder_access),
     Rule("ST602", "computed-attribute", "error", "it computes attribute names", _HOSTILE, lint_safety.attr_filter),

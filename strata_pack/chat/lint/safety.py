@@ -6,6 +6,7 @@ Every engine that matters runs templates in a sandbox; a template that needs one
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from jinja2 import nodes
 
@@ -42,19 +43,78 @@ DANGEROUS_ATTRIBUTES = frozenset(
 )
 
 
+INTERNALS = frozenset(
+    f"__{name}__"
+    for name in [
+        "base",
+        "bases",
+        "builtins",
+        "call",
+        "class",
+        "class_getitem",
+        "closure",
+        "code",
+        "defaults",
+        "delattr",
+        "dict",
+        "dir",
+        "func",
+        "get",
+        "getattr",
+        "getattribute",
+        "getitem",
+        "globals",
+        "import",
+        "init",
+        "init_subclass",
+        "kwdefaults",
+        "loader",
+        "module",
+        "mro",
+        "name",
+        "new",
+        "objclass",
+        "package",
+        "qualname",
+        "reduce",
+        "reduce_ex",
+        "self",
+        "set",
+        "setattr",
+        "slots",
+        "spec",
+        "subclasses",
+        "subclasshook",
+        "weakref",
+        "wrapped",
+    ]
+)
+"""The names of Python's internals that a text would be needed for; any other text with underscores is a text."""
+
+
 def dunder_access(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Getattr):
-        if _is_internal(node.attr):
+        if _is_dunder(node.attr) or node.attr in DANGEROUS_ATTRIBUTES:
             yield Found(f"reads the attribute {node.attr!r}", node.lineno, node.attr)
-    for node in subject.all(nodes.Const):
-        if isinstance(node.value, str) and _is_dunder(node.value):
-            yield Found(
-                f"holds the text {node.value!r}, the name of an interpreter's internals", node.lineno, node.value
-            )
+    for node in subject.all(nodes.Getitem):
+        key = folded(node.arg)
+        if isinstance(key, str) and _is_dunder(key) and key not in INTERNALS:
+            yield Found(f"reads the attribute {key!r}", node.lineno, key)
+    for node in subject.all(nodes.Const, nodes.Concat, nodes.Add):
+        text = folded(node)
+        if isinstance(text, str) and text in INTERNALS:
+            yield Found(f"holds the text {text!r}, the name of an interpreter's internals", node.lineno, text)
 
 
-def _is_internal(name: str) -> bool:
-    return _is_dunder(name) or name in DANGEROUS_ATTRIBUTES
+def folded(node: nodes.Node) -> Any:
+    """Return the value of a literal, or of literals that are joined by ``~`` or ``+``; ``None`` for anything else."""
+    if isinstance(node, nodes.Const):
+        return node.value
+    parts = (
+        node.nodes if isinstance(node, nodes.Concat) else [node.left, node.right] if isinstance(node, nodes.Add) else []
+    )
+    values = [folded(part) for part in parts]
+    return "".join(values) if values and all(isinstance(value, str) for value in values) else None
 
 
 def _is_dunder(name: str) -> bool:

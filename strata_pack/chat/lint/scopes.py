@@ -50,6 +50,8 @@ def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple
     for statement in statements:
         if is_set:
             break
+        if _leaves(statement):
+            return False, True
         if isinstance(statement, nodes.If):
             tests = [statement.test, *(part.test for part in statement.elif_)]
             results = [_reads_unset(branch, name, is_set) for branch in _branches(statement)]
@@ -61,9 +63,30 @@ def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple
             if any(_loads(part, name) for part in value):
                 return True, False
             is_set = True
+        elif isinstance(statement, nodes.For):
+            if _inner_loop_reads(statement, name):
+                return True, False
         elif _loads(statement, name):
             return True, False
     return False, is_set
+
+
+def _inner_loop_reads(loop: nodes.For, name: str) -> bool:
+    """Whether a loop in the loop reads ``name`` unset; its own variable of that name is another one."""
+    if _loads(loop.iter, name):
+        return True
+    if name in _names(loop.target):
+        return _reads_unset(loop.else_, name, False)[0]
+    tested = loop.test is not None and _loads(loop.test, name)
+    return tested or any(_reads_unset(part, name, False)[0] for part in (loop.body, loop.else_))
+
+
+def _leaves(statement: nodes.Node) -> bool:
+    """Whether nothing after ``statement`` runs in this turn: it refuses the conversation, or leaves the turn."""
+    if isinstance(statement, nodes.Output):
+        called = [node.node for node in statement.nodes if isinstance(node, nodes.Call)]
+        return any(isinstance(target, nodes.Name) and target.name == "raise_exception" for target in called)
+    return isinstance(statement, (nodes.Continue, nodes.Break))
 
 
 def _loads(node: nodes.Node, name: str) -> bool:

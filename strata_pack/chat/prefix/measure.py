@@ -8,7 +8,7 @@ server then reads everything from the break on again, in every turn of every ses
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.chat.prefix.cause import Cause, Turn, find_cause
@@ -202,12 +202,43 @@ def check_prefix(
     """
     if not any(_next_prompts(session.messages)):
         raise BadInput("has no assistant turn that another message follows", where=session.name)
+    session = _as_the_template_thinks(template, session)
     runs = tuple(Run(MODES[name], tuple(_steps(template, session, MODES[name], tokenizer))) for name in modes)
     kept, dropped = (
-        template.render(session.messages, session.tools, add_generation_prompt=True, preserve_thinking=value)
+        template.render(
+            session.messages,
+            session.tools,
+            **{**session.variables, "add_generation_prompt": True, "preserve_thinking": value},
+        )
         for value in (True, False)
     )
     return PrefixReport(session, template.sha256, kept != dropped, runs)
+
+
+def _as_the_template_thinks(template: ChatTemplate, session: Session) -> Session:
+    """Return ``session`` such that the model could have generated it after this template's prompts.
+
+    A template that closes the thinking by default is asked to think; where it cannot, no turn has thought.
+    """
+    if "enable_thinking" in session.variables or not _closes_thinking(template, session, {}):
+        return session
+    if not _closes_thinking(template, session, {"enable_thinking": True}):
+        return replace(session, variables={**session.variables, "enable_thinking": True})
+    if any(isinstance(message.get("generated"), str) for message in session.messages):
+        return session
+    return replace(session, messages=[_stripped(message) for message in session.messages])
+
+
+def _closes_thinking(template: ChatTemplate, session: Session, variables: Mapping[str, Any]) -> bool:
+    """Say whether the generation prompt ends with a think block that is closed already."""
+    given = {**session.variables, **variables}
+    first = next(index for index, message in enumerate(session.messages) if message.get("role") == "assistant")
+    with_prompt, without = (
+        template.render(session.messages[:first], session.tools, **{**given, "add_generation_prompt": value})
+        for value in (True, False)
+    )
+    begun = with_prompt[common_length(with_prompt, without) :]
+    return begun.rstrip().endswith(THINK_END)
 
 
 def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:

@@ -80,7 +80,8 @@ def _raise_exception(message: object) -> NoReturn:
     raise _Raised(str(message))
 
 
-def _strftime_now(pattern: str) -> str:
+def strftime_now(pattern: str) -> str:
+    """Return the local time by ``pattern``, as transformers offers it; raises jinja2's error for what is none."""
     check_strftime(pattern)
     return datetime.now().strftime(pattern)
 
@@ -233,7 +234,7 @@ def _environment() -> _Environment:
     env.tests.update(guarded_tests())
     env.globals |= {
         "raise_exception": _raise_exception,
-        "strftime_now": _strftime_now,
+        "strftime_now": strftime_now,
         "namespace": Namespace,
         "lipsum": lipsum,
     }

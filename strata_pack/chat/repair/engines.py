@@ -43,7 +43,7 @@ class RestartingServer:
             self.close()
             server = self._stack.enter_context(serve_template(source))
             self._capabilities[source] = server.props().template_caps
-            self._engine, self._source = LlamaServerEngine(server), source
+            self._engine, self._source = LlamaServerEngine(server, source), source
             self.version = self._engine.version
         return self._engine
 

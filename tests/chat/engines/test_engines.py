@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.chat.engines.engines import IN_PROCESS, Engine, Jinja2Engine, open_engines
+from strata_pack.chat.engines.packages import MinijinjaEngine
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
 from strata_pack.chat.engines.stub_model import write_stub_model
 from strata_pack.chat.golden.cases import GoldenCase, GoldenSuite, load_suite
@@ -129,3 +130,17 @@ def test_template_that_fails_is_a_template_error_and_no_refusal(engine: Engine) 
 def test_unknown_engine_is_refused_with_the_names_there_are() -> None:
     with pytest.raises(WrongUse, match="jinja2, minijinja, transformers"), open_engines(["hf"], "x"):
         pass
+
+
+def test_minijinja_knows_the_time_as_the_reference_does() -> None:
+    pytest.importorskip("minijinja")
+    assert MinijinjaEngine().render("{{ strftime_now('%Y')|length }}", {"messages": USER}) == "4"
+
+
+def test_minijinja_indents_json_and_refuses_the_options_that_it_lacks() -> None:
+    pytest.importorskip("minijinja")
+    engine = MinijinjaEngine()
+    indented = "{{ messages|tojson(indent=2) }}"
+    assert engine.render(indented, {"messages": USER}) == Jinja2Engine().render(indented, {"messages": USER})
+    with pytest.raises(TemplateError, match="ensure_ascii"):
+        engine.render("{{ messages|tojson(ensure_ascii=false) }}", {"messages": USER})

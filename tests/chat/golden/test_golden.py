@@ -74,6 +74,14 @@ def test_flat_form_gives_the_variables_beside_the_messages(tmp_path: Path) -> No
     assert read_cases(_file(tmp_path, flat))[0].variables == {"add_generation_prompt": True, "enable_thinking": False}
 
 
+def test_flat_form_without_a_generation_prompt_means_with_one(tmp_path: Path) -> None:
+    assert read_cases(_file(tmp_path, {"messages": USER, "rendered": "x"}))[0].variables == {
+        "add_generation_prompt": True
+    }
+    nested = {"messages": USER, "kwargs": {"add_generation_prompt": False}, "hf": "x"}
+    assert read_cases(_file(tmp_path, nested))[0].variables == {"add_generation_prompt": False}
+
+
 def test_cases_may_stand_in_an_object(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps({"name": "mine", "cases": [_case()]}))

@@ -77,12 +77,12 @@ def test_the_prelude_of_the_repair_is_portable(form: Any) -> None:
 )
 def test_what_a_template_does_to_the_history_is_found(name: str, expected: list[str]) -> None:
     source = (STOCK / f"{name}.jinja").read_text(encoding="utf-8")
-    assert [one.rule.id for one in lint_template(source, select=["ST5"])] == expected
+    assert [one.rule.id for one in lint_template(source, select=["ST5"], ignore=["ST504"])] == expected
 
 
 def test_a_repaired_template_leaves_no_call_stranded() -> None:
     repaired = repair_template((STOCK / "qwen38_like.jinja").read_text(encoding="utf-8"), [Jinja2Engine()]).text
-    assert lint_template(repaired) == []
+    assert lint_template(repaired, ignore=["ST504"]) == []
 
 
 def test_a_finding_names_the_engines_the_line_and_the_column() -> None:

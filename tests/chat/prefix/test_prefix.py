@@ -265,3 +265,40 @@ def test_the_documented_cost_of_a_template_that_always_drops_is_the_real_one() -
     shares = {run.mode.name: f"+{run.again / run.fresh:.0%}" for run in report.runs}
     assert f"kept and dropped both cost {shares['kept']}" in text
     assert f"stripped {shares['stripped']}" in " ".join(text.split())
+
+
+THINKS_WHEN_ASKED = """{%- set last = namespace(query=0) -%}
+{%- for m in messages %}{% if m.role == 'user' %}{% set last.query = loop.index0 %}{% endif %}{% endfor -%}
+{%- for m in messages -%}
+{{ '<|im_start|>' ~ m.role ~ '\n' }}
+{%- if m.role == 'assistant' and enable_thinking is defined and enable_thinking is true and loop.index0 > last.query -%}
+{{ '<think>\n' ~ (m.reasoning_content or '') ~ '\n</think>\n\n' }}
+{%- endif -%}
+{{ m.content ~ '<|im_end|>\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{ '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is true -%}
+{{ '<think>\n' }}
+{%- else -%}
+{{ '<think>\n\n</think>\n\n' }}
+{%- endif -%}
+{%- endif -%}"""
+
+
+def test_a_template_that_closes_the_thinking_by_default_is_measured_with_thinking_on() -> None:
+    report = check_prefix(ChatTemplate(THINKS_WHEN_ASKED), bundled_session(), ["kept"])
+    assert [step.turn for step in report.run("kept").steps if step.broken] == [5, 9]
+    assert all("does not write the thinking" not in step.broken.why for step in report.run("kept").steps if step.broken)
+
+
+def test_a_template_that_can_only_close_the_thinking_is_measured_with_a_session_without_it() -> None:
+    closed = THINKS_WHEN_ASKED.replace("enable_thinking is defined and enable_thinking is true", "false")
+    report = check_prefix(ChatTemplate(closed), bundled_session(), ["kept"])
+    causes_seen = set(causes(report.run("kept")))
+    assert causes_seen <= {"generation-prompt"}
+
+
+def test_a_session_that_says_whether_to_think_is_not_changed() -> None:
+    session = Session("here", bundled_session().messages, None, {"enable_thinking": False})
+    assert check_prefix(ChatTemplate(THINKS_WHEN_ASKED), session, ["kept"]).session is session

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from strata_pack.chat.engines.engines import Jinja2Engine, MinijinjaEngine
+from strata_pack.chat.engines.engines import Jinja2Engine, MinijinjaEngine, open_engines
 from strata_pack.chat.lint.rules import lint_template
 from strata_pack.chat.prefix.measure import check_prefix
 from strata_pack.chat.prefix.session import bundled_session
@@ -72,3 +72,13 @@ def test_a_template_that_drops_old_thinking_breaks_the_prefix_at_every_question(
     broken = [step.broken for step in report.run("kept").steps if step.broken is not None]
     assert [one.cause.id for one in broken] == ["thinking-dropped-by-query"] * 2
     assert not report.honours_preserve
+
+
+@pytest.mark.xdist_group("template-server")
+@pytest.mark.parametrize("name", ["openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407"])
+def test_a_template_that_llama_server_replaces_in_memory_is_checked_on_it_all_the_same(
+    name: str, published: dict[str, Path]
+) -> None:
+    source = read_template(published[name])
+    with open_engines(["llama.cpp"], source) as engines:
+        assert "Say it." in engines[0].render(source, {"messages": [{"role": "user", "content": "Say it."}]})
