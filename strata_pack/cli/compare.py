@@ -1,4 +1,4 @@
-"""``strata-pack compare``: how much a quantized model lost against another."""
+"""``strata-pack compare``: how much quantized models lost against a reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from strata_pack.cli.face import Out, face
 
 if TYPE_CHECKING:
-    from strata_pack.compare.full import Comparison
+    from strata_pack.compare.many import Judged
 
 app = typer.Typer()
 
@@ -20,62 +20,99 @@ app = typer.Typer()
 )
 @face
 def compare(
-    model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model to judge.")],
+    model: Annotated[list[Path], typer.Argument(metavar="PACK|GGUF...", help="The models to judge.")],
     against: Annotated[Path, typer.Option(metavar="PACK|GGUF", help="The reference, as exact as you have it.")],
     text: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A UTF-8 text. Default: a chapter of Alice in Wonderland.")
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A UTF-8 text, repeatable. Default: prose and agent transcripts."),
     ] = None,
     max_kl: Annotated[
-        float | None, typer.Option("--max-kl", min=0, help="Exit code 1 if the mean KL divergence (nats) is above.")
+        float | None, typer.Option("--max-kl", min=0, help="Exit code 1 if a mean KL divergence (nats) is above.")
     ] = None,
     context: Annotated[int, typer.Option(min=32, help="Tokens of a window; its second half is scored.")] = 512,
-    windows: Annotated[int | None, typer.Option(min=1, help="Windows at most. Default: the whole text.")] = None,
+    windows: Annotated[int | None, typer.Option(min=1, help="Windows of each text at most.")] = None,
+    parse_special: Annotated[
+        bool, typer.Option("--parse-special", help="Read special tokens spelled in FILE as such.")
+    ] = False,
+    keep_logits: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep the reference's logits here for the next time.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the picture.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture for a card.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     llama_server: Annotated[
-        Path | None,
-        typer.Option(
-            "--llama-server", help="Ask this llama-server for its likeliest tokens instead: bounds, not exact figures."
-        ),
+        Path | None, typer.Option(help="Ask this llama-server for its likeliest tokens: bounds, not exact figures.")
     ] = None,
     *,
     out: Out,
 ) -> None:
-    """Compare two models over a text: perplexity, KL divergence of the next tokens, agreement on the likeliest."""
-    from strata_pack.compare.top import compare_models
+    """Compare models with a reference: perplexity, KL divergence of the next tokens, agreement on the likeliest."""
+    from strata_pack import report
+    from strata_pack.compare.many import CompareOptions, compare_many
+    from strata_pack.compare.output import make_report, picture
+    from strata_pack.compare.texts import texts
+    from strata_pack.files import write_atomic
 
+    options = CompareOptions(context, windows, threads, keep_logits, llama_server)
     with out.progress() as progress:
-        found = compare_models(
-            model,
-            against,
-            text,
-            context=context,
-            limit=windows,
-            threads=threads,
-            server=llama_server,
-            progress=progress,
-        )
-    _show(out, found)
-    within = max_kl is None or found.kl_mean <= max_kl
-    out.result({"ok": within, "max_kl": max_kl, **found.to_dict()})
-    if not within:
-        out.note(f"strata-pack: {model}: the mean KL divergence {found.kl_mean:.6f} is above {max_kl:g}")
+        found = compare_many(model, against, texts(text or (), parse_special=parse_special), options, progress)
+    if html is not None:
+        write_atomic(html, report.html(make_report(found, max_kl)))
+    if svg is not None:
+        write_atomic(svg, report.standalone(picture(found)))
+    if len(found) == 1:
+        _show_one(out, found[0])
+    else:
+        _show_many(out, found)
+    above = [one for one in found if max_kl is not None and one.total.kl_mean > max_kl]
+    first = {**found[0].to_dict(), "model": found[0].model} if len(found) == 1 else {}
+    out.result({**first, "ok": not above, "max_kl": max_kl, "models": [one.to_dict() for one in found]})
+    for one in above:
+        out.note(f"strata-pack: {one.model}: the mean KL divergence {one.total.kl_mean:.6f} is above {max_kl:g}")
+    if above:
         raise typer.Exit(1)
 
 
-def _show(out: Out, found: Comparison) -> None:
+def _show_one(out: Out, judged: Judged) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table("", escape(Path(found.model).name), escape(Path(found.reference).name))
+    found = judged.total
+    table = Table("", escape(Path(judged.model).name), escape(Path(found.reference).name))
     ours, theirs = found.perplexity, found.reference_perplexity
     table.add_row("perplexity", f"{ours.value:.4f} ± {ours.error:.4f}", f"{theirs.value:.4f} ± {theirs.error:.4f}")
     table.add_row("KL divergence, mean", f"{found.kl_mean:.6f} ± {found.kl_mean_error:.6f}", "")
+    if len(judged.by_text) > 1:
+        for part in judged.by_text:
+            table.add_row(f"  {escape(part.text)}", f"{part.kl_mean:.6f} ± {part.kl_mean_error:.6f}", "")
     table.add_row("median", f"{found.kl_median:.6f}", "")
     table.add_row("99th percentile", f"{found.kl_p99:.6f}", "")
     table.add_row("maximum", f"{found.kl_max:.6f}", "")
     table.add_row("same likeliest token", f"{found.top1_agreement:.2%}", "")
     out.show(table)
-    where = f"{found.windows} windows of {found.context} of {found.text}"
-    out.line(f"{found.tokens} tokens scored in {where}, from {found.method}")
+    _show_basis(out, judged)
+
+
+def _show_many(out: Out, found: list[Judged]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("model", "MB", "bpw", "KL mean", "KL p99", "perplexity", "same top", "best")
+    for one in found:
+        total = one.total
+        table.add_row(
+            *(escape(Path(one.model).name), f"{one.size / 1e6:.1f}", f"{one.bits_per_weight:.2f}"),
+            *(f"{total.kl_mean:.6f} ± {total.kl_mean_error:.6f}", f"{total.kl_p99:.4f}"),
+            *(f"{total.perplexity.value:.4f}", f"{total.top1_agreement:.2%}", "yes" if one.best else ""),
+        )
+    out.show(table)
+    out.line("best: no other model of the table is smaller and nearer to the reference")
+    _show_basis(out, found[0])
+
+
+def _show_basis(out: Out, judged: Judged) -> None:
+    found = judged.total
+    parts = [f"{part.windows} windows of {part.context} of {part.text}" for part in judged.by_text]
+    out.line(f"{found.tokens} tokens scored in {' and '.join(parts)}, from {found.method}")
     for bound in found.bounds:
         out.line(f"note: {bound}")

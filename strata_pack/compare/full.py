@@ -9,7 +9,7 @@ Perplexity and windows as in llama.cpp's ``llama-perplexity``; Kullback and Leib
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput, CheckFailed
-from strata_pack.files import read_bytes, sha256_text
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
@@ -27,16 +27,15 @@ from strata_pack.weights.gguf.file import shard_paths
 
 Doubles = npt.NDArray[np.float64]
 
-SHIPPED_TEXT = Path(__file__).parent / "compare_text.txt"
-"""Chapter I of Lewis Carroll's "Alice's Adventures in Wonderland" (1865), in the public domain."""
-TEXT_LIMIT = 64 << 20
 CONTEXT = 512
 MIN_CONTEXT = 32
+BLOCK = 64
+"""Scored positions that count as one observation in an error bar: what is near in a text is alike."""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """exp of the mean surprise of the tokens, and its standard error."""
+    """exp of the mean surprise of the tokens, and its standard error (of the means of blocks of 64 tokens)."""
 
     value: float
     error: float
@@ -74,12 +73,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scores:
-    """One number a scored position: surprise of both models in nats, divergence in nats, and same likeliest token."""
+    """One number a scored position: surprise of both models in nats, divergence in nats, and same likeliest token.
+
+    ``windows``: scored positions of each window, in order; an error bar takes no block from two windows.
+    """
 
     surprise: Doubles
     reference_surprise: Doubles
     kl: Doubles
     same_top: npt.NDArray[np.bool_]
+    windows: tuple[int, ...]
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> Doubles:
@@ -105,50 +108,71 @@ def score_rows(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float3
         reference_surprise=-reference_log[at],
         kl=np.maximum(divergence, 0.0),
         same_top=logits.argmax(axis=1) == reference.argmax(axis=1),
+        windows=(len(targets),),
     )
 
 
 def compare(
     model: Path,
     against: Path,
-    text: Path | None = None,
+    text: Text | None = None,
     *,
     context: int = CONTEXT,
     limit: int | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (a UTF-8 file; the shipped one if ``None``).
+    """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (the prose that ships if ``None``).
 
     ``context``: tokens of a window, whose second half is scored; ``limit``: windows at most. Raises ``BadInput`` when
     the models do not share a vocabulary or the text is too short, ``LogitsUnavailable`` when llama.cpp is another build
     than the known one (``compare_top`` works then), ``EnvironmentFailure`` when it dies.
     """
-    name, content = read_text(text)
-    files = model_file(model), model_file(against)
+    text = text or Text.read(PROSE)
+    scores, header = score_side_by_side(
+        model, against, text, context=context, limit=limit, threads=threads, progress=progress
+    )
+    return summarize(scores, model, against, text, header)
+
+
+def score_side_by_side(
+    model: Path,
+    against: Path,
+    text: Text,
+    *,
+    context: int = CONTEXT,
+    limit: int | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Scores, LogitsHeader]:
+    """Score every position of ``text`` with both models running at the same time. Errors as in ``compare``."""
     options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
-    parts: list[Scores] = []
-    with open_logits(files[0], content, **options) as ours, open_logits(files[1], content, **options) as theirs:
+    options["parse_special"] = text.parse_special
+    files = model_file(model), model_file(against)
+    with (
+        open_logits(files[0], text.content, **options) as ours,
+        open_logits(files[1], text.content, **options) as theirs,
+    ):
         check_same_text(ours.header, theirs.header, model, against)
-        targets = ours.header.targets
-        task = (progress or Silent()).task("compare", len(targets), "tokens")
-        done = 0
-        for logits, reference in zip(ours.blocks(), theirs.blocks(), strict=True):
-            parts.append(score_rows(logits, reference, targets[done : done + len(logits)]))
-            done += len(logits)
-            task.advance(len(logits))
-        task.done()
-        header = ours.header
-    return summarize(joined(parts), model, against, (name, content), header)
+        return score_blocks(ours.blocks(), theirs.blocks(), ours.header, progress or Silent()), ours.header
 
 
-def read_text(path: Path | None) -> tuple[str, str]:
-    """Return (name, content) of the text; ``BadInput`` if it is not UTF-8."""
-    path = path or SHIPPED_TEXT
-    try:
-        return path.name, read_bytes(path, TEXT_LIMIT).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"is not UTF-8 (byte {error.start})", where=path) from None
+def score_blocks(
+    ours: Iterable[npt.NDArray[np.float32]],
+    theirs: Iterable[npt.NDArray[np.float32]],
+    header: LogitsHeader,
+    progress: Progress,
+    label: str = "compare",
+) -> Scores:
+    """Score blocks of logits of a model against those of the reference, in step."""
+    targets, parts, done = header.targets, [], 0
+    task = progress.task(label, len(targets), "tokens")
+    for logits, reference in zip(ours, theirs, strict=True):
+        parts.append(score_rows(logits, reference, targets[done : done + len(logits)]))
+        done += len(logits)
+        task.advance(len(logits))
+    task.done()
+    return joined(parts, header.scored)
 
 
 def model_file(path: Path) -> Path:
@@ -173,26 +197,25 @@ def summarize(
     scores: Scores,
     model: Path,
     against: Path,
-    text: tuple[str, str],
+    text: Text,
     header: LogitsHeader,
     method: Literal["full logits", "top-n"] = "full logits",
     bounds: Sequence[str] = (),
 ) -> Comparison:
     """Return the figures of all scored positions."""
-    name, content = text
     return Comparison(
         model=str(model),
         reference=str(against),
-        text=name,
-        text_sha256=sha256_text(content),
+        text=text.name,
+        text_sha256=text.sha256,
         context=len(header.windows[0]),
         windows=len(header.windows),
         tokens=len(scores.kl),
         method=method,
-        perplexity=_perplexity(scores.surprise),
-        reference_perplexity=_perplexity(scores.reference_surprise),
+        perplexity=_perplexity(scores.surprise, scores.windows),
+        reference_perplexity=_perplexity(scores.reference_surprise, scores.windows),
         kl_mean=float(scores.kl.mean()),
-        kl_mean_error=_standard_error(scores.kl),
+        kl_mean_error=standard_error(scores.kl, scores.windows),
         kl_median=float(np.median(scores.kl)),
         kl_p99=float(np.percentile(scores.kl, 99)),
         kl_max=float(scores.kl.max()),
@@ -201,20 +224,37 @@ def summarize(
     )
 
 
-def _perplexity(surprise: Doubles) -> Perplexity:
+def _perplexity(surprise: Doubles, windows: Sequence[int]) -> Perplexity:
     value = math.exp(float(surprise.mean()))
-    return Perplexity(value, value * _standard_error(surprise))
+    return Perplexity(value, value * standard_error(surprise, windows))
 
 
-def _standard_error(values: Doubles) -> float:
-    return float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else 0.0
+def standard_error(values: Doubles, windows: Sequence[int]) -> float:
+    """Return the standard error of the mean of ``values``, from the means of blocks of ``BLOCK`` neighbours.
+
+    ``windows``: how many of the values lie in each window; a block lies in one. What is left of a window after its
+    whole blocks is spread over them. 0 if there are fewer than two blocks.
+    """
+    blocks: list[Doubles] = []
+    start = 0
+    for size in windows:
+        blocks += np.array_split(values[start : start + size], max(1, size // BLOCK))
+        start += size
+    if len(blocks) < 2:
+        return 0.0
+    sizes = np.array([len(block) for block in blocks])
+    means = np.array([block.mean() for block in blocks])
+    mean = float((means * sizes).sum() / sizes.sum())
+    spread = float((sizes * (means - mean) ** 2).sum() / sizes.sum())
+    return math.sqrt(spread / (len(blocks) - 1))
 
 
-def joined(parts: Sequence[Scores]) -> Scores:
-    """Return the scores of all ``parts``, in order."""
+def joined(parts: Sequence[Scores], windows: Sequence[int] = ()) -> Scores:
+    """Return the scores of all ``parts``, in order; ``windows`` as they are cut, those of the parts if not given."""
     return Scores(
         np.concatenate([part.surprise for part in parts]),
         np.concatenate([part.reference_surprise for part in parts]),
         np.concatenate([part.kl for part in parts]),
         np.concatenate([part.same_top for part in parts]),
+        tuple(windows) or tuple(size for part in parts for size in part.windows),
     )

@@ -20,17 +20,15 @@ from strata_pack.compare.full import (
     Comparison,
     Scores,
     check_same_text,
-    compare,
     joined,
     model_file,
-    read_text,
     summarize,
 )
+from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.llama.logits import LogitsHeader
 from strata_pack.llama.logits_child import MIN_TOKENS, cut_windows
-from strata_pack.llama.logits_native import LogitsUnavailable
-from strata_pack.llama.runtimes import Runtime, find_binary
+from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.progress import Progress, Silent
 
@@ -43,37 +41,10 @@ Likeliest = Mapping[int, float]
 """Token to logarithm of its probability, likeliest first."""
 
 
-def compare_models(
-    model: Path,
-    against: Path,
-    text: Path | None = None,
-    *,
-    context: int = CONTEXT,
-    limit: int | None = None,
-    threads: int | None = None,
-    server: Path | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Compare with full logits; by ``compare_top`` where they cannot be had, or with ``server``, a llama-server.
-
-    Arguments and errors are those of ``compare`` and ``compare_top``.
-    """
-    progress = progress or Silent()
-    if server is None:
-        try:
-            return compare(model, against, text, context=context, limit=limit, threads=threads, progress=progress)
-        except LogitsUnavailable as error:
-            progress.note(f"{error}: comparing the {TOP} likeliest tokens instead")
-    runtime = None if server is None else find_binary(server)
-    return compare_top(
-        model, against, text, context=context, limit=limit, threads=threads, runtime=runtime, progress=progress
-    )
-
-
 def compare_top(
     model: Path,
     against: Path,
-    text: Path | None = None,
+    text: Text | None = None,
     *,
     top: int = TOP,
     context: int = CONTEXT,
@@ -87,12 +58,12 @@ def compare_top(
     The models are served one after the other. Raises ``BadInput`` as ``compare`` does, ``EnvironmentFailure`` when a
     server does not start, dies or tells no probabilities.
     """
-    name, content = read_text(text)
+    text = text or Text.read(PROSE)
     context = max(context, MIN_CONTEXT)
     told: list[tuple[LogitsHeader, list[Likeliest]]] = []
     for path in (model, against):
         with LlamaServer.start(model_file(path), runtime=runtime, context=context + 8, threads=threads) as server:
-            header = _windows(server, content, context, limit)
+            header = _windows(server, text, context, limit)
             told.append((header, _ask(server, header, top, path, progress or Silent())))
     (header, ours), (other, theirs) = told
     check_same_text(header, other, model, against)
@@ -105,7 +76,8 @@ def compare_top(
         f"were not among the {top} likeliest and count as likely as the last of them",
         "top-1 agreement is exact",
     ]
-    return summarize(joined(parts), model, against, (name, content), header, "top-n", bounds)
+    scores = joined(parts, header.scored)
+    return summarize(scores, model, against, text, header, "top-n", bounds)
 
 
 def score_top(ours: Likeliest, theirs: Likeliest, target: int) -> Scores:
@@ -121,6 +93,7 @@ def score_top(ours: Likeliest, theirs: Likeliest, target: int) -> Scores:
         np.array([-_log_probability(theirs, target)]),
         np.array([max(divergence, 0.0)]),
         np.array([next(iter(ours)) == next(iter(theirs))]),
+        (1,),
     )
 
 
@@ -132,8 +105,8 @@ def _log_probability(likeliest: Likeliest, token: int) -> float:
     return min(math.log(rest), *likeliest.values())
 
 
-def _windows(server: LlamaServer, text: str, context: int, limit: int | None) -> LogitsHeader:
-    tokens = server.tokenize(text, parse_special=False)
+def _windows(server: LlamaServer, text: Text, context: int, limit: int | None) -> LogitsHeader:
+    tokens = server.tokenize(text.content, parse_special=text.parse_special)
     if len(tokens) < MIN_TOKENS:
         raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
     context = min(context, len(tokens))

@@ -40,6 +40,11 @@ class LogitsHeader:
     first: int
 
     @property
+    def scored(self) -> list[int]:
+        """The number of scored positions of each window."""
+        return [len(window) - self.first - 1 for window in self.windows]
+
+    @property
     def targets(self) -> list[int]:
         """The token that followed each scored position, in the order of the rows."""
         return [token for window in self.windows for token in window[self.first + 1 :]]
@@ -104,19 +109,26 @@ def child_died(code: int, log: IO[bytes], model: Path) -> EnvironmentFailure:
 
 @contextlib.contextmanager
 def open_logits(
-    model: Path, text: str, *, context: int = 512, limit: int | None = None, threads: int | None = None
+    model: Path,
+    text: str,
+    *,
+    context: int = 512,
+    limit: int | None = None,
+    threads: int | None = None,
+    parse_special: bool = False,
 ) -> Iterator[LogitStream]:
     """Evaluate ``text`` in windows of ``context`` tokens (``limit`` of them at most) and yield the stream.
 
-    The second half of each window is scored. Raises ``BadInput`` if llama.cpp does not load the model or the text is
-    too short, ``LogitsUnavailable`` if the installed xllamacpp is not the known build, ``EnvironmentFailure`` if the
-    process dies.
+    The second half of each window is scored. ``parse_special``: special tokens spelled in the text are read as such.
+    Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if the
+    installed xllamacpp is not the known build, ``EnvironmentFailure`` if the process dies.
     """
     settings = {
         "model": str(model),
         "text": text,
         "context": context,
         "limit": limit,
+        "parse_special": parse_special,
         "threads": threads or os.cpu_count() or 1,
     }
     command = [sys.executable, "-m", "strata_pack.llama.logits_child"]

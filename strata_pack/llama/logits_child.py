@@ -47,7 +47,7 @@ def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
     """Write the header and the rows to ``out``."""
     path = Path(settings["model"])
     with Model(path, context=settings["context"], threads=settings["threads"]) as model:
-        tokens = model.tokenize(settings["text"])
+        tokens = model.tokenize(settings["text"], parse_special=settings["parse_special"])
         if len(tokens) < MIN_TOKENS:
             raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
         context = min(settings["context"], len(tokens))

@@ -50,6 +50,31 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Point:
+    """One thing with two figures; ``marked`` ones are joined by a line."""
+
+    name: str
+    x: float
+    y: float
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Points in two dimensions, both axes from 0 or, where ``log_y`` is set, y by powers of ten."""
+
+    title: str
+    x_label: str
+    y_label: str
+    points: tuple[Point, ...]
+    log_y: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        points = [{"name": p.name, "x": p.x, "y": p.y, "marked": p.marked} for p in self.points]
+        return {"title": self.title, "x_label": self.x_label, "y_label": self.y_label, "points": points}
+
+
+@dataclass(frozen=True)
 class Check:
     """One thing that was checked.
 
@@ -69,7 +94,7 @@ class Check:
     got: str | None = None
     log: str | None = None
     table: Table | None = None
-    chart: Chart | None = None
+    chart: Chart | Scatter | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from importlib import resources
 from strata_pack import __version__
 from strata_pack.report.chart import svg
 from strata_pack.report.diff import differences, shorten, visible
-from strata_pack.report.model import STATUSES, Check, Report, Table
+from strata_pack.report.model import STATUSES, Check, Report, Scatter, Table
+from strata_pack.report.scatter import scatter_svg
 
 TEXT_LIMIT = 200_000
 """Characters of one prompt or log that the page shows."""
@@ -82,7 +83,7 @@ def _parts(check: Check) -> Iterable[str]:
     if check.where:
         yield f"<p class=where>{_text(check.where)}</p>"
     if check.chart:
-        yield svg(check.chart)
+        yield scatter_svg(check.chart) if isinstance(check.chart, Scatter) else svg(check.chart)
     if check.table:
         yield _table(check.table)
     if check.expected is not None and check.got is not None and check.expected != check.got:

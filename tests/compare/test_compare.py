@@ -19,8 +19,10 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.compare import top as compare_top
-from strata_pack.compare.full import SHIPPED_TEXT, Comparison, compare, score_rows
-from strata_pack.compare.top import compare_models, score_top
+from strata_pack.compare.full import Comparison, compare, score_rows
+from strata_pack.compare.many import CompareOptions, compare_many
+from strata_pack.compare.texts import PROSE, Text, texts
+from strata_pack.compare.top import score_top
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.llama import logits_native
 from strata_pack.llama.logits import LogitStream
@@ -62,7 +64,7 @@ def logs(logits: list[float]) -> list[float]:
 
 def own_windows(path: Path) -> list[list[int]]:
     with Model(path, context=64, threads=1) as model:
-        tokens = model.tokenize(SHIPPED_TEXT.read_text())
+        tokens = model.tokenize(PROSE.read_text())
     return [[1, *tokens[1:64]], [1, *tokens[65:128]]]
 
 
@@ -162,9 +164,10 @@ def test_where_logits_cannot_be_had_the_likeliest_tokens_bound_the_figures_and_t
     def unavailable(*_: object, **__: object) -> Comparison:
         raise LogitsUnavailable("another build")
 
-    monkeypatch.setattr(compare_top, "compare", unavailable)
+    monkeypatch.setattr("strata_pack.compare.many.score_side_by_side", unavailable)
     monkeypatch.setattr(compare_top.compare_top, "__kwdefaults__", {**_defaults(), "top": 20})
-    told = compare_models(models["Q2_K"], models["F32"], **FAST)  # type: ignore[arg-type]
+    options = CompareOptions(context=64, limit=2, threads=1)
+    told = compare_many([models["Q2_K"]], models["F32"], texts([PROSE]), options)[0].total
     assert told.method == "top-n"
     assert 0 < told.kl_mean < found["Q2_K"].kl_mean
     assert told.perplexity.value <= found["Q2_K"].perplexity.value * 1.01
@@ -265,7 +268,7 @@ def test_a_text_that_says_nothing_is_refused(
 ) -> None:
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(BadInput, match=words):
-        compare(models["F32"], models["F32"], tmp_path / "t.txt", **FAST)  # type: ignore[arg-type]
+        compare(models["F32"], models["F32"], Text.read(tmp_path / "t.txt"), **FAST)  # type: ignore[arg-type]
 
 
 def test_what_llama_cpp_does_not_load_is_refused_with_its_reason(tmp_path: Path, models: dict[str, Path]) -> None:

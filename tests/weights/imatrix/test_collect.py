@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, text:
     state = resumed.with_name(resumed.name + STATE_SUFFIX)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         while not state.exists() and process.poll() is None:
-            pass
+            time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     ended = resumed.exists()
     result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", resumed, (text,), context=64, threads=1))

@@ -1,0 +1,124 @@
+"""The logits of a reference, computed once and kept for every model that is compared with it.
+
+A row is kept as logarithms of probabilities: 16 bits each between the largest and 40 nats below it, and the likeliest
+64 exactly. What that adds to a divergence is the small probability of the rest times a rounding of 0.0003 nats. Half of
+the bytes of full logits; written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import atomic_writer, free_bytes
+from strata_pack.llama.logits import ROWS, LogitsHeader, LogitStream
+from strata_pack.progress import Progress
+
+MAGIC = b"STRATALG"
+EXACT = 64
+"""Tokens of a row that are kept in full."""
+DEPTH = 40.0
+"""Nats below the likeliest token at which probabilities are cut off: e to the -40 of anything is nothing."""
+LEVELS = 65535
+_SIZE = struct.Struct("<Q")
+_HEADER_LIMIT = 256 << 20
+
+
+def row_bytes(n_vocab: int) -> int:
+    """Return the bytes of one row."""
+    exact = min(EXACT, n_vocab)
+    return 8 + 2 * n_vocab + 8 * exact
+
+
+def keep(path: Path, stream: LogitStream, key: str, progress: Progress, label: str) -> None:
+    """Write all logits of ``stream`` to ``path``; ``EnvironmentFailure`` if the disk has no room for them."""
+    header = stream.header
+    rows = len(header.targets)
+    needed, free = rows * row_bytes(header.n_vocab), free_bytes(path.parent)
+    if needed > free:
+        problem = f"the logits of {rows} positions need {needed / 1e6:.0f} MB and {free / 1e6:.0f} MB are free"
+        raise EnvironmentFailure(problem, where=path.parent, remedy="name another folder with --keep-logits")
+    head = json.dumps({"key": key, **asdict(header)}).encode()
+    task = progress.task(label, rows, "tokens")
+    with atomic_writer(path) as file:
+        file.write(MAGIC + _SIZE.pack(len(head)) + head)
+        for block in stream.blocks():
+            _write(file, block)
+            task.advance(len(block))
+    task.done()
+
+
+def _write(file: IO[bytes], logits: npt.NDArray[np.float32]) -> None:
+    logs = logits.astype(np.float64)
+    if np.isnan(logs).any() or np.isposinf(logs).any():
+        # Kept as they are: who reads them refuses the model.
+        logs[:, 0] = np.nan
+    logs -= logs.max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
+        top = logs.max(axis=1, keepdims=True)
+        low = np.maximum(logs.min(axis=1, keepdims=True), top - DEPTH)
+        step = np.maximum(top - low, 1e-9) / LEVELS
+        levels = np.nan_to_num(np.rint((np.maximum(logs, low) - low) / step)).astype("<u2")
+    exact = min(EXACT, logs.shape[1])
+    places = np.argpartition(-logs, exact - 1, axis=1)[:, :exact].astype("<u4")
+    values = np.take_along_axis(logs, places.astype(np.int64), 1).astype("<f4")
+    scales = np.hstack([low, step]).astype("<f4")
+    for row in range(len(logs)):
+        file.write(scales[row].tobytes() + levels[row].tobytes() + places[row].tobytes() + values[row].tobytes())
+
+
+class KeptLogits:
+    """Logits that ``keep`` has written. ``header`` is that of the stream they came from."""
+
+    def __init__(self, path: Path, header: LogitsHeader, start: int) -> None:
+        self.path, self.header, self._start = path, header, start
+
+    @classmethod
+    def open(cls, path: Path, key: str) -> KeptLogits | None:
+        """Return the logits in ``path``, ``None`` if there are none or they were made from something else."""
+        try:
+            with path.open("rb") as file:
+                if file.read(len(MAGIC)) != MAGIC:
+                    raise BadInput("is no file of kept logits", where=path, remedy="name another folder")
+                (size,) = _SIZE.unpack(file.read(_SIZE.size))
+                head = json.loads(file.read(min(size, _HEADER_LIMIT)))
+                start = file.tell()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, struct.error) as error:
+            raise BadInput(f"is damaged ({error})", where=path, remedy="remove it and run again") from None
+        if head.pop("key") != key:
+            return None
+        head["windows"] = tuple(tuple(window) for window in head["windows"])
+        header = LogitsHeader(**head)
+        if path.stat().st_size != start + len(header.targets) * row_bytes(header.n_vocab):
+            raise BadInput("is truncated", where=path, remedy="remove it and run again")
+        return cls(path, header, start)
+
+    def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
+        """Yield the logarithms of the probabilities as arrays (up to 16 rows, ``n_vocab``)."""
+        n_vocab, exact = self.header.n_vocab, min(EXACT, self.header.n_vocab)
+        layout = np.dtype(
+            [("scale", "<f4", 2), ("levels", "<u2", n_vocab), ("places", "<u4", exact), ("values", "<f4", exact)]
+        )
+        left = len(self.header.targets)
+        with self.path.open("rb") as file:
+            file.seek(self._start)
+            while left:
+                rows = np.fromfile(file, layout, min(ROWS, left))
+                if not len(rows):
+                    raise BadInput("became shorter while it was read", where=self.path)
+                left -= len(rows)
+                low, step = rows["scale"][:, :1], rows["scale"][:, 1:]
+                logs = low + rows["levels"].astype(np.float32) * step
+                np.put_along_axis(logs, rows["places"].astype(np.int64), rows["values"], 1)
+                yield logs

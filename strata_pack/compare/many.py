@@ -1,0 +1,249 @@
+"""Many models against one reference: its logits are computed once, every model is scored against them.
+
+The result says how far each model is from the reference over every text and over all of them, how large it is, and
+which models no other beats in both (the Pareto front).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from strata_pack.compare.full import (
+    CONTEXT,
+    MIN_CONTEXT,
+    Comparison,
+    Perplexity,
+    Scores,
+    check_same_text,
+    joined,
+    model_file,
+    score_blocks,
+    score_side_by_side,
+    summarize,
+)
+from strata_pack.compare.kept import KeptLogits, keep
+from strata_pack.compare.texts import Text, texts
+from strata_pack.compare.top import TOP, compare_top
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import sha256_text
+from strata_pack.llama.logits import LogitsHeader, open_logits
+from strata_pack.llama.logits_native import LAYOUT_OF, LogitsUnavailable
+from strata_pack.llama.runtimes import find_binary
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import open_shards, shard_paths
+
+ALL_TEXTS = "all texts"
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """How models are compared.
+
+    ``context``: tokens of a window, whose second half is scored; ``limit``: windows of each text at most;
+    ``keep_logits``: a folder where the reference's logits stay for the next time; ``server``: a llama-server that is
+    asked for its likeliest tokens instead.
+    """
+
+    context: int = CONTEXT
+    limit: int | None = None
+    threads: int | None = None
+    keep_logits: Path | None = None
+    server: Path | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One model: its size on disk in bytes, its bits per weight, its figures over each text and over all of them.
+
+    ``best``: no other model of the run is both smaller (or as small) and nearer to the reference.
+    """
+
+    model: str
+    size: int
+    bits_per_weight: float
+    total: Comparison
+    by_text: tuple[Comparison, ...]
+    best: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "size": self.size,
+            "bits_per_weight": self.bits_per_weight,
+            "pareto": self.best,
+            **{key: value for key, value in self.total.to_dict().items() if key != "model"},
+            "texts": [one.to_dict() for one in self.by_text],
+        }
+
+
+def compare_many(
+    models: Sequence[Path],
+    against: Path,
+    over: Sequence[Text] = (),
+    options: CompareOptions = CompareOptions(),
+    progress: Progress | None = None,
+) -> list[Judged]:
+    """Compare each of ``models`` with ``against`` (PACK or GGUF each) over the texts (those that ship if none).
+
+    Full logits where they can be had, else bounds from the likeliest tokens. Raises ``BadInput`` when models do not
+    share a vocabulary or a text is too short, ``EnvironmentFailure`` when llama.cpp dies or the disk is full.
+    """
+    progress, over = progress or Silent(), tuple(over) or texts()
+    names = [model_file(model).resolve() for model in models]
+    if len(set(names)) != len(names):
+        raise BadInput("a model is given twice", where=models[0])
+    try:
+        if options.server is not None:
+            return on_front([_bounded(model, against, over, options, progress) for model in models])
+        if len(models) == 1 and options.keep_logits is None:
+            return on_front([_side_by_side(models[0], against, over, options, progress)])
+        return on_front(_against_kept(models, against, over, options, progress))
+    except LogitsUnavailable as error:
+        progress.note(f"{error}: comparing the {TOP} likeliest tokens instead")
+        return on_front([_bounded(model, against, over, options, progress) for model in models])
+
+
+def on_front(found: Sequence[Judged]) -> list[Judged]:
+    """Return ``found`` with those marked that no other one beats in size and divergence."""
+
+    def beaten(one: Judged) -> bool:
+        return any(
+            other.size <= one.size
+            and other.total.kl_mean <= one.total.kl_mean
+            and (other.size, other.total.kl_mean) != (one.size, one.total.kl_mean)
+            for other in found
+        )
+
+    return [replace(one, best=not beaten(one)) for one in found]
+
+
+def size_of(model: Path) -> tuple[int, float]:
+    """Return the bytes of a PACK's or GGUF's weight files and the bits per weight of its tensors."""
+    files = open_shards(model_file(model))
+    with contextlib.ExitStack() as stack:
+        for file in files:
+            stack.enter_context(file)
+        tensors = [tensor for file in files for tensor in file.tensors]
+        weights = sum(tensor.elements for tensor in tensors)
+        return sum(file.file_size for file in files), 8 * sum(tensor.nbytes for tensor in tensors) / max(weights, 1)
+
+
+Scored = tuple[Text, Scores, LogitsHeader]
+
+
+def _judged(model: Path, against: Path, scored: Sequence[Scored]) -> Judged:
+    parts = tuple(summarize(scores, model, against, text, header) for text, scores, header in scored)
+    total = parts[0]
+    if len(parts) > 1:
+        scores = joined([scores for _, scores, _ in scored])
+        whole = Text(ALL_TEXTS, "".join(text.content for text, _, _ in scored))
+        windows = tuple(window for _, _, header in scored for window in header.windows)
+        total = summarize(scores, model, against, whole, replace(scored[0][2], windows=windows))
+    return Judged(str(model), *size_of(model), total, parts)
+
+
+def _side_by_side(
+    model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
+) -> Judged:
+    settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
+    scored = [(text, *score_side_by_side(model, against, text, **settings, progress=progress)) for text in over]
+    return _judged(model, against, scored)
+
+
+def _against_kept(
+    models: Sequence[Path], against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
+) -> list[Judged]:
+    settings: dict[str, Any] = {
+        "context": max(options.context, MIN_CONTEXT),
+        "limit": options.limit,
+        "threads": options.threads,
+    }
+    scored: dict[Path, list[Scored]] = {model: [] for model in models}
+    with _folder(options.keep_logits) as folder:
+        for text in over:
+            kept = _kept(folder, against, text, options, settings, progress)
+            for model in models:
+                with open_logits(model_file(model), text.content, **settings, parse_special=text.parse_special) as ours:
+                    check_same_text(ours.header, kept.header, model, against)
+                    label = f"{model.name}, {text.name}"
+                    scores = score_blocks(ours.blocks(), kept.blocks(), ours.header, progress, label)
+                    scored[model].append((text, scores, ours.header))
+    return [_judged(model, against, parts) for model, parts in scored.items()]
+
+
+@contextlib.contextmanager
+def _folder(named: Path | None) -> Iterator[Path]:
+    if named is None:
+        with tempfile.TemporaryDirectory(prefix="strata-logits-") as folder:
+            yield Path(folder)
+    else:
+        named.mkdir(parents=True, exist_ok=True)
+        yield named
+
+
+def _kept(
+    folder: Path, against: Path, text: Text, options: CompareOptions, settings: dict[str, Any], progress: Progress
+) -> KeptLogits:
+    """Return the reference's logits over ``text``, computed now if ``folder`` does not have them."""
+    path = model_file(against)
+    files = [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in shard_paths(path)]
+    key = sha256_text(json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF]))
+    place = folder / f"{path.stem}-{key[:16]}.logits"
+    kept = KeptLogits.open(place, key)
+    if kept is None:
+        with open_logits(path, text.content, **settings, parse_special=text.parse_special) as stream:
+            keep(place, stream, key, progress, f"{path.name}, {text.name}")
+        kept = KeptLogits.open(place, key)
+    if kept is None:
+        raise EnvironmentFailure("vanished while it was used", where=place)
+    return kept
+
+
+def _bounded(model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress) -> Judged:
+    runtime = None if options.server is None else find_binary(options.server)
+    settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
+    parts = tuple(compare_top(model, against, text, **settings, runtime=runtime, progress=progress) for text in over)
+    return Judged(str(model), *size_of(model), pooled_bounds(parts), parts)
+
+
+def pooled_bounds(parts: Sequence[Comparison]) -> Comparison:
+    """Return the figures over all texts where only those of each are known: weighted by their tokens.
+
+    Medians and percentiles of a whole cannot be had from those of its parts: the largest is given, which bounds them.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    tokens = sum(part.tokens for part in parts)
+
+    def mean(name: str) -> float:
+        return sum(float(getattr(part, name)) * part.tokens for part in parts) / tokens
+
+    def pooled(name: Literal["perplexity", "reference_perplexity"]) -> Perplexity:
+        each: list[Perplexity] = [getattr(part, name) for part in parts]
+        shares = [part.tokens / tokens for part in parts]
+        value = math.exp(sum(share * math.log(one.value) for share, one in zip(shares, each, strict=True)))
+        relative = math.hypot(*(share * one.error / one.value for share, one in zip(shares, each, strict=True)))
+        return Perplexity(value, value * relative)
+
+    return replace(
+        parts[0],
+        text=ALL_TEXTS,
+        perplexity=pooled("perplexity"),
+        reference_perplexity=pooled("reference_perplexity"),
+        text_sha256=sha256_text("".join(part.text_sha256 for part in parts)),
+        windows=sum(part.windows for part in parts),
+        tokens=tokens,
+        kl_mean=mean("kl_mean"),
+        kl_mean_error=math.hypot(*(part.kl_mean_error * part.tokens / tokens for part in parts)),
+        kl_median=max(part.kl_median for part in parts),
+        kl_p99=max(part.kl_p99 for part in parts),
+        kl_max=max(part.kl_max for part in parts),
+        top1_agreement=mean("top1_agreement"),
+    )

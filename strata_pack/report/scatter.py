@@ -1,0 +1,79 @@
+"""Points in two dimensions as inline SVG: one thing against another, the best ones joined by a line.
+
+In a page the colours are the page's own; ``standalone`` makes a picture for a card or a README.
+"""
+
+from __future__ import annotations
+
+import math
+from html import escape
+
+from strata_pack.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice_ceiling
+from strata_pack.report.model import Scatter
+
+STEPS = 4
+"""Grid lines of an axis that is not logarithmic."""
+STYLE = (
+    "svg{font:12px system-ui,sans-serif;background:#fff}.grid{stroke:#ddd}.front{fill:none;stroke:#0b6e99}"
+    ".point{fill:#8a8f98}.marked{fill:#0b6e99}.tick,.axis,.label{fill:#333}"
+)
+
+
+def scatter_svg(scatter: Scatter, style: str = "") -> str:
+    """Return the picture as one ``<svg>`` element, with a title for those who do not see it."""
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
+    right = nice_ceiling(max((point.x for point in scatter.points), default=0))
+    ticks = _log_ticks(scatter) if scatter.log_y else _linear_ticks(scatter)
+    low, high = ticks[0], ticks[-1]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        share = math.log(max(y, low) / low) / math.log(high / low) if scatter.log_y else y / high
+        return LEFT + width * x / right, TOP + height * (1 - share)
+
+    parts = [
+        f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg">',
+        f"<title>{escape(scatter.title)}</title>",
+        f"<style>{style}</style>" if style else "",
+    ]
+    for tick in ticks:
+        _, y = place(0, tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    for step in range(STEPS + 1):
+        x = LEFT + width * step / STEPS
+        label = f"{right * step / STEPS:g}"
+        parts.append(f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{label}</text>')
+    marked = sorted((point.x, point.y) for point in scatter.points if point.marked)
+    line = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in marked)
+    parts.append(f'<polyline class="front" fill="none" stroke="currentColor" points="{line}"/>')
+    for point in scatter.points:
+        x, y = place(point.x, point.y)
+        label = escape(f"{point.name}: {point.x:g}, {point.y:g}")
+        kind = "point marked" if point.marked else "point"
+        parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{label}</title></circle>')
+        anchor, shift = ("end", -7) if x > LEFT + width * 0.8 else ("start", 7)
+        name = escape(point.name)
+        parts.append(f'<text class="label" x="{x + shift:.1f}" y="{y - 5:.1f}" text-anchor="{anchor}">{name}</text>')
+    parts.append(f'<text class="axis" x="{LEFT}" y="14">{escape(scatter.y_label)}</text>')
+    parts.append(
+        f'<text class="axis" x="{LEFT + width / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">'
+        f"{escape(scatter.x_label)}</text>"
+    )
+    return "".join([*parts, "</svg>"])
+
+
+def standalone(scatter: Scatter) -> bytes:
+    """Return the picture as an SVG file of its own, with its colours."""
+    return (scatter_svg(scatter, STYLE) + "\n").encode()
+
+
+def _linear_ticks(scatter: Scatter) -> list[float]:
+    top = nice_ceiling(max((point.y for point in scatter.points), default=0))
+    return [top * step / STEPS for step in range(STEPS + 1)]
+
+
+def _log_ticks(scatter: Scatter) -> list[float]:
+    """Return the powers of ten around all points above 0."""
+    values = [point.y for point in scatter.points if point.y > 0] or [1.0]
+    first, last = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return [10.0**power for power in range(first, max(last, first + 1) + 1)]
