@@ -117,11 +117,16 @@ class Completion:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Completion:
+        timings = typed(raw, "timings", dict, {})
+        if "cache_n" not in timings and "tokens_evaluated" in raw:
+            # Builds that do not count the cached tokens count the whole prompt.
+            read = typed(timings, "prompt_n", int, 0)
+            timings = {**timings, "cache_n": max(typed(raw, "tokens_evaluated", int, 0) - read, 0)}
         return cls(
             text=typed(raw, "content", str, ""),
             stop=typed(raw, "stop", bool, False),
             stop_type=typed(raw, "stop_type", str, "none"),
-            timings=Timings.from_dict(typed(raw, "timings", dict, {})),
+            timings=Timings.from_dict(timings),
             raw=raw,
         )
 

@@ -1,93 +1,155 @@
 """Scenario ``prefix-cache``: how much of an agent's history the server reads again at each turn.
 
 A model's thinking is part of what it generated, so it is in the server's cache. A client that sends it back gets a
-prompt that continues the cache; a client that strips it changes the history from that turn on, and pays for it. The
-figures are the server's own timings.
+prompt that continues the cache, if the template lets it; what the template writes anew, `template prefix` says. The
+server is judged by that: it must find in its cache what the next prompt has in common with what it holds. The figures
+are the server's own timings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from strata_pack.chat.prefix.measure import ModeName, Run, check_prefix, common_length
+from strata_pack.chat.prefix.session import Session
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.llama.answers import Timings
 from strata_pack.report import Chart, Check, Table
-from strata_pack.smoke.data_files import call_text, read
+from strata_pack.smoke.data_files import read
 from strata_pack.smoke.scenario import Scenario
 from strata_pack.smoke.stage import Stage
 
 SLOT = 0
+SLACK = 4
+"""Tokens that a server may read once more at the end of a common part: where a text is cut, its tokens differ."""
+
+TITLES: dict[ModeName, str] = {"kept": "thinking echoed", "stripped": "thinking stripped"}
 
 
-def _assistant(turn: dict[str, Any], number: int, *, echo: bool) -> dict[str, Any]:
-    message: dict[str, Any] = {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": f"call_{number}", "type": "function", "function": turn["call"]}],
-    }
-    return {**message, "reasoning_content": turn["thinking"]} if echo else message
+@dataclass(frozen=True)
+class Turn:
+    """One prompt of the session: what the server said of it, and how many of its tokens the cache must have held."""
+
+    timings: Timings
+    held: int
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server read again what its cache held."""
+        return self.timings.cache_n + SLACK < self.held
 
 
-def play_session(stage: Stage, *, echo: bool, first: Timings | None = None) -> list[Timings]:
-    """Play the recorded agent session and return the server's timings of each turn's prompt.
-
-    Each reply is put into the cache as the tokens in which this vocabulary writes it, as a model would have left it
-    there. (A grammar would force the same text in tokens that no model chooses.) ``first`` are the figures of the
-    first turn where they are known: its prompt is the same however the later ones are made.
-    """
-    session, client = read("session"), stage.client
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": session["system"]},
-        {"role": "user", "content": session["user"]},
+def session() -> Session:
+    """Return the recorded agent session as messages."""
+    data = read("session")
+    messages: list[Mapping[str, Any]] = [
+        {"role": "system", "content": data["system"]},
+        {"role": "user", "content": data["user"]},
     ]
-    figures: list[Timings] = []
-    for number, turn in enumerate(session["turns"]):
-        prompt = client.apply_template(messages, read("tools"))
-        if number == 0 and first is not None:
-            timings = first
-        else:
-            # The first turn must not find what another scenario left.
-            timings = client.completion(prompt, n_predict=0, id_slot=SLOT, cache_prompt=number > 0).timings
-        figures.append(timings)
-        if number + 1 == len(session["turns"]):
-            break  # nobody comes after the last reply
-        reply = f"{turn['thinking']}\n</think>\n\n{call_text(turn['call'], stage.form)}"
-        client.completion(prompt + reply, n_predict=0, id_slot=SLOT, cache_prompt=True)
-        messages.append(_assistant(turn, number, echo=echo))
+    for number, turn in enumerate(data["turns"]):
+        call = {"id": f"call_{number}", "type": "function", "function": turn["call"]}
+        thinking = turn["thinking"]
+        messages.append({"role": "assistant", "content": "", "reasoning_content": thinking, "tool_calls": [call]})
         messages.append({"role": "tool", "tool_call_id": f"call_{number}", "content": turn["result"]})
-    return figures
+    return Session("session", messages[:-1], read("tools"))
+
+
+def predicted(stage: Stage) -> dict[ModeName, Run]:
+    """Return what `template prefix` says of the template over the session, in each way of playing it."""
+    report = check_prefix(ChatTemplate(stage.template), session(), modes=("kept", "stripped"))
+    return {run.mode.name: run for run in report.runs}
+
+
+def play_session(stage: Stage, run: Run) -> list[Turn]:
+    """Play the session as ``run`` says, and return what the server had to read for each prompt.
+
+    Each reply is put into the cache as the text in which this template writes it when it is the newest, as a model
+    would have left it there. (A grammar would force it in tokens that no model chooses.)
+    """
+    client, template, variables = stage.client, ChatTemplate(stage.template), dict(run.mode.variables)
+    sent = [_sent(message, run) for message in session().messages]
+    ends = [number for number, message in enumerate(sent) if message["role"] == "assistant"]
+    played: list[Turn] = []
+    cached: str | None = None
+    for number, end in enumerate(ends):
+        prompt = client.apply_template(sent[:end], read("tools"), chat_template_kwargs=variables)
+        held = 0 if cached is None else len(client.tokenize(prompt[: common_length(cached, prompt)]))
+        # The first turn must not find what another scenario left.
+        answer = client.completion(prompt, n_predict=1, id_slot=SLOT, cache_prompt=cached is not None)
+        played.append(Turn(answer.timings, held))
+        if number + 1 == len(ends):
+            break  # nobody comes after the last reply
+        begun = template.render(sent[:end], read("tools"), **variables, add_generation_prompt=True)
+        cached = prompt + run.steps[number].cached[len(begun) :]
+        client.completion(cached, n_predict=1, id_slot=SLOT, cache_prompt=True)
+    return played
+
+
+def _sent(message: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
+    return {k: v for k, v in message.items() if k != "reasoning_content"} if run.mode.strips else message
 
 
 def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Play the session with the thinking echoed and with it stripped; the table is the result.
 
-    It fails if echoing the thinking makes the server read more again than stripping it: then the template changes the
-    history, or the cache is off.
+    It fails if the server reads again what its cache held: then the cache is off, or is dropped too early.
     """
-    echoed = play_session(stage, echo=True)
-    stripped = play_session(stage, echo=False, first=echoed[0])
-    rows = tuple(
-        (str(number + 1), with_.prompt_n + with_.cache_n, with_.prompt_n, out.prompt_n + out.cache_n, out.prompt_n)
-        for number, (with_, out) in enumerate(zip(echoed, stripped, strict=True))
+    runs = predicted(stage)
+    played = {mode: play_session(stage, run) for mode, run in runs.items()}
+    echoed, stripped = played["kept"], played["stripped"]
+    lost = [
+        f"turn {number + 1}, {TITLES[mode]}: {turn.timings.cache_n:,} of {turn.held:,} tokens found in the cache"
+        for mode, turns in played.items()
+        for number, turn in enumerate(turns)
+        # Recurrent state cannot be cut at a break: there all is read again.
+        if turn.lost and not (stage.target.recurrent and _breaks(runs[mode], number))
+    ]
+    again = {mode: sum(turn.timings.prompt_n for turn in turns[1:]) for mode, turns in played.items()}
+    rows: tuple[tuple[str | int | float, ...], ...] = tuple(
+        (str(number + 1), *(figure for turn in pair for figure in _figures(turn)))
+        for number, pair in enumerate(zip(echoed, stripped, strict=True))
     )
-    later = slice(1, None)
-    again = sum(turn.prompt_n for turn in echoed[later]), sum(turn.prompt_n for turn in stripped[later])
+    said = "; ".join(f"{TITLES[mode]}, {_verdict(run)}" for mode, run in runs.items())
     yield Check(
         scenario.id,
         scenario.proves,
-        "passed" if again[0] <= again[1] else "failed",
-        f"turns 2 to {len(rows)} read {again[0]:,} tokens with the thinking echoed, {again[1]:,} with it stripped",
-        table=Table(("turn", "prompt, echoed", "read again", "prompt, stripped", "read again"), rows),
+        "failed" if lost else "passed",
+        "; ".join(lost)
+        or f"turns 2 to {len(rows)} read {again['kept']:,} tokens with the thinking echoed, {again['stripped']:,} with "
+        f"it stripped, as `template prefix` says ({said})",
+        table=Table(("turn", "prompt, echoed", "read", "held", "prompt, stripped", "read", "held"), rows),
         chart=Chart(
-            title="Tokens read again in each turn of an agent session, after the first",
+            title="Tokens read in each turn of an agent session, after the first",
             x_label="turn",
-            y_label="tokens read again",
+            y_label="tokens read",
             x=tuple(str(number + 1) for number in range(1, len(rows))),
             series={
-                "thinking echoed": tuple(float(turn.prompt_n) for turn in echoed[later]),
-                "thinking stripped": tuple(float(turn.prompt_n) for turn in stripped[later]),
+                TITLES[mode]: tuple(float(turn.timings.prompt_n) for turn in turns[1:])
+                for mode, turns in played.items()
             },
         ),
-        data={"echoed": [asdict(turn) for turn in echoed], "stripped": [asdict(turn) for turn in stripped]},
+        data={
+            "echoed": [asdict(turn.timings) for turn in echoed],
+            "stripped": [asdict(turn.timings) for turn in stripped],
+            "stable": {mode: run.stable for mode, run in runs.items()},
+        },
     )
+
+
+def _figures(turn: Turn) -> tuple[int, int, int]:
+    return turn.timings.prompt_n + turn.timings.cache_n, turn.timings.prompt_n, turn.held
+
+
+def _breaks(run: Run, number: int) -> bool:
+    return number > 0 and run.steps[number - 1].broken is not None
+
+
+def _verdict(run: Run) -> str:
+    broken = [step for step in run.steps if step.broken is not None]
+    if not broken:
+        return "no prompt breaks the one before"
+    first = broken[0].broken
+    assert first is not None
+    return f"{len(broken)} of {len(run.steps)} prompts break the one before: {first.why}"

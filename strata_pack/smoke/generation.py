@@ -18,6 +18,7 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.parsing import Event, OutputParser, ToolCall
 from strata_pack.report import Check, Table
 from strata_pack.smoke.data_files import Form, Replay, call_text, failures, mentions, read
+from strata_pack.smoke.manner import beginning
 from strata_pack.smoke.scenario import Impossible, Scenario
 from strata_pack.smoke.stage import Stage
 
@@ -63,8 +64,11 @@ class Outcome:
 
 
 def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> str:
-    """Return the prompt that asks ``user``, rendered by the server. Without ``tools`` it is as short as can be."""
-    variables = {} if tools else {"reasoning_effort": "medium"}
+    """Return the prompt that asks ``user`` and wants thinking, rendered by the server.
+
+    Without ``tools`` it is as short as can be.
+    """
+    variables: dict[str, Any] = {"enable_thinking": True} | ({} if tools else {"reasoning_effort": "medium"})
     return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
@@ -111,16 +115,23 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
+def replay_on(stage: Stage, replay: Replay, prompt: str, **options: Any) -> Outcome:
+    """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not."""
+    text = beginning(prompt) + replay.text
+    return generate(stage, prompt, grammar_of(text), _token_limit(text), **options)
+
+
 def _compare(id_: str, scenario: Scenario, replay: Replay, prompt: str, outcome: Outcome) -> Check:
     """One replay: first that the server wrote the text at all, then that the parser read it right."""
-    if outcome.text != replay.text:
+    text = beginning(prompt) + replay.text
+    if outcome.text != text:
         return Check(
             id_,
             scenario.proves,
             "failed",
             "the server did not write what its grammar says",
             prompt=prompt,
-            expected=replay.text,
+            expected=text,
             got=outcome.text,
         )
     right = outcome.got() == replay.expected()
@@ -132,7 +143,7 @@ def _compare(id_: str, scenario: Scenario, replay: Replay, prompt: str, outcome:
         prompt=prompt,
         expected=_json(replay.expected()),
         got=_json(outcome.got()),
-        data={"generated": replay.text},
+        data={"generated": text},
     )
 
 
@@ -142,7 +153,7 @@ def stranded_call(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     own: dict[str, Any] = {}
     for replay in failures(stage.form):
         prompt = prompt_for(stage.client, replay.user, read("tools"))
-        outcome = generate(stage, prompt, grammar_of(replay.text), _token_limit(replay.text), **ONE_SLOT)
+        outcome = replay_on(stage, replay, prompt, **ONE_SLOT)
         stage.alone[replay.id] = outcome.got()
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
         server = own[replay.id] = server_parse(stage.client, replay)
@@ -216,7 +227,7 @@ def mentioned(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     own: dict[str, Any] = {}
     for replay in mentions(stage.form):
         prompt = prompt_for(stage.client, replay.user, read("tools"))
-        outcome = generate(stage, prompt, grammar_of(replay.text), _token_limit(replay.text), **ONE_SLOT)
+        outcome = replay_on(stage, replay, prompt, **ONE_SLOT)
         stage.alone[replay.id] = outcome.got()
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
         own[replay.id] = server_parse(stage.client, replay)
@@ -233,8 +244,8 @@ def longest_run(client: LlamaClient) -> tuple[str, int]:
     raise Impossible("this vocabulary has no token for a run of one character")
 
 
-def long_text(form: Form, run: str) -> tuple[str, str, str]:
-    """Return the grammar of a call with a 64 KiB argument, the text it describes, and the argument.
+def long_text(form: Form, run: str, begin: str = "") -> tuple[str, str, str]:
+    """Return the grammar of a call with a 64 KiB argument after ``begin``, the text it describes, and the argument.
 
     The argument is made of numbered blocks, so that a lost or repeated piece shows; each block is filled with ``run``.
     """
@@ -242,7 +253,7 @@ def long_text(form: Form, run: str) -> tuple[str, str, str]:
     fillers = math.ceil((BLOCK - len(marks[0])) / len(run))
     argument = "".join(mark + run * fillers for mark in marks)
     call = {"name": "write_file", "arguments": {"path": "big.txt", "text": argument}}
-    whole = f"All of it goes into one file.\n{call_text(call, form)}"
+    whole = f"{begin}All of it goes into one file.\n{call_text(call, form)}"
     head, tail = whole.split(argument)
     rules = (
         f"root ::= {literal(head)} {' '.join(f'{literal(mark)} block' for mark in marks)} {literal(tail)}",
@@ -259,8 +270,8 @@ def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     needed = LONG_BYTES // len(run) + 600
     if context and needed > context:
         raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {context:,}")
-    grammar, text, argument = long_text(stage.form, run)
     prompt = prompt_for(stage.client, "Write the big file.", None)
+    grammar, text, argument = long_text(stage.form, run, beginning(prompt))
     outcome = generate(stage, prompt, grammar, _token_limit(text), logit_bias=[[token, BIAS]], **ONE_SLOT)
     calls = [call for call in outcome.calls if call.name == "write_file"]
     got = str(calls[0].arguments.get("text")) if len(calls) == 1 else outcome.text
@@ -285,8 +296,7 @@ def parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     prompts = [prompt_for(stage.client, replay.user, None) for replay in replays]
 
     def play(number: int) -> dict[str, Any]:
-        text = replays[number].text
-        return generate(stage, prompts[number], grammar_of(text), _token_limit(text)).got()
+        return replay_on(stage, replays[number], prompts[number]).got()
 
     alone = [stage.alone.get(replay.id) or play(number) for number, replay in enumerate(replays)]
     pool = ThreadPoolExecutor(STREAMS)

@@ -1,7 +1,9 @@
 """Scenarios about history: a call that was left in the thinking must come back outside it.
 
-Each is played twice: on the server under test, and on the control, whose stock template must show the fault. A control
-that shows none means that the scenario proves nothing, and fails too.
+What a turn must look like is not written down here: it is what the template itself makes of a *healthy* turn of the
+same content, in which the call stands where it belongs. Each named history is played twice, on the server under test
+and on the control, whose stock template must show the fault. A control that shows none means that the scenario proves
+nothing, and fails too.
 """
 
 from __future__ import annotations
@@ -9,14 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from strata_pack.chat.engines.server import LlamaServerEngine
+from strata_pack.chat.repair.proof import Difference, baseline, compare
+from strata_pack.chat.repair.rules import heal_conversation
+from strata_pack.chat.repair.suite import generate
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check
-from strata_pack.smoke.data_files import Call, Replay, call_text, failures, fill, fill_messages, read
+from strata_pack.smoke.data_files import Call, Replay, call_text, failures, fill_messages, read
 from strata_pack.smoke.scenario import Scenario
 from strata_pack.smoke.stage import Stage
 
 ASSISTANT = "<|im_start|>assistant\n"
 END = "<|im_end|>"
+
+NO_PROOF = "the control, a stock template, shows no fault: this proves nothing"
+DRAWN = "drawn"
+"""How the names of conversations begin that are drawn at random: `template repair` plays those, a server need not."""
 
 
 def assistant_turns(prompt: str) -> list[str]:
@@ -45,43 +55,28 @@ def _render(client: LlamaClient, messages: Sequence[Mapping[str, Any]], variable
     return client.apply_template(messages, None, chat_template_kwargs=dict(variables))
 
 
+def _first_turn(prompt: str) -> str:
+    return next(iter(assistant_turns(prompt)), "")
+
+
 def repair(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Play the history whose scenario this is, and its control."""
     case = next(entry for entry in read("histories") if entry["scenario"] == scenario.id)
-    form, calls = stage.form, case["calls"]
-    messages = fill_messages(case["messages"], calls, form)
-    expected = fill(case["turn"], calls, form)
-    prompt = _render(stage.client, messages, case["variables"])
-    got = next(iter(assistant_turns(prompt)), "")
-    control = next(iter(assistant_turns(_render(stage.control(), messages, case["variables"]))), "")
-    control_faults = faults(control, calls, form)
-    data = {"control_turn": control, "control_faults": control_faults}
-    if not control_faults:
-        return [
-            Check(
-                scenario.id,
-                scenario.proves,
-                "failed",
-                "the control, a stock template, shows no fault: this proves nothing",
-                got=control,
-                data=data,
-            )
-        ]
-    wrong = faults(got, calls, form)
-    same = got == expected
-    detail = "; ".join(wrong) if wrong else "closed" if same else "closed, but not as the rules say"
-    return [
-        Check(
-            scenario.id,
-            scenario.proves,
-            "passed" if same else "failed",
-            f"{detail}; the stock template: {control_faults[0]}",
-            prompt=prompt,
-            expected=expected,
-            got=got,
-            data=data,
-        )
-    ]
+    calls = case["calls"]
+    messages = fill_messages(case["messages"], calls, stage.form)
+    yield _closed(stage, scenario.id, scenario, messages, calls, case["variables"])
+
+
+def round_trip(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Send the lost reply back in each way and look at the next prompt.
+
+    A client that strips the thinking has thrown the call away; then the turn must merely hold no open thinking.
+    """
+    reply = failures(stage.form)[0]
+    for way, message in ways_back(reply).items():
+        messages = [{"role": "user", "content": reply.user}, message, {"role": "user", "content": "Did it work?"}]
+        calls = () if way == "stripped" else reply.calls
+        yield _closed(stage, f"{scenario.id}/{way}", scenario, messages, calls, {})
 
 
 def ways_back(reply: Replay) -> dict[str, dict[str, Any]]:
@@ -93,32 +88,64 @@ def ways_back(reply: Replay) -> dict[str, dict[str, Any]]:
     }
 
 
-def round_trip(stage: Stage, scenario: Scenario) -> Iterable[Check]:
-    """Send the lost reply back in each way and look at the next prompt.
+def _closed(
+    stage: Stage,
+    id_: str,
+    scenario: Scenario,
+    messages: Sequence[Mapping[str, Any]],
+    calls: Sequence[Call],
+    variables: Mapping[str, Any],
+) -> Check:
+    """Judge ``messages``, whose first assistant turn left ``calls`` in its thinking, against the healthy turn."""
+    healthy = heal_conversation(list(messages), stage.form, variables)
+    wanted, prompt = (_render(stage.client, each, variables) for each in (healthy, messages))
+    turn, control = _first_turn(prompt), _first_turn(_render(stage.control(), messages, variables))
+    wrong, control_faults = faults(turn, calls, stage.form), faults(control, calls, stage.form)
+    unproved = bool(calls) and not control_faults
+    same = prompt == wanted
+    if unproved:
+        detail = NO_PROOF
+    elif calls:
+        state = "; ".join(wrong) or ("closed" if same else "closed, but not as the template writes a healthy turn")
+        detail = f"{state}; the stock template: {control_faults[0]}"
+    else:
+        detail = "; ".join(wrong) or "the client threw the call away; nothing is left open"
+    return Check(
+        id_,
+        scenario.proves,
+        "passed" if same and not wrong and not unproved else "failed",
+        detail,
+        prompt=prompt,
+        expected=_first_turn(wanted),
+        got=turn,
+        data={"control_turn": control, "control_faults": control_faults},
+    )
 
-    A client that strips the thinking has thrown the call away; then the turn must merely hold no open thinking.
+
+def repair_shapes(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Render every known shape of a stranded call, in every place, as it is and healthy; the prompts must be equal.
+
+    These are the conversations on which `template repair` proves a repair, here on the server that will serve.
     """
-    reply = failures(stage.form)[0]
-    for way, message in ways_back(reply).items():
-        messages = [
-            {"role": "user", "content": reply.user},
-            message,
-            {"role": "user", "content": "Did it work?"},
-        ]
-        calls = reply.calls if way != "stripped" else ()
-        prompt = _render(stage.client, messages, {})
-        got = next(iter(assistant_turns(prompt)), "")
-        wrong = faults(got, calls, stage.form)
-        control = next(iter(assistant_turns(_render(stage.control(), messages, {}))), "")
-        control_faults = faults(control, calls, stage.form)
-        if calls and not control_faults:
-            wrong.append("the control, a stock template, shows no fault: this proves nothing")
+    server = stage.own_server()
+    every = [one for one in generate(stage.form) if one.stranded and not one.name.startswith(DRAWN)]
+    base = baseline(server.props().chat_template, LlamaServerEngine(server), every)
+    found = compare(base, base.as_is)
+    if isinstance(found, Difference):
         yield Check(
-            f"{scenario.id}/{way}",
+            scenario.id,
             scenario.proves,
-            "failed" if wrong else "passed",
-            "; ".join(wrong) or ("closed" if calls else "the client threw the call away; nothing is left open"),
-            prompt=prompt,
-            got=got,
-            data={"control_turn": control, "control_faults": control_faults},
+            "failed",
+            f"conversation {found.conversation!r}: {found.problem}",
+            expected=found.wanted,
+            got=found.got,
         )
+        return
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if found.closed else "failed",
+        f"{found.closed} of {len(every)} conversations closed, {found.refused} refused by the template"
+        if found.closed
+        else "the template renders no conversation with a stranded call, so nothing is proved",
+    )

@@ -63,7 +63,7 @@ def skipped(scenarios: Sequence[Scenario], why: str) -> list[Check]:
 
 _MISSING: Mapping[Need, str] = {
     "template": "the model has no chat template",
-    "thinking": "the template writes no thinking",
+    "calls": "the template writes no tool calls of a known form",
     "suite": "there are no golden cases for this template",
 }
 
@@ -72,7 +72,7 @@ def missing(stage: Stage, scenario: Scenario) -> str | None:
     """Return what ``stage`` lacks for ``scenario``, in words, or None."""
     there: Mapping[Need, bool] = {
         "template": bool(stage.template),
-        "thinking": stage.thinking,
+        "calls": not stage.template or stage.manner.calls,
         "suite": stage.target.suite is not None,
     }
     return next((why for need, why in _MISSING.items() if need in scenario.needs and not there[need]), None)

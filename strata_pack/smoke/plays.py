@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_pack.smoke import caching, generation, history, loading, public
+from strata_pack.smoke import caching, canary, generation, history, loading, public
 from strata_pack.smoke.scenario import Play
 
 PLAYS: Mapping[str, Play] = {
+    "canary": canary.play,
     "template-loaded": loading.template_loaded,
     "golden": loading.golden_cases,
     "repair-reasoning": history.repair,
     "repair-content": history.repair,
     "repair-adjacent": history.repair,
     "repair-dropped-thinking": history.repair,
+    "repair-answer": history.repair,
+    "repair-shapes": history.repair_shapes,
     "special-tokens": loading.special_tokens,
     "stranded-call": generation.stranded_call,
     "mentions": generation.mentioned,

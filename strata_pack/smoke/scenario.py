@@ -17,9 +17,10 @@ from strata_pack.smoke.data_files import read
 if TYPE_CHECKING:
     from strata_pack.smoke.stage import Stage
 
-Need = Literal["native", "public", "template", "thinking", "suite"]
-"""``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone;
-``template``: the template's text is known; ``thinking``: it writes <think>; ``suite``: there are golden cases."""
+Need = Literal["native", "public", "file", "template", "calls", "suite"]
+"""``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone; ``file``:
+the model's files and no server; ``template``: the template's text is known; ``calls``: it writes tool calls;
+``suite``: there are golden cases."""
 
 Play = Callable[["Stage", "Scenario"], Iterable[Check]]
 

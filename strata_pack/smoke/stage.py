@@ -12,7 +12,8 @@ from strata_pack.chat.golden.cases import GoldenSuite
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
-from strata_pack.smoke.data_files import Form, form_of, read_text
+from strata_pack.smoke.data_files import Form, read_text
+from strata_pack.smoke.manner import Manner, manner_of
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,8 @@ class Target:
 
     ``model`` is None for a server that somebody else runs. ``template`` is the text that the server should use: the
     manifest's, the one asked for, or the model's own; ``template_file`` is its file where it does not come from the
-    GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases.
+    GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases; ``recurrent`` whether
+    layers of the model keep a state that a server cannot cut.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Target:
     pinned_sha256: str | None = None
     template_name: str = "unknown"
     suite: GoldenSuite | None = None
+    recurrent: bool = False
 
 
 @dataclass
@@ -56,14 +59,14 @@ class Stage:
         return self.target.template or ""
 
     @property
-    def thinking(self) -> bool:
-        """Whether the template writes thinking."""
-        return "<think>" in self.template
+    def manner(self) -> Manner:
+        """Whether and how the template writes calls."""
+        return manner_of(self.template)
 
     @property
     def form(self) -> Form:
-        """How the template writes calls."""
-        return form_of(self.template)
+        """The form in which calls are played."""
+        return self.manner.form
 
     def own_server(self) -> LlamaServer:
         """Return the client as what it is in a run on a server of ours."""

@@ -11,7 +11,7 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.smoke.stage import Target
-from strata_pack.weights.gguf.file import shard_paths
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 
 def one_of(target: Path | None, url: str | None) -> None:
@@ -33,7 +33,7 @@ def open_target(path: Path, template: str | None = None, suite: Path | None = No
     if not path.is_file():
         raise BadInput("no such pack or GGUF file", where=path)
     model = shard_paths(path)[0]
-    own = gguf_template(model)
+    own, recurrent = gguf_template(model), _is_recurrent(model)
     if template is None:
         shipped = next((one for one in list_templates() if own is not None and sha256_text(own) == one.sha256), None)
         return Target(
@@ -43,6 +43,7 @@ def open_target(path: Path, template: str | None = None, suite: Path | None = No
             gguf_template=own,
             template_name=f"{shipped.id}, in the GGUF" if shipped else "the GGUF's own",
             suite=_suite(shipped, suite),
+            recurrent=recurrent,
         )
     file = Path(template)
     if file.suffix == ".jinja" or file.is_file():
@@ -54,6 +55,7 @@ def open_target(path: Path, template: str | None = None, suite: Path | None = No
             gguf_template=own,
             template_name=file.name,
             suite=load_suite(suite) if suite else None,
+            recurrent=recurrent,
         )
     wanted = load_shipped(template)
     return Target(
@@ -64,7 +66,14 @@ def open_target(path: Path, template: str | None = None, suite: Path | None = No
         gguf_template=own,
         template_name=f"{wanted.id}, as a file",
         suite=_suite(wanted, suite),
+        recurrent=recurrent,
     )
+
+
+def _is_recurrent(model: Path) -> bool:
+    """Whether the header names the state of recurrent layers, as llama.cpp's hybrid and Mamba-like models do."""
+    with GgufFile.open(model) as gguf:
+        return any(".ssm." in key or ".wkv." in key for key in gguf.metadata)
 
 
 def _suite(shipped: ShippedTemplate | None, suite: Path | None) -> GoldenSuite | None:
@@ -85,4 +94,5 @@ def _pack(path: Path, suite: Path | None) -> Target:
         pinned_sha256=entry["sha256"],
         template_name=f"{entry['id'] or entry['origin']}, the pack's",
         suite=load_suite(cases) if cases is not None else None,
+        recurrent=_is_recurrent(pack.model_files[0]),
     )

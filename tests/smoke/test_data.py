@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from strata_pack.chat.render.template import ChatTemplate
+from strata_pack.chat.repair.rules import heal_conversation
 from strata_pack.parsing import OutputParser
-from strata_pack.smoke.data_files import call_text, failures, fill, form_of, mentions, read, read_text
+from strata_pack.smoke.data_files import call_text, failures, fill, fill_messages, form_of, mentions, read, read_text
 from strata_pack.smoke.generation import CALL_FORMATS, grammar_of, literal, long_text
 from strata_pack.smoke.history import assistant_turns, faults
+from strata_pack.smoke.manner import beginning, manner_of
+from strata_pack.smoke.offline import OFFLINE
 from strata_pack.smoke.plays import PLAYS
 from strata_pack.smoke.scenario import scenarios
 
@@ -17,7 +22,8 @@ CALL = {"name": "run_code", "arguments": {"code": "print(1)", "timeout": 5}}
 
 
 def test_every_scenario_has_a_play_and_every_play_a_scenario():
-    assert {scenario.id for scenario in scenarios()} == set(PLAYS)
+    assert [scenario.id for scenario in scenarios() if "file" in scenario.needs] == list(OFFLINE)
+    assert {scenario.id for scenario in scenarios()} == {*PLAYS, *OFFLINE}
 
 
 def test_every_scenario_says_what_it_proves_and_what_is_expected_of_either_template():
@@ -110,9 +116,44 @@ def test_the_control_template_is_of_its_form_and_shows_every_fault(form):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_expected_turn_of_every_history_has_no_fault(form):
+def test_every_history_has_a_healthy_form(form):
     for case in read("histories"):
-        assert faults(fill(case["turn"], case["calls"], form), case["calls"], form) == []
+        messages = fill_messages(case["messages"], case["calls"], form)
+        (healthy,) = [m for m in heal_conversation(messages, form, case["variables"]) if m not in messages]
+        assert all(call_text(call, form) in healthy["content"] for call in case["calls"]), case["scenario"]
+        assert "<tool_call>" not in healthy["reasoning_content"]
+
+
+STOCK = Path(__file__).parents[1] / "data/chat/stock"
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "calls"),
+    [
+        *(("qwen3_like", "json", True), ("coder_like", "xml", True), ("qwen35_like", "xml", True)),
+        *(("no_calls", "xml", False), ("other_calls", "json", False)),
+    ],
+)
+def test_the_manner_of_a_template_is_read_off_what_it_renders(name, form, calls):
+    manner = manner_of((STOCK / f"{name}.jinja").read_text())
+    assert (manner.calls, bool(manner.missing)) == (calls, not calls)
+    assert not calls or manner.form == form
+
+
+def test_a_model_without_a_template_has_no_calls():
+    assert manner_of("").missing
+
+
+@pytest.mark.parametrize(
+    ("prompt", "begins"),
+    [
+        ("<|im_start|>assistant\n<think>\n", ""),
+        ("<|im_start|>assistant\n", "<think>\n"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "<think>\n"),
+    ],
+)
+def test_a_reply_opens_the_thinking_where_the_prompt_does_not(prompt, begins):
+    assert beginning(prompt) == begins
 
 
 @pytest.mark.parametrize(

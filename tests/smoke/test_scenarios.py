@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import jsonschema
 import pytest
@@ -18,6 +19,7 @@ from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
 
+STOCK = Path(__file__).parents[1] / "data/chat/stock"
 NATIVE = [scenario.id for scenario in scenarios() if "native" in scenario.needs]
 
 
@@ -75,20 +77,23 @@ def test_the_control_s_turn_is_in_the_report(whole):
     assert "inside the thinking" in check.data["control_faults"][0]
 
 
+REPAIRS = ("repair-reasoning", "repair-content", "repair-adjacent", "repair-dropped-thinking", "repair-answer")
+
+
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory, options):
     """The same with the stock-like template in the model: what the smoke test is there to find."""
     folder = tmp_path_factory.mktemp("stock")
     model = write_tiny_model(folder / "stock.gguf", chat_template=read_text("stock.xml.jinja"))
-    wanted = ("repair-reasoning", "repair-content", "repair-adjacent", "repair-dropped-thinking", "round-trip")
+    wanted = (*REPAIRS, "repair-shapes", "round-trip")
     return run_smoke(model, options=SmokeOptions(only=wanted, threads=1, log_dir=options.log_dir))
 
 
 @pytest.mark.parametrize(
     "check",
     [
-        *("repair-reasoning", "repair-content", "repair-adjacent", "repair-dropped-thinking"),
-        *("round-trip/reasoning_content", "round-trip/inline"),
+        *REPAIRS,
+        *("repair-shapes", "round-trip/reasoning_content", "round-trip/inline"),
     ],
 )
 def test_an_unrepaired_template_fails(stock, check):
@@ -119,11 +124,30 @@ def test_a_template_file_other_than_the_model_s_own_is_what_the_server_uses(tmp_
 
 def test_a_model_without_a_template_skips_what_needs_one(tmp_path, options):
     model = write_tiny_model(tmp_path / "m.gguf", chat_template=None)
-    report = run_smoke(model, options=SmokeOptions(only=("golden", "repair-content"), log_dir=options.log_dir))
-    assert [(check.status, check.detail) for check in report.checks] == [
-        ("skipped", "the model has no chat template"),
-        ("skipped", "the template writes no thinking"),
+    wanted = ("chat-template", "golden", "repair-content")
+    report = run_smoke(model, options=SmokeOptions(only=wanted, log_dir=options.log_dir))
+    assert [(check.id, check.status) for check in report.checks] == [
+        *(("chat-template", "failed"), ("golden", "skipped"), ("repair-content", "skipped"))
     ]
+    assert report.checks[0].detail == "the model has no chat template: no client can talk to it"
+    assert report.exit_code == 1
+
+
+def test_a_run_in_which_nothing_was_played_is_not_in_order(tmp_path, options):
+    model = write_tiny_model(tmp_path / "m.gguf", chat_template=None)
+    report = run_smoke(model, options=SmokeOptions(only=("golden",), log_dir=options.log_dir))
+    assert (report.checks[0].id, report.status, report.exit_code) == ("played", "error", 3)
+    assert report.checks[0].detail == "nothing was played, so nothing is proved: the model has no chat template"
+
+
+@pytest.mark.parametrize("name", ["no_calls", "other_calls"])
+def test_a_template_that_cannot_call_tools_is_said_first(name, tmp_path, options):
+    model = write_tiny_model(tmp_path / "m.gguf", chat_template=(STOCK / f"{name}.jinja").read_text())
+    wanted = ("repair-content", "round-trip", "chat-template")
+    report = run_smoke(model, options=SmokeOptions(only=wanted, threads=1, log_dir=options.log_dir))
+    assert (report.checks[0].id, report.checks[0].status, report.exit_code) == ("chat-template", "failed", 1)
+    assert report.checks[0].detail.startswith("the template cannot call tools: it ")
+    assert {check.status for check in report.checks[1:]} == {"skipped"}
 
 
 def test_a_golden_case_that_renders_differently_fails_by_name(tmp_path, tiny, options):

@@ -1,0 +1,249 @@
+"""Scenario ``canary``: conversations whose every text is a word of its own, so that whatever gets lost is named.
+
+For templates that have no golden cases. Each word must come back from the server once, in a turn of its role and in
+the order of the conversation, and the turn marks must be balanced. Then the ten mentions are put into the history:
+a text about calls must stand where any other text of the same message stands.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata_pack.llama.answers import RequestRefused
+from strata_pack.report import Check
+from strata_pack.smoke.data_files import Replay, mentions
+from strata_pack.smoke.scenario import Scenario
+from strata_pack.smoke.stage import Stage
+
+TURN = re.compile(r"<\|im_start\|>(\w+)|<\|im_end\|>")
+REASONING_KEY = "reasoning_content"
+NEUTRAL = "neutralcanary"
+
+_WRONG_ROLES: Mapping[str, tuple[str, ...]] = {
+    "system": ("user", "assistant", "tool"),
+    "user": ("system", "assistant", "tool"),
+    "assistant": ("system", "user", "tool"),
+    "tool": ("system", "assistant"),
+}
+"""In whose turns a message of a role may not stand. Templates have names of their own for the role of a result."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """One text of a canary: ``what`` it is, its turn's ``role``, and whether it ``must`` be in the prompt."""
+
+    text: str
+    what: str
+    role: str
+    must: bool = True
+
+
+@dataclass
+class Canary:
+    """A conversation under construction: its messages, and its words in the order in which they must come back."""
+
+    name: str
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
+    tools: list[dict[str, Any]] | None = None
+    declared: list[Word] = field(default_factory=list)
+    called: list[str] = field(default_factory=list)
+
+    def word(self, what: str, role: str, *, must: bool = True) -> str:
+        """Return a new word, which is expected after those that there are."""
+        text = f"{self.name}{len(self.words) + len(self.declared):02d}canary"
+        self.words.append(Word(text, what, role, must))
+        return text
+
+    def say(self, role: str) -> None:
+        """Add a system or user message."""
+        self.messages.append({"role": role, "content": self.word(f"the {role} message", role)})
+
+    def answer(self, calls: int = 0, *, thinking: bool, content: bool = True) -> None:
+        """Add an assistant turn with ``calls`` calls, and a result for each. ``thinking``: it must be in the prompt."""
+        turn: dict[str, Any] = {"role": "assistant"}
+        turn[REASONING_KEY] = self.word("the thinking", "assistant", must=thinking)
+        beside = " next to a call" if calls else ""
+        turn["content"] = self.word(f"the content{beside}", "assistant") if content else ""
+        entries = []
+        for number in range(calls):
+            name = self._tool_name(number)
+            value = self.word("the argument of a call", "assistant")
+            self.called.append(name)
+            arguments = json.dumps({f"{self.name}key": value})
+            function = {"name": name, "arguments": arguments}
+            entries.append({"id": f"call{len(self.called):05d}", "type": "function", "function": function})
+        self.messages.append({**turn, "tool_calls": entries} if entries else turn)
+        for entry in entries:
+            result = self.word("the result of a call", "tool")
+            self.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": result})
+
+    def declare(self, count: int = 2) -> None:
+        """Declare tools whose names and descriptions are words."""
+        self.tools = []
+        for number in range(count):
+            name, about = self._tool_name(number), f"{self.name}about{number}canary"
+            self.declared += [Word(name, "the name of a tool", "system"), Word(about, "a tool's description", "system")]
+            properties = {f"{self.name}key": {"type": "string", "description": "What to look at."}}
+            parameters = {"type": "object", "properties": properties, "required": [f"{self.name}key"]}
+            function = {"name": name, "description": about, "parameters": parameters}
+            self.tools.append({"type": "function", "function": function})
+
+    def _tool_name(self, number: int) -> str:
+        return f"{self.name}tool{number}canary"
+
+
+def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
+    """Return the conversations. ``thinks``: the template reads the thinking of messages; ``calls``: it writes calls."""
+    whole = Canary("whole")
+    whole.declare()
+    whole.say("system")
+    whole.say("user")
+    whole.answer(1, thinking=False)
+    whole.answer(thinking=False)
+    whole.say("user")
+    whole.answer(2, thinking=thinks)
+    plain = Canary("plain")
+    plain.say("user")
+    plain.answer(thinking=False)
+    plain.say("user")
+    toolless = Canary("toolless")
+    toolless.say("system")
+    toolless.say("user")
+    toolless.answer(thinking=False)
+    toolless.say("user")
+    bare = Canary("bare")
+    bare.declare()
+    bare.say("user")
+    bare.answer(1, thinking=thinks, content=False)
+    return [whole, plain, toolless, bare] if calls else [plain, toolless]
+
+
+def play(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Render the canaries, then the mentions as history."""
+    for canary in canaries(thinks=_reads_thinking(stage.template), calls=stage.manner.calls):
+        yield _judged(stage, scenario, canary)
+    if stage.manner.calls:
+        yield _mentions(stage, scenario)
+
+
+def _reads_thinking(template: str) -> bool:
+    """Whether the template itself, not the history repair in front of it, reads the thinking of messages."""
+    own = template.partition("End of the history repair by strata-pack")[2] or template
+    return REASONING_KEY in own
+
+
+def _judged(stage: Stage, scenario: Scenario, canary: Canary) -> Check:
+    id_ = f"{scenario.id}/{canary.name}"
+    try:
+        prompt = stage.client.apply_template(canary.messages, canary.tools)
+    except RequestRefused as refused:
+        return Check(id_, scenario.proves, "failed", f"the server refuses the conversation: {refused.message.strip()}")
+    wrong = list(faults(canary, prompt))
+    return Check(
+        id_,
+        scenario.proves,
+        "failed" if wrong else "passed",
+        "; ".join(wrong) or f"{len(canary.words) + len(canary.declared)} texts, each in its place",
+        prompt=prompt,
+        data={"wrong": wrong},
+    )
+
+
+def faults(canary: Canary, prompt: str) -> Iterator[str]:
+    """Yield what is wrong with the ``prompt`` that a template made of ``canary``."""
+    yield from _declarations(canary, prompt)
+    last = -1
+    for word in canary.words:
+        count = prompt.count(word.text)
+        if count != 1:
+            if word.must or count:
+                yield f"{word.what} ({word.text}) is {'lost' if not count else f'there {count} times'}"
+            continue
+        place = prompt.index(word.text)
+        if place < last:
+            yield f"{word.what} ({word.text}) is not in the order of the conversation"
+        last = place
+        found = _role_at(prompt, place)
+        if found in _WRONG_ROLES[word.role]:
+            yield f"{word.what} ({word.text}) stands in a turn of the role {found}"
+    yield from _marks(prompt)
+
+
+def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
+    """A tool's name stands in its declaration and in each of its calls, every other text once."""
+    last = -1
+    for word in canary.declared:
+        wanted = 1 + canary.called.count(word.text)
+        count = prompt.count(word.text)
+        if count != wanted:
+            lost = "lost" if not count else f"there {count} times, not {wanted}"
+            yield f"{word.what} ({word.text}) is {lost}"
+        place = prompt.find(word.text)
+        if 0 <= place < last:
+            yield f"{word.what} ({word.text}) is not in the order of the tools"
+        last = max(place, last)
+
+
+def _role_at(prompt: str, place: int) -> str | None:
+    """The role of the turn that ``place`` stands in, None in a prompt without the family's marks."""
+    start = prompt.rfind("<|im_start|>", 0, place)
+    found = TURN.match(prompt, start) if start >= 0 else None
+    return found.group(1) if found else None
+
+
+def _marks(prompt: str) -> Iterator[str]:
+    """Every turn that is opened must be closed before the next one; the last one is for the model to write."""
+    opened: str | None = None
+    marks = list(TURN.finditer(prompt))
+    for mark in marks:
+        role = mark.group(1)
+        if role is None and opened is None:
+            yield "an <|im_end|> closes no turn"
+        elif role is not None and opened is not None:
+            yield f"a turn of the role {opened} has no <|im_end|>"
+        opened = role
+    if marks and opened != "assistant":
+        yield "the prompt does not end in an open assistant turn"
+
+
+def _mentions(stage: Stage, scenario: Scenario) -> Check:
+    """Compare each mention in the history with a neutral word in its place, in every way that clients send it."""
+    wrong, prompts = [], 0
+    first: tuple[str, str] | None = None
+    for replay in mentions(stage.form):
+        text = replay.reasoning.strip()
+        pairs = zip(_histories(replay, text), _histories(replay, NEUTRAL), strict=True)
+        for (way, place, messages), (_, _, neutral) in pairs:
+            expected = stage.client.apply_template(neutral).replace(NEUTRAL, text)
+            got = stage.client.apply_template(messages)
+            prompts += 1
+            if got != expected:
+                wrong.append(f"{replay.id} ({way}, {place})")
+                first = first or (expected, got)
+    return Check(
+        f"{scenario.id}/mentions",
+        scenario.proves,
+        "failed" if wrong else "passed",
+        f"a mention moves: {', '.join(wrong)}" if wrong else f"ten mentions in {prompts} histories move nothing",
+        expected=first[0] if first else None,
+        got=first[1] if first else None,
+    )
+
+
+def _histories(replay: Replay, text: str) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
+    """The conversations in which a turn thought ``text``, with the way it is sent back and its place."""
+    closing = f"\n</think>\n\n{replay.content}" if replay.content else ""
+    turns = {
+        REASONING_KEY: {"role": "assistant", "content": replay.content, REASONING_KEY: text},
+        "without an answer": {"role": "assistant", "content": "", REASONING_KEY: text},
+        "inline": {"role": "assistant", "content": f"<think>\n{text}{closing}"},
+    }
+    user, later = {"role": "user", "content": replay.user}, {"role": "user", "content": "And then?"}
+    for way, turn in turns.items():
+        yield way, "an old turn", [user, turn, later]
+        yield way, "the last turn", [later, user, turn]

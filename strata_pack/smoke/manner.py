@@ -1,0 +1,51 @@
+"""How a template speaks: whether and in which form it writes calls, and how a reply to its prompts begins.
+
+Nothing is read off the template's text: a probe is rendered, and the prompt says it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.render.template import TemplateError, in_thinking
+from strata_pack.chat.repair.repair import RepairRefused, call_form
+from strata_pack.smoke.data_files import Form, form_of
+
+THINK_OPEN = "<think>\n"
+
+Missing = str
+"""Why a template cannot be played with calls, as a sentence."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """``form`` is the form that calls are played in; ``missing`` says why the template itself writes none of it."""
+
+    form: Form
+    missing: Missing | None = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether the template writes calls that an agent's history can hold."""
+        return self.missing is None
+
+
+@cache
+def manner_of(template: str) -> Manner:
+    """Return the manner of ``template``, by rendering one conversation with a call in it."""
+    try:
+        found = call_form(template, Jinja2Engine())
+    except RepairRefused as refused:
+        return Manner(form_of(template), refused.missing)
+    except TemplateError as error:
+        return Manner(form_of(template), str(error))
+    if found is None:
+        return Manner("xml", "it writes no tool calls: a call of the history does not reach the prompt")
+    return Manner(found)
+
+
+def beginning(prompt: str) -> str:
+    """Return what a model that thinks writes first after ``prompt``: ``<think>``, unless the prompt ends in it."""
+    return "" if in_thinking(prompt) else THINK_OPEN
