@@ -1,0 +1,167 @@
+"""The quantizing kernels: C code of this project that writes ggml's bytes several times faster.
+
+A checkout has them in ``build/kernels``, a wheel inside the package; both may lack the one for this machine, and then
+ggml quantizes. ctypes lets go of the GIL during a call, as it does for ggml.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import platform
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.resources import data_dir
+
+Floats = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+VERSION = 1
+"""Of the calls and of the bytes; the same number stands in ``kernels/version.c``."""
+PLAIN = frozenset({Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS})
+"""The types that kernels write without importances. ggml's own Q3_K, Q4_0, Q5_0, ... leave little to win."""
+WEIGHED = PLAIN | {Q.Q3_K, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1}
+"""The types that kernels write with importances."""
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_LEVELS = (
+    ("v4", {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
+    ("v3", {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}),
+    ("v2", {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"}),
+)
+"""What each level of x86-64 adds to the one below, in the words of Linux. Source: the x86-64 psABI, table 3.1."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why this machine has no kernels, as a clause."""
+
+    reason: str
+
+
+def library_names(flags: frozenset[str] | None = None) -> list[str]:
+    """Return the names of the libraries this machine can run, best first; ``flags`` replace the processor's."""
+    machine = platform.machine()
+    if sys.platform == "darwin" and machine == "arm64":
+        return ["macos-aarch64.dylib"]
+    if sys.platform != "linux":
+        return []
+    if machine == "aarch64":
+        return ["linux-aarch64.so"]
+    if machine != "x86_64":
+        return []
+    found = _processor_flags() if flags is None else flags
+    needed: set[str] = set()
+    names: list[str] = []
+    for level, adds in reversed(_LEVELS):
+        needed |= adds
+        if needed <= found:
+            names.insert(0, f"linux-x86-64-{level}.so")
+    return names
+
+
+def _processor_flags() -> frozenset[str]:
+    """Return what Linux says the processor can do and the system lets programs use; nothing where it does not say."""
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return frozenset()
+    words = next((line.partition(":")[2] for line in lines if line.startswith("flags")), "")
+    return frozenset(words.split())
+
+
+class Kernels:
+    """One loaded library. All methods may be called from several threads at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Load ``path``; ``EnvironmentFailure`` if it is no library of kernels of this version."""
+        self.path = path
+        try:
+            library = ctypes.CDLL(str(path))
+            library.strata_kernels_source.restype = ctypes.c_char_p
+            version = int(library.strata_kernels_version())
+            self.source = str(library.strata_kernels_source().decode("ascii"))
+            self._functions = {type: getattr(library, f"strata_quantize_{_name(type)}") for type in WEIGHED}
+        except (OSError, AttributeError, UnicodeDecodeError) as error:
+            raise EnvironmentFailure(f"cannot be used to quantize ({error})", where=path) from error
+        if version != VERSION:
+            raise EnvironmentFailure(f"holds kernels of version {version}, not {VERSION}", where=path)
+        for function in self._functions.values():
+            function.restype = None
+            function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
+
+    @property
+    def name(self) -> str:
+        """The library's name without its ending: system and processor."""
+        return self.path.stem
+
+    def writes(self, type: Q, *, weighed: bool) -> bool:
+        """Return whether there is a kernel for ``type``, with or without importances."""
+        return type in (WEIGHED if weighed else PLAIN)
+
+    def quantize_chunk(self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None) -> None:
+        """Quantize ``source`` (rows, columns; finite) into ``out``, as ``Ggml.quantize_chunk`` does.
+
+        Raises ``ValueError`` for buffers that do not fit each other: C would not notice.
+        """
+        rows, columns = source.shape
+        block, size = GGML_QUANT_SIZES[type]
+        if not self.writes(type, weighed=importance is not None) or columns % block:
+            raise ValueError(f"no kernel writes rows of {columns} weights as {type.name}")
+        if out.nbytes < rows * columns // block * size:
+            raise ValueError("the output buffer is too small")
+        if not (source.flags.c_contiguous and out.flags.c_contiguous and source.dtype == np.float32):
+            raise ValueError("the buffers must be contiguous, the source float32")
+        weights = None
+        if importance is not None:
+            if importance.shape != (columns,) or importance.dtype != np.float32 or not importance.flags.c_contiguous:
+                raise ValueError("the importances must be one float32 a column")
+            weights = importance.ctypes.data
+        self._functions[type](source.ctypes.data, weights, out.ctypes.data, rows, columns)
+
+
+@lru_cache(maxsize=1)
+def find_kernels() -> Kernels | Missing:
+    """Return the kernels for this machine, loaded once, or why there are none.
+
+    In a checkout a library that was built from other sources than those that lie there does not count.
+    """
+    names = library_names()
+    if not names:
+        return Missing(f"there are none for {sys.platform} on this {platform.machine()} processor")
+    sources = data_dir("kernels")
+    is_checkout = (sources / "compile.py").is_file()
+    folder = sources.parent / "build/kernels" if is_checkout else sources
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        return Missing("they were not built" if is_checkout else "this installation carries none for this machine")
+    try:
+        kernels = Kernels(path)
+    except EnvironmentFailure as error:
+        return Missing(str(error))
+    if is_checkout and kernels.source != source_hash(sources):
+        return Missing("they were built from other sources: run python kernels/compile.py")
+    return kernels
+
+
+def source_hash(folder: Path) -> str:
+    """Return the hash that ``kernels/compile.py`` builds into a library made from the sources in ``folder``."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _name(type: Q) -> str:
+    """Return ggml's name of ``type``: q4_K, iq4_xs."""
+    family, _, rest = type.name.lower().partition("_")
+    return f"{family}_{rest.upper() if rest == 'k' else rest}"

@@ -1,0 +1,161 @@
+"""Quantizing with what is fastest and proved: by type a kernel of this project or ggml.
+
+A kernel is used for a type only after it has written the same bytes as ggml for a probe: on x86-64 as the embedded
+library here and now, elsewhere as that library on x86-64, whose hashes are recorded (builds for other processors fuse
+multiplications and additions and write other bytes). While it runs, ggml does some rows again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+import numpy as np
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.llama.ggml import Bytes, Floats, Ggml, row_nbytes
+from strata_pack.llama.kernels import PLAIN, VERSION, WEIGHED, Kernels, Missing, find_kernels
+from strata_pack.llama.probe import PROBE_HASHES, kernel_probe
+
+KernelChoice = Literal["auto", "ggml"]
+Engine = Literal["kernel", "ggml"]
+
+RECHECK_EVERY: Mapping[Q, int] = {Q.IQ4_NL: 256, Q.IQ4_XS: 256}
+"""ggml does one row in so many again. It takes 30 times a kernel's time for IQ4, 10 for others."""
+RECHECK_DEFAULT = 64
+
+
+class KernelEntry(TypedDict):
+    """What a manifest says about kernels: their version (``None`` without any) and by type who quantized."""
+
+    version: int | None
+    types: dict[str, Engine]
+
+
+@dataclass(frozen=True)
+class KernelState:
+    """What kernels do on this machine. ``differing`` names types whose probe failed, e.g. "Q4_K" or "Q4_K weighed"."""
+
+    name: str | None
+    source: str | None
+    reason: str | None
+    types: tuple[str, ...]
+    differing: tuple[str, ...]
+
+
+class Quantizer:
+    """ggml and the kernels. All methods may be called from several threads at once."""
+
+    def __init__(self, ggml: Ggml, kernels: Kernels | Missing, *, is_oracle: bool | None = None) -> None:
+        """``is_oracle`` says whether ggml writes x86-64's bytes here; by default the machine decides."""
+        self.ggml = ggml
+        self.kernels = kernels if isinstance(kernels, Kernels) else None
+        self.reason = kernels.reason if isinstance(kernels, Missing) else None
+        self._is_oracle = platform.machine() in ("x86_64", "AMD64") if is_oracle is None else is_oracle
+        self._proved: dict[tuple[Q, bool], bool] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, choice: KernelChoice = "auto") -> Quantizer:
+        """Return the quantizer of this machine; with "ggml" one that uses no kernel."""
+        return _loaded(choice)
+
+    def engine(self, type: Q, *, weighed: bool) -> Engine:
+        """Return who quantizes to ``type``; the first time a kernel proves itself on the probe."""
+        if self.kernels is None or not self.kernels.writes(type, weighed=weighed):
+            return "ggml"
+        with self._lock:
+            key = (type, weighed)
+            if key not in self._proved:
+                self._proved[key] = self._probe(self.kernels, type, weighed=weighed)
+            return "kernel" if self._proved[key] else "ggml"
+
+    def quantize_chunk(
+        self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None, *, first_row: int = 0
+    ) -> int | None:
+        """Quantize finite rows as ``Ggml.quantize_chunk`` does; they start at ``first_row`` of their tensor.
+
+        Returns ``None``, or the row of the tensor for which the kernel and ggml wrote different bytes.
+        """
+        if self.kernels is None or self.engine(type, weighed=importance is not None) == "ggml":
+            self.ggml.quantize_chunk(type, source, out, importance)
+            return None
+        self.kernels.quantize_chunk(type, source, out, importance)
+        if self._is_oracle:
+            size = row_nbytes(type, source.shape[1])
+            for row in _rechecked(RECHECK_EVERY.get(type, RECHECK_DEFAULT), first_row, source.shape[0]):
+                place = row - first_row
+                again = self.ggml.quantize(type, source[place : place + 1], importance)
+                if again != out[place * size : (place + 1) * size].tobytes():
+                    return row
+        return None
+
+    def entry(self, types: Iterable[tuple[Q, bool]]) -> KernelEntry:
+        """Return the manifest's words for a model with tensors of ``types`` (with importances or without)."""
+        engines: dict[str, Engine] = {}
+        for type, weighed in types:
+            engine = self.engine(type, weighed=weighed)
+            if engines.setdefault(type.name, engine) != engine:
+                engines[type.name] = "ggml"
+        version = VERSION if "kernel" in engines.values() else None
+        return KernelEntry(version=version, types=dict(sorted(engines.items())))
+
+    def state(self) -> KernelState:
+        """Prove every kernel and return what there is."""
+        cases = [*((type, False) for type in sorted(PLAIN)), *((type, True) for type in sorted(WEIGHED))]
+        good: list[str] = []
+        bad: list[str] = []
+        for type, weighed in cases if self.kernels is not None else ():
+            name = f"{type.name} with importances" if weighed else type.name
+            (good if self.engine(type, weighed=weighed) == "kernel" else bad).append(name)
+        kernels = self.kernels
+        return KernelState(
+            name=None if kernels is None else kernels.name,
+            source=None if kernels is None else kernels.source,
+            reason=self.reason,
+            types=tuple(good),
+            differing=tuple(bad),
+        )
+
+    def _probe(self, kernels: Kernels, type: Q, *, weighed: bool) -> bool:
+        weights, importance = kernel_probe()
+        used = importance if weighed else None
+        out = np.empty(weights.shape[0] * row_nbytes(type, weights.shape[1]), np.uint8)
+        kernels.quantize_chunk(type, weights, out, used)
+        if self._is_oracle:
+            return out.tobytes() == self.ggml.quantize(type, weights, used)
+        return hashlib.sha256(out.tobytes()).hexdigest() == PROBE_HASHES[type.name, weighed]
+
+
+def _rechecked(every: int, first: int, count: int) -> Iterable[int]:
+    """Return the rows of ``first`` to ``first + count`` that ggml does again: one in every group of ``every``.
+
+    Which one moves on from group to group, so that no position within a vector of blocks is always left out.
+    """
+    for group in range(first // every, (first + count - 1) // every + 1):
+        row = group * every + group * 37 % every
+        if first <= row < first + count:
+            yield row
+
+
+_QUANTIZERS: dict[KernelChoice, Quantizer] = {}
+
+
+def _loaded(choice: KernelChoice) -> Quantizer:
+    if choice not in _QUANTIZERS:
+        kernels = find_kernels() if choice == "auto" else Missing("ggml was asked for")
+        _QUANTIZERS[choice] = Quantizer(Ggml.load(), kernels)
+    return _QUANTIZERS[choice]
+
+
+def differing_row(tensor: str, type: Q, row: int) -> EnvironmentFailure:
+    """Return the failure of a run in which a kernel and ggml do not agree."""
+    return EnvironmentFailure(
+        f"{tensor}: the kernel and ggml write different bytes for row {row} as {type.name}",
+        remedy="run again with --kernels ggml, and report it: the kernel or this machine's memory is at fault",
+    )
