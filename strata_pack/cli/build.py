@@ -14,6 +14,7 @@ from strata_pack.cli.quant_options import (
     EmbeddingType,
     ImatrixFile,
     KeepSplit,
+    Kernels,
     LeaveOutput,
     OutputType,
     Pure,
@@ -41,6 +42,7 @@ def build(
     layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
     force: Annotated[bool, typer.Option("--force", help="Replace a pack or bare GGUF that is there.")] = False,
     threads: Threads = None,
+    kernels: Kernels = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
     quant: Quant = None,
     recipe: RecipeFile = None,
@@ -83,6 +85,7 @@ def build(
         allow_nonfinite=allow_nonfinite,
         keep_split=keep_split,
         threads=threads,
+        kernels=kernels,
     )
     if dry_run:
         from strata_pack.cli.quantize import show_plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -31,3 +31,6 @@ AllowNonfinite = Annotated[
     bool, typer.Option("--allow-nonfinite", help="Accept NaN and infinities.", rich_help_panel=TYPES)
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use; all by default.")]
+Kernels = Annotated[
+    Literal["auto", "ggml"], typer.Option(help="Who quantizes: ggml does all, or the faster kernels what they can.")
+]

@@ -14,6 +14,7 @@ from strata_pack.cli.quant_options import (
     EmbeddingType,
     ImatrixFile,
     KeepSplit,
+    Kernels,
     LeaveOutput,
     OutputType,
     Pure,
@@ -47,6 +48,7 @@ def quantize(
     allow_nonfinite: AllowNonfinite = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     threads: Threads = None,
+    kernels: Kernels = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and leave.")] = False,
     *,
     out: Out,
@@ -76,6 +78,7 @@ def quantize(
         allow_nonfinite=allow_nonfinite,
         force=force,
         threads=threads,
+        kernels=kernels,
     )
     if dry_run:
         with open_plan(request) as plan:

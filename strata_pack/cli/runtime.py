@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from strata_pack.cli.face import Out, face
+
+if TYPE_CHECKING:
+    from strata_pack.llama.quantizer import KernelState
 
 app = typer.Typer(help="The llama.cpp that packs are proved on: list, check, build, use.", no_args_is_help=True)
 
@@ -55,18 +59,21 @@ def check(
 ) -> None:
     """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not)."""
     from strata_pack.llama.describe import describe
+    from strata_pack.llama.quantizer import Quantizer
     from strata_pack.llama.runtimes import pick_runtime
     from strata_pack.smoke.fit import fit_of
 
     runtime = pick_runtime(name, llama_server)
     what = describe(runtime)
     devices = [device.description for device in what.devices]
+    kernels = Quantizer.load().state()
     answer: dict[str, Any] = {
         "name": runtime.name,
         "backend": runtime.backend,
         "version": what.version,
         "build": what.build,
         "devices": devices,
+        "kernels": asdict(kernels),
     }
     out.line(f"{runtime.name}: {what.version}, {what.build}")
     out.line(f"devices: {', '.join(devices) or 'CPU'}")
@@ -84,8 +91,17 @@ def check(
             f"{'fits' if fit.fits else 'does not fit'} in {fit.place}: weights {fit.weights / GIB:.2f} GiB, "
             f"KV cache {fit.kv_cache / GIB:.2f} GiB for {context:,} tokens, {fit.available / GIB:.2f} GiB free"
         )
+    out.line(kernel_line(kernels))
     out.result(answer)
     raise typer.Exit(0 if fit is None or fit.fits else 1)
+
+
+def kernel_line(kernels: KernelState) -> str:
+    """Return in one line who quantizes on this machine."""
+    if kernels.name is None:
+        return f"quantizing: ggml, without kernels ({kernels.reason})"
+    differing = f"; ggml for {', '.join(kernels.differing)}, whose bytes differ" if kernels.differing else ""
+    return f"quantizing: kernels {kernels.name}, {len(kernels.types)} proved against ggml{differing}"
 
 
 @app.command(epilog="Example: strata-pack runtime build --backend cuda --arch 90")

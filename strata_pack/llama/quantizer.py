@@ -12,6 +12,7 @@ import platform
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -61,9 +62,10 @@ class Quantizer:
         self._lock = threading.Lock()
 
     @classmethod
+    @cache
     def load(cls, choice: KernelChoice = "auto") -> Quantizer:
-        """Return the quantizer of this machine; with "ggml" one that uses no kernel."""
-        return _loaded(choice)
+        """Return the quantizer of this machine, loaded once; with "ggml" one that uses no kernel."""
+        return cls(Ggml.load(), find_kernels() if choice == "auto" else Missing("ggml was asked for"))
 
     def engine(self, type: Q, *, weighed: bool) -> Engine:
         """Return who quantizes to ``type``; the first time a kernel proves itself on the probe."""
@@ -88,7 +90,7 @@ class Quantizer:
         self.kernels.quantize_chunk(type, source, out, importance)
         if self._is_oracle:
             size = row_nbytes(type, source.shape[1])
-            for row in _rechecked(RECHECK_EVERY.get(type, RECHECK_DEFAULT), first_row, source.shape[0]):
+            for row in rechecked_rows(RECHECK_EVERY.get(type, RECHECK_DEFAULT), first_row, source.shape[0]):
                 place = row - first_row
                 again = self.ggml.quantize(type, source[place : place + 1], importance)
                 if again != out[place * size : (place + 1) * size].tobytes():
@@ -104,6 +106,16 @@ class Quantizer:
                 engines[type.name] = "ggml"
         version = VERSION if "kernel" in engines.values() else None
         return KernelEntry(version=version, types=dict(sorted(engines.items())))
+
+    def notes(self, types: Iterable[tuple[Q, bool]]) -> list[str]:
+        """Return what a user should know before a run with ``types``: sentences about kernels that are not used."""
+        if self.kernels is None:
+            return [f"ggml quantizes, several times slower than kernels: {self.reason}"]
+        return [
+            f"{type.name}: this machine's kernel does not write ggml's bytes, so ggml quantizes"
+            for type, weighed in types
+            if self.kernels.writes(type, weighed=weighed) and self.engine(type, weighed=weighed) == "ggml"
+        ]
 
     def state(self) -> KernelState:
         """Prove every kernel and return what there is."""
@@ -132,7 +144,7 @@ class Quantizer:
         return hashlib.sha256(out.tobytes()).hexdigest() == PROBE_HASHES[type.name, weighed]
 
 
-def _rechecked(every: int, first: int, count: int) -> Iterable[int]:
+def rechecked_rows(every: int, first: int, count: int) -> Iterable[int]:
     """Return the rows of ``first`` to ``first + count`` that ggml does again: one in every group of ``every``.
 
     Which one moves on from group to group, so that no position within a vector of blocks is always left out.
@@ -141,16 +153,6 @@ def _rechecked(every: int, first: int, count: int) -> Iterable[int]:
         row = group * every + group * 37 % every
         if first <= row < first + count:
             yield row
-
-
-_QUANTIZERS: dict[KernelChoice, Quantizer] = {}
-
-
-def _loaded(choice: KernelChoice) -> Quantizer:
-    if choice not in _QUANTIZERS:
-        kernels = find_kernels() if choice == "auto" else Missing("ggml was asked for")
-        _QUANTIZERS[choice] = Quantizer(Ggml.load(), kernels)
-    return _QUANTIZERS[choice]
 
 
 def differing_row(tensor: str, type: Q, row: int) -> EnvironmentFailure:

@@ -22,7 +22,8 @@ from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import GoldenReport, check
 from strata_pack.errors import WrongUse
 from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
-from strata_pack.llama.ggml import QUANTIZABLE, Ggml
+from strata_pack.llama.ggml import QUANTIZABLE
+from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.pack.manifest import (
     FORMAT,
     VERSION,
@@ -57,7 +58,7 @@ from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
 from strata_pack.weights.quantize.recipes import Recipe
-from strata_pack.weights.quantize.run import QuantPlan, plan_quantization, run_plan
+from strata_pack.weights.quantize.run import QuantPlan, plan_quantization, quantized_types, run_plan
 from strata_pack.weights.source import HubSource, Source, parse_source
 from strata_pack.weights.tensor_source import TensorSource
 from strata_pack.weights.tokenizer.files import tokenizer_files
@@ -88,6 +89,7 @@ class BuildRequest:
     allow_nonfinite: bool = False
     keep_split: bool = False
     threads: int | None = None
+    kernels: KernelChoice = "auto"
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
                 source=source_entry,
                 model=_model_entry(plan, name, quantized),
                 recipe=_recipe_entry(request, imatrix),
-                quantizer=_quantizer_entry(plan),
+                quantizer=_quantizer_entry(request, plan),
                 template=chosen.entry,
                 golden=None if report is None or chosen.suite is None else golden_entry(chosen.suite, report),
                 files=sorted([*quantized.entries, *written], key=lambda entry: entry["path"]),
@@ -285,6 +287,7 @@ def _quantize(
         threads=request.threads,
         journal=place.journal / "tensors",
         allow_nonfinite=request.allow_nonfinite,
+        kernels=request.kernels,
     )
     for tensor, count in result.nonfinite.items():
         progress.note(f"{tensor}: {count} NaN or infinite weights")
@@ -375,12 +378,14 @@ def _recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry
     )
 
 
-def _quantizer_entry(plan: QuantPlan) -> QuantizerEntry:
-    ggml = Ggml.load()
+def _quantizer_entry(request: BuildRequest, plan: QuantPlan) -> QuantizerEntry:
+    quantizer = Quantizer.load(request.kernels)
+    ggml = quantizer.ggml
     types = {tensor.type for tensor in plan.tensors if tensor.changed}
     return QuantizerEntry(
         library="xllamacpp",
         version=ggml.version,
         sha256=ggml.library_sha256,
         probe_hash=ggml.probe_hash(types & QUANTIZABLE),
+        kernels=quantizer.entry(quantized_types(plan)),
     )

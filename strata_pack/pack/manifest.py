@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_bytes, write_atomic
 from strata_pack.pack.schema_check import problems
+
+if TYPE_CHECKING:
+    from strata_pack.llama.quantizer import KernelEntry
 
 FORMAT = "strata-pack"
 VERSION = 1
@@ -54,11 +57,17 @@ class RecipeEntry(TypedDict):
     imatrix_sha256: str | None
 
 
-class QuantizerEntry(TypedDict):
+class LibraryEntry(TypedDict):
     library: str
     version: str
     sha256: str
     probe_hash: str
+
+
+class QuantizerEntry(LibraryEntry, total=False):
+    """``kernels`` says by type who quantized; packs of older versions lack it."""
+
+    kernels: KernelEntry
 
 
 class TemplateEntry(TypedDict):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata_pack.errors import WrongUse
+from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.local_weights import find_weights, open_weights
 from strata_pack.weights.partial_file import partial_path
@@ -33,6 +34,7 @@ class QuantizeRequest:
     allow_nonfinite: bool = False
     force: bool = False
     threads: int | None = None
+    kernels: KernelChoice = "auto"
 
 
 @contextmanager
@@ -91,4 +93,5 @@ def quantize_file(request: QuantizeRequest, progress: Progress | None = None) ->
             progress=progress or Silent(),
             threads=request.threads,
             allow_nonfinite=request.allow_nonfinite,
+            kernels=request.kernels,
         )

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from strata_pack.errors import BadInput
-from strata_pack.llama.ggml import FLOAT_TYPES, Bytes, Floats, Ggml, row_nbytes
+from strata_pack.llama.ggml import FLOAT_TYPES, Bytes, Floats, row_nbytes
+from strata_pack.llama.quantizer import Quantizer, differing_row
 from strata_pack.weights.quantize.plan import PlannedTensor
 from strata_pack.weights.tensor_source import RowReader
 
@@ -89,9 +90,9 @@ class _Buffers:
 class Pipeline:
     """A pool of threads that turns chunks into bytes. Counts the NaN and infinities it was allowed to pass."""
 
-    def __init__(self, threads: int, *, allow_nonfinite: bool, where: str) -> None:
-        """``threads`` do the work; ``where`` names the source in errors."""
-        self._ggml = Ggml.load()
+    def __init__(self, quantizer: Quantizer, threads: int, *, allow_nonfinite: bool, where: str) -> None:
+        """``threads`` do the work with ``quantizer``; ``where`` names the source in errors."""
+        self._quantizer, self._ggml = quantizer, quantizer.ggml
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quantize")
         self._allow, self._where = allow_nonfinite, where
         self._free: queue.SimpleQueue[_Buffers] = queue.SimpleQueue()
@@ -155,7 +156,12 @@ class Pipeline:
                 np.nan_to_num(weights, copy=False, nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF)
         out = buffers.take(2, chunk.rows * row_nbytes(target, tensor.row_length))
         importance = None if chunk.job.importances is None else chunk.job.importances[chunk.matrix]
-        ggml.quantize_chunk(target, weights, out, importance)
+        if sound and np.isfinite(weights).all():
+            row = self._quantizer.quantize_chunk(target, weights, out, importance, first_row=chunk.first)
+            if row is not None:
+                raise differing_row(planned.name, target, row)
+        else:
+            ggml.quantize_chunk(target, weights, out, importance)
         if not self._allow and not ggml.is_finite(target, out):
             result = np.empty(weights.shape, np.float32)
             ggml.to_f32(target, out, result)

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gguf import GGUFValueType
+from gguf import GGMLQuantizationType, GGUFValueType
 
 from strata_pack.errors import WrongUse
-from strata_pack.llama.ggml import Bytes, Ggml
+from strata_pack.llama.ggml import Bytes
+from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo, align, encode_header, shard_name
 from strata_pack.weights.quantize.journal import PartialFiles, WrittenFile
@@ -42,6 +43,7 @@ __all__ = [
     "output_paths",
     "output_sizes",
     "plan_quantization",
+    "quantized_types",
     "run_plan",
 ]
 
@@ -145,27 +147,33 @@ def run_plan(
     threads: int | None = None,
     journal: Path | None = None,
     allow_nonfinite: bool = False,
+    kernels: KernelChoice = "auto",
 ) -> QuantResult:
     """Write the model that ``plan`` describes to ``out_path`` (replaced if it is there), whole or not at all.
 
-    Killed at any moment, it goes on behind the last finished tensor when it is called again with the same source,
-    plan and overrides; ``journal`` (default: beside the output) is where that is noted. ``threads`` defaults to the
-    cores this process may use. Raises ``BadInput`` for NaN and infinities unless ``allow_nonfinite`` (which keeps them
-    in float tensors, and in block types turns NaN into 0 and infinities into 65504), ``EnvironmentFailure`` for a
-    full disk or another run that writes the same file.
+    Killed at any moment, it goes on after the last finished tensor when it is called again with the same source,
+    plan and overrides; ``journal`` (default: next to the output) is where that is noted. ``threads`` defaults to the
+    cores this process may use; ``kernels`` "ggml" lets ggml quantize all types. Raises ``BadInput`` for NaN and
+    infinities unless ``allow_nonfinite`` (which keeps them in float tensors, and in block types turns NaN into 0 and
+    infinities into 65504), ``EnvironmentFailure`` for a full disk, another run that writes the same file, or a kernel
+    that does not write ggml's bytes.
     """
     progress = progress or Silent()
     paths = output_paths(plan, out_path)
     headers = output_headers(plan, metadata_overrides or {})
     journal = journal or paths[0].with_name(f".{paths[0].name}.journal")
-    fingerprint = _fingerprint(plan, headers, allow_nonfinite=allow_nonfinite)
+    quantizer = Quantizer.load(kernels)
+    fingerprint = _fingerprint(plan, headers, quantizer, allow_nonfinite=allow_nonfinite)
     note = requantize_note(plan)
-    if note is not None:
-        progress.note(note)
+    types = quantized_types(plan)
+    for text in (*([] if note is None else [note]), *(quantizer.notes(types) if kernels == "auto" and types else [])):
+        progress.note(text)
     task = progress.task(f"quantize to {plan.recipe.label}", total=plan.source_bytes)
     with (
         PartialFiles(paths, journal, fingerprint) as files,
-        Pipeline(threads or usable_cores(), allow_nonfinite=allow_nonfinite, where=plan.source.label) as pipeline,
+        Pipeline(
+            quantizer, threads or usable_cores(), allow_nonfinite=allow_nonfinite, where=plan.source.label
+        ) as pipeline,
     ):
         done = files.finished_tensors
         if done:
@@ -201,14 +209,20 @@ def _jobs(plan: QuantPlan, tensors: Sequence[PlannedTensor], files: PartialFiles
         yield TensorJob(tensor, plan.source.rows(tensor.source), importances, write)
 
 
-def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], *, allow_nonfinite: bool) -> str:
+def quantized_types(plan: QuantPlan) -> list[tuple[GGMLQuantizationType, bool]]:
+    """Return the types that tensors are turned into, each with whether importances are used for it."""
+    return sorted({(tensor.type, tensor.weighted) for tensor in plan.tensors if tensor.changed})
+
+
+def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], quantizer: Quantizer, *, allow_nonfinite: bool) -> str:
     """Hash everything that decides about the output's bytes; the headers hold names, shapes and types."""
     digest = hashlib.sha256()
     facts = {
         "source": plan.source.fingerprint,
         "imatrix": plan.imatrix.sha256 if plan.imatrix else None,
         "weighted": [tensor.name for tensor in plan.tensors if tensor.weighted],
-        "library": Ggml.load().library_sha256 if any(tensor.changed for tensor in plan.tensors) else None,
+        "library": quantizer.ggml.library_sha256 if any(tensor.changed for tensor in plan.tensors) else None,
+        "kernels": quantizer.entry(quantized_types(plan)),
         "allow_nonfinite": allow_nonfinite,
     }
     digest.update(json.dumps(facts).encode())
