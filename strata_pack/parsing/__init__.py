@@ -7,14 +7,17 @@ from strata_pack.parsing.output_parser import OutputParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from strata_pack.parsing.dialect import DIALECTS, Dialect, dialect_of
     from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
     from strata_pack.parsing.machine import CallFormat, ImplicitEnd
     from strata_pack.parsing.parser import thinking_open
     from strata_pack.parsing.whole import Reply, aparse, parse
 
 __all__ = [
+    "DIALECTS",
     "CallFormat",
     "Counters",
+    "Dialect",
     "Event",
     "EventKind",
     "ImplicitEnd",
@@ -22,12 +25,14 @@ __all__ = [
     "Reply",
     "ToolCall",
     "aparse",
+    "dialect_of",
     "json_text",
     "parse",
     "thinking_open",
 ]
 
 _MODULES = {
+    "dialect": ("DIALECTS", "Dialect", "dialect_of"),
     "events": ("Counters", "Event", "EventKind", "ToolCall", "json_text"),
     "machine": ("CallFormat", "ImplicitEnd"),
     "parser": ("thinking_open",),

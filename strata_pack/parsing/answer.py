@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import cache
+from typing import Any
 
 from strata_pack.parsing.calls import CallStates
 from strata_pack.parsing.content import SpanLookout
-from strata_pack.parsing.machine import BEGINNINGS, State
-from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, FUNCTION_OPEN, THINK_CLOSE, Token, held_from, read_tag
+from strata_pack.parsing.machine import State
+from strata_pack.parsing.tags import Token, held_from
+from strata_pack.parsing.thinking import one_of
 
 
 class AnswerStates(CallStates):
     """The text of the answer."""
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._in_content_at: dict[str, Callable[[str, int], int]] = {
+            self._call_open: self._call_in_content,
+            self._function_open: self._function_in_content,
+            self._think_close: self._think_close_in_content,
+            self._call_close: self._call_close_in_content,
+        }
+
     def _content_tags(self) -> tuple[str, ...]:
         tags = []
         if self._calls:
-            tags.append(CALL_OPEN)
-            if self._functions:
-                tags.append(FUNCTION_OPEN)
+            tags.append(self._call_open)
+            if self._functions and self._function_open:
+                tags.append(self._function_open)
         if self._think_close_due:
-            tags.append(THINK_CLOSE)
+            tags.append(self._think_close)
         if self._wrapped_prose:
-            tags.append(CALL_CLOSE)
+            tags.append(self._call_close)
         return tuple(tags)
 
     def _in_content(self, text: str, pos: int) -> int:
         tags = self._content_tags()
-        found = _pattern(tags).search(text, pos) if tags else None
+        found = one_of(tags).search(text, pos) if tags else None
         if found is None:
             end = len(text)
             for each in tags:
-                held = held_from(text, pos, BEGINNINGS[each])
-                if held < end and (each != FUNCTION_OPEN or self._at_line_start(text, pos, held)):
+                held = held_from(text, pos, self._beginnings[each])
+                if held < end and (each != self._function_open or self._at_line_start(text, pos, held)):
                     end = held
             self._answer(text[pos:end])
             return self._wait(text, end)
         at, tag = found.start(), found[0]
         self._answer(text[pos:at])
-        return _IN_CONTENT[tag](self, text, at)
+        return self._in_content_at[tag](text, at)
 
     def _at_line_start(self, text: str, pos: int, at: int) -> bool:
         return (text[at - 1] if at > pos else self._last[-1:]) in ("", "\n")
@@ -51,42 +60,42 @@ class AnswerStates(CallStates):
 
     def _call_in_content(self, _text: str, at: int) -> int:
         if self._tracker.fenced():
-            return self._text_tag(CALL_OPEN, at)
-        self._held.write(CALL_OPEN)
+            return self._text_tag(self._call_open, at)
+        self._held.write(self._call_open)
         self._ticks = self._tracker.open_ticks()
         if self._ticks:
             self._lookout = SpanLookout(self._ticks)
             self._state = State.SPAN
         else:
             self._state = State.OPENER
-        return at + len(CALL_OPEN)
+        return at + len(self._call_open)
 
     def _function_in_content(self, text: str, at: int) -> int:
         if self._wrapped_prose or not self._at_line_start(text, at, at) or self._tracker.fenced():
-            return self._text_tag(FUNCTION_OPEN, at)
-        tag = read_tag(text, at, ())
+            return self._text_tag(self._function_open, at)
+        tag = self._tags.read(text, at, ())
         if tag.token is Token.OPEN:
             return self._wait(text, at)
         if tag.name not in self._functions:
-            return self._text_tag(FUNCTION_OPEN, at)
+            return self._text_tag(self._function_open, at)
         self._opener = ""
         self._open_call(bare=True)
         return at
 
     def _think_close_in_content(self, text: str, at: int) -> int:
         if self._tracker.fenced():
-            return self._text_tag(THINK_CLOSE, at)
+            return self._text_tag(self._think_close, at)
         quoted = self._is_quoted(text, at)
         if quoted is None:
             return self._wait(text, at)
         if quoted:
-            return self._text_tag(THINK_CLOSE, at)
+            return self._text_tag(self._think_close, at)
         self._behind_think_close(second=True)
-        return at + len(THINK_CLOSE)
+        return at + len(self._think_close)
 
     def _call_close_in_content(self, _text: str, at: int) -> int:
         self._wrapped_prose = False
-        return self._text_tag(CALL_CLOSE, at)
+        return self._text_tag(self._call_close, at)
 
     def _in_span(self, text: str, pos: int) -> int:
         """Behind a backtick that may open a code span: if it closes on this line, the tag is quoted."""
@@ -103,9 +112,9 @@ class AnswerStates(CallStates):
             self._answer(text)
         else:
             self._tracker.drop_span()
-            self._held.write(CALL_OPEN)
+            self._held.write(self._call_open)
             self._state = State.OPENER
-            self._read_again(text[len(CALL_OPEN) :])
+            self._read_again(text[len(self._call_open) :])
 
     def _behind_span(self, text: str, pos: int) -> int:
         """Behind a whole call with such a backtick before it: if the span closes on this line, it was quoted."""
@@ -128,16 +137,3 @@ class AnswerStates(CallStates):
             reader.again = []
             self._deliver(reader)
             self._read_again(text)
-
-
-@cache
-def _pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, tags)))
-
-
-_IN_CONTENT: dict[str, Callable[[AnswerStates, str, int], int]] = {
-    CALL_OPEN: AnswerStates._call_in_content,
-    FUNCTION_OPEN: AnswerStates._function_in_content,
-    THINK_CLOSE: AnswerStates._think_close_in_content,
-    CALL_CLOSE: AnswerStates._call_close_in_content,
-}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
 from strata_pack.parsing.content import NEWLINES, SpanLookout
-from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.json_call import JsonCall
-from strata_pack.parsing.machine import BEGINNINGS, State
+from strata_pack.parsing.machine import State
 from strata_pack.parsing.reading import Status
-from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, FUNCTION_OPEN, THINK_CLOSE
+from strata_pack.parsing.tags import INVISIBLE, Token
 from strata_pack.parsing.thinking import ThinkingStates
 from strata_pack.parsing.tool_call import XmlCall
 
@@ -19,24 +17,43 @@ class CallStates(ThinkingStates):
     """From ``<tool_call>`` to the text behind the call, in the thinking and in the answer."""
 
     def _in_opener(self, text: str, pos: int) -> int:
-        """Behind ``<tool_call>``: a call must follow, after white space only."""
-        end = self._hold_space(text, pos)
+        """Behind ``<tool_call>``: a call must follow, after white space and what cannot be seen."""
+        end = self._hold_space(text, pos, INVISIBLE)
         if end == len(text):
             return end
-        if text[end] == "<" and self._format != "json":
-            if text.startswith(FUNCTION_OPEN, end):
-                self._opener = self._take_held()
-                self._open_call(bare=False)
-                return end
-            if text[end:] in BEGINNINGS[FUNCTION_OPEN]:
-                return self._wait(text, end)
-        elif text[end] == "{" and self._reads_json():
+        if text[end] == "{" and self._reads_json():
             self._opener = self._take_held()
-            self._reader = JsonCall(_new_id())
+            self._reader = JsonCall(self.dialect)
             self._state = State.CALL
+            return end
+        token = Token.TEXT if self._format == "json" else self._header_at(text, end)
+        if token is Token.OPEN:
+            return self._wait(text, end)
+        if token is Token.FUNCTION:
+            self._opener = self._take_held()
+            self._open_call(bare=False)
             return end
         self._reject_opener()
         return end
+
+    def _header_at(self, text: str, pos: int) -> Token:
+        """Return FUNCTION where a function's header begins: in the answer also a misspelt one of a declared name."""
+        opener = self._function_open
+        if not opener:
+            return self._tags.read_header(text, pos).token
+        if text.startswith(opener, pos):
+            return Token.FUNCTION
+        if text[pos:] in self._beginnings[opener]:
+            return Token.OPEN
+        if self._thinking:
+            return Token.TEXT
+        tag = self._tags.read(text, pos, ())
+        if tag.token is Token.TEXT:
+            tag = self._tags.read_like(text, pos, (), self._functions, due=True)
+        names_a_tool = tag.token is Token.FUNCTION_LIKE or (
+            tag.token is Token.PARAMETER and tag.name in self._functions
+        )
+        return Token.FUNCTION if names_a_tool else Token.OPEN if tag.token is Token.OPEN else Token.TEXT
 
     def _reads_json(self) -> bool:
         implicit = self._thinking and self._policy != "any"
@@ -59,7 +76,12 @@ class CallStates(ThinkingStates):
     def _open_call(self, *, bare: bool) -> None:
         stream = self._stream_tools and not self._thinking and not self._ticks
         self._reader = XmlCall(
-            self._functions, _new_id(), bare=bare, stream=stream, in_thinking=self._thinking or self._think_close_due
+            self._functions,
+            new_id(),
+            self._tags,
+            bare=bare,
+            stream=stream,
+            in_thinking=self._thinking or self._think_close_due,
         )
         self._state = State.CALL
 
@@ -112,19 +134,20 @@ class CallStates(ThinkingStates):
             self._read_again(text)
 
     def _deliver(self, reader: XmlCall | JsonCall) -> None:
-        call = reader.call
-        if call is None:
-            return
+        calls = reader.calls
         if self._thinking:
             self._thinking = False
             self._think_close_due = True
             self._stranded.finish()
             self._tracker = MarkdownTracker(spans=True)
             self.counters.implicit_ends += 1
-        if self._think_close_due:
-            self.counters.implicit_calls += 1
-        self.counters.undeclared_calls += self._tools_known and call.name not in self._functions
-        self.counters.coercion_failures += reader.coercion_failures
+        counters = self.counters
+        counters.implicit_calls += len(calls) * self._think_close_due
+        counters.undeclared_calls += sum(self._tools_known and call.name not in self._functions for call in calls)
+        counters.coercion_failures += reader.coercion_failures
+        counters.dropped_text += reader.dropped_text
+        counters.suspect_values += len(reader.suspects)
+        counters.suspect_parameters += reader.suspects
         self._content.call()
         self._last = ">"
         self._tracker.feed("<")
@@ -132,7 +155,8 @@ class CallStates(ThinkingStates):
         if reader.announced:
             self._out.extend(reader.events)
         else:
-            self._out.extend(_call_events(call, stream=self._stream_tools))
+            for call in calls:
+                self._out.extend(_call_events(call, stream=self._stream_tools))
         self._reader = None
         if reader.function_follows:
             self._opener = ""
@@ -147,14 +171,14 @@ class CallStates(ThinkingStates):
         end = self._hold_space(text, pos)
         if end == len(text):
             return end
-        for tag, due in ((CALL_CLOSE, True), (THINK_CLOSE, self._think_close_due)):
+        for tag, due in ((self._call_close, True), (self._think_close, self._think_close_due)):
             if due and text.startswith(tag, end):
                 if any(newline in self._take_held() for newline in NEWLINES):
                     self._content.dropped_newline()
-                if tag == THINK_CLOSE:
+                if tag == self._think_close:
                     self._behind_think_close(second=True)
                 return end + len(tag)
-            if due and text[end:] in BEGINNINGS[tag]:
+            if due and text[end:] in self._beginnings[tag]:
                 return self._wait(text, end)
         self._state = State.CONTENT
         self._answer(self._take_held())
@@ -165,8 +189,7 @@ class CallStates(ThinkingStates):
     def _hold_strictly(self, reader: XmlCall | JsonCall) -> None:
         self._strict.write(self._opener + reader.text())
         self._reader = None
-        call = reader.call
-        if call is None or (self._tools_known and call.name not in self._functions):
+        if self._tools_known and any(call.name not in self._functions for call in reader.calls):
             self._refuse()
         elif reader.function_follows:
             self._opener = ""
@@ -182,17 +205,17 @@ class CallStates(ThinkingStates):
         end = self._hold_space(text, pos)
         if end == len(text):
             return end
-        for tag in (CALL_OPEN, CALL_CLOSE, THINK_CLOSE):
+        for tag in (self._call_open, self._call_close, self._think_close):
             if text.startswith(tag, end):
                 self._strict.write(self._take_held())
-                if tag == CALL_OPEN:
+                if tag == self._call_open:
                     self._held.write(tag)
                     self._state = State.OPENER
                 else:
                     self._strict.write(tag)
-                    self._state = State.STRICT if tag == CALL_CLOSE else State.TO_THE_END
+                    self._state = State.STRICT if tag == self._call_close else State.TO_THE_END
                 return end + len(tag)
-            if text[end:] in BEGINNINGS[tag]:
+            if text[end:] in self._beginnings[tag]:
                 return self._wait(text, end)
         self._refuse()
         return end
@@ -209,18 +232,14 @@ class CallStates(ThinkingStates):
         """Read it all again, now as a call that ends the thinking."""
         text = self._take_strict()
         self._granted = True
-        self._held.write(CALL_OPEN)
+        self._held.write(self._call_open)
         self._state = State.OPENER
-        self._read_again(text[len(CALL_OPEN) :])
+        self._read_again(text[len(self._call_open) :])
 
     def _take_strict(self) -> str:
         text = self._strict.text() + self._take_held()
         self._strict.clear()
         return text
-
-
-def _new_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _call_events(call: ToolCall, *, stream: bool) -> list[Event]:

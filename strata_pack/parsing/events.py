@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import asdict, dataclass, field
 from json.encoder import encode_basestring
 from typing import Any, Literal, NamedTuple
@@ -52,6 +53,11 @@ new_event = tuple.__new__
 """``new_event(Event, (kind, text, call))`` makes an event in half the time: for what happens at every delta."""
 
 
+def new_id() -> str:
+    """Return an identity for a call."""
+    return f"call_{secrets.token_hex(12)}"
+
+
 @dataclass(slots=True)
 class Counters:
     """What happened in one reply; whole only after ``finish``.
@@ -60,9 +66,12 @@ class Counters:
     - ``implicit_calls``: the calls delivered between that end and the next ``</think>`` or the end of the text.
     - ``stranded_calls``: complete calls that stayed reasoning (fenced, indented, mid-line, refused by the policy).
     - ``rejected_candidates``: every ``<tool_call>`` of the thinking that did not end it, by reason.
-    - ``unfinished_calls``: calls that the output cut.
+    - ``unfinished_calls``: calls that the output cut, or that can be read in two ways.
     - ``undeclared_calls``: calls delivered although the request declares no such function.
     - ``coercion_failures``: arguments that did not fit their type and stayed text.
+    - ``dropped_text``: remarks between the tags of a delivered call, which are in none of the texts.
+    - ``suspect_values``: string values of delivered calls that hold a tag of the call's grammar on a line of its own;
+      ``suspect_parameters`` are their parameters' names.
     - ``ended_inside_thinking``: the reply has no end of the thinking at all.
     """
 
@@ -73,6 +82,9 @@ class Counters:
     unfinished_calls: int = 0
     undeclared_calls: int = 0
     coercion_failures: int = 0
+    dropped_text: int = 0
+    suspect_values: int = 0
+    suspect_parameters: list[str] = field(default_factory=list)
     ended_inside_thinking: bool = False
 
     def to_dict(self) -> dict[str, Any]:

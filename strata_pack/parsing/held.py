@@ -25,6 +25,25 @@ class HeldText:
         """The characters of the present segment."""
         return self._present.tell()
 
+    def head(self, count: int) -> str:
+        """Return the first ``count`` characters of the present segment."""
+        present = self._present
+        end = present.tell()
+        present.seek(0)
+        text = present.read(count)
+        present.seek(end)
+        return text
+
+    def tail(self, count: int) -> str:
+        """Return the last ``count`` characters of the present segment."""
+        present = self._present
+        present.seek(max(0, present.tell() - count))
+        return present.read()
+
+    def present(self) -> str:
+        """Return the present segment."""
+        return self._present.getvalue()
+
     def cut(self) -> str:
         """Close the present segment, begin the next one, and return the closed one."""
         segment = self._present.getvalue()

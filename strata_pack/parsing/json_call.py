@@ -1,7 +1,8 @@
-"""One call in the JSON form, read as it is written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
+"""Calls in the JSON form, read as they are written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
 
 The end is found by counting braces outside strings, so that a tag inside a string is text. Whether it is a call at all
-shows only at its end; hence it is never sent in pieces.
+shows only at its end; hence it is never sent in pieces. Several objects in one wrapper are several calls, if each is
+one.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ import re
 from enum import Enum, auto
 from typing import Any
 
-from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.dialect import Dialect
+from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.reading import Status
-from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, WHITESPACE, prefixes
+from strata_pack.parsing.tags import WHITESPACE, prefixes
 from strata_pack.parsing.values import read_json
 
 _MARK = re.compile(r'["{}<]')
 _STRING_MARK = re.compile(r'["\\]')
-_BEHIND = (CALL_CLOSE, CALL_OPEN, THINK_CLOSE)
-_BEGINNINGS = prefixes(_BEHIND)
 
 
 class _Place(Enum):
@@ -52,22 +52,28 @@ def read_call(text: str) -> tuple[str, dict[str, Any]] | None:
 
 
 class JsonCall:
-    """Reads one call from ``{`` on; the same interface as ``XmlCall``."""
+    """Reads the calls of one wrapper from ``{`` on; the same interface as ``XmlCall``."""
 
     function_follows = False
     announced = False
     coercion_failures = 0
+    dropped_text = 0
     holds = True
 
-    def __init__(self, call_id: str) -> None:
+    def __init__(self, dialect: Dialect) -> None:
         self.status = Status.READING
         self.events: list[Event] = []
         self.again: list[str] = []
-        self.call: ToolCall | None = None
+        self.calls: list[ToolCall] = []
+        self.suspects: list[str] = []
         self.unfinished = False
-        self._call_id = call_id
+        self._closer = dialect.call_close
+        self._behind_tags = (dialect.call_close, dialect.call_open, dialect.think_close)
+        self._beginnings = prefixes(self._behind_tags)
         self._raw = HeldText()
-        self._object_end = 0
+        self._objects: list[tuple[int, int]] = []
+        """Where each whole object begins and ends in the text."""
+        self._object_at = 0
         self._place = _Place.OBJECT
         self._depth = 0
 
@@ -84,14 +90,14 @@ class JsonCall:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
         while pos < len(text) and self.status is Status.READING:
             end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
-            if end == pos:
+            if end == pos and self._place is _Place.BEHIND:
                 break
             pos = end
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:
         """End the text after ``rest``, an open tag."""
-        if self._place is _Place.BEHIND and not cut and CALL_CLOSE.startswith(rest):
+        if self._place is _Place.BEHIND and not cut and self._closer.startswith(rest):
             self._complete(closed=False)
         else:
             self._raw.write(rest)
@@ -123,34 +129,40 @@ class JsonCall:
             self._depth += 1 if mark == "{" else -1
             if self._depth == 0:
                 self._place = _Place.BEHIND
-                self._object_end = self._raw.size
+                self._objects.append((self._object_at, self._raw.size))
         return end
 
     def _behind(self, text: str, pos: int) -> int:
-        """Read what follows the object: ``</tool_call>``, or an end that stands in for it."""
+        """Read what follows an object: the next one, ``</tool_call>``, or an end that stands in for it."""
         space = WHITESPACE.match(text, pos)
         end = space.end() if space else pos
         self._raw.write(text[pos:end])
         if end == len(text):
             return end
-        for tag in _BEHIND:
+        if text[end] == "{":
+            self._object_at = self._raw.size
+            self._place = _Place.OBJECT
+            return end
+        for tag in self._behind_tags:
             if text.startswith(tag, end):
-                self._complete(closed=tag == CALL_CLOSE)
-                if self.status is Status.DONE and tag == CALL_CLOSE:
+                self._complete(closed=tag == self._closer)
+                if self.status is Status.DONE and tag == self._closer:
                     self._raw.write(tag)
                     return end + len(tag)
                 return end
-        if text[end:] not in _BEGINNINGS:
+        if text[end:] not in self._beginnings:
             self.status = Status.FAILED
         return end
 
     def _complete(self, *, closed: bool) -> None:
         text = self._raw.text()
-        found = read_call(text[: self._object_end])
-        if found is None:
+        found = [read_call(text[start:end]) for start, end in self._objects]
+        calls = [ToolCall(each[0], each[1], new_id()) for each in found if each is not None]
+        if len(calls) < len(found):
             self.status = Status.FAILED
             return
-        self.call = ToolCall(found[0], found[1], self._call_id)
-        if not closed and len(text) > self._object_end:
-            self.again = [text[self._object_end :]]
+        self.calls = calls
+        end = self._objects[-1][1]
+        if not closed and len(text) > end:
+            self.again = [text[end:]]
         self.status = Status.DONE

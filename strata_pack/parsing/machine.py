@@ -8,26 +8,20 @@ implicit call), so that no character is looked at again with every delta. ``docs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, ClassVar, Literal, get_args
 
 from strata_pack.parsing.content import ContentText, SpanLookout
+from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.events import Counters, Event, EventKind
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.json_call import JsonCall
 from strata_pack.parsing.schema import read_tools
 from strata_pack.parsing.stranded import StrandedCalls
-from strata_pack.parsing.tags import (
-    CALL_CLOSE,
-    CALL_OPEN,
-    FUNCTION_OPEN,
-    THINK_CLOSE,
-    THINK_OPEN,
-    WHITESPACE,
-    prefixes,
-)
+from strata_pack.parsing.tags import WHITESPACE, tags_of
 from strata_pack.parsing.tool_call import XmlCall
 
 ImplicitEnd = Literal["off", "any", "guarded", "strict"]
@@ -35,9 +29,6 @@ CallFormat = Literal["auto", "xml", "json"]
 
 BLOCK = 4096
 """Characters read at once: text that is read again is put before the rest of a block, never of a whole reply."""
-
-BEGINNINGS = {tag: prefixes([tag]) for tag in (THINK_OPEN, THINK_CLOSE, CALL_OPEN, CALL_CLOSE, FUNCTION_OPEN)}
-"""What each tag may have been cut to."""
 
 
 class State(Enum):
@@ -82,11 +73,18 @@ class Machine:
         stream_tools: bool = False,
         implicit_end: ImplicitEnd = "guarded",
         call_format: CallFormat = "auto",
+        dialect: Dialect | str = QWEN,
     ) -> None:
         if implicit_end not in get_args(ImplicitEnd):
             raise ValueError(f"implicit_end must be one of {get_args(ImplicitEnd)}, not {implicit_end!r}")
         if call_format not in get_args(CallFormat):
             raise ValueError(f"call_format must be one of {get_args(CallFormat)}, not {call_format!r}")
+        self.dialect = read_dialect(dialect)
+        self._tags = tags_of(self.dialect)
+        self._beginnings = self._tags.beginnings
+        self._think_open, self._think_close = self.dialect.think_open, self.dialect.think_close
+        self._call_open, self._call_close = self.dialect.call_open, self.dialect.call_close
+        self._function_open = self.dialect.function_open
         self.counters = Counters()
         self._tools_known = tools is not None
         listed = list(tools or ())
@@ -112,7 +110,7 @@ class Machine:
         self._last = ""
         """The text passed on last, for its last character."""
         self._tracker = MarkdownTracker(spans=False)
-        self._stranded = StrandedCalls()
+        self._stranded = StrandedCalls(self.dialect)
         self._content = ContentText()
 
         self._reader: XmlCall | JsonCall | None = None
@@ -151,8 +149,8 @@ class Machine:
         self._rest = text[pos:]
         return len(text)
 
-    def _hold_space(self, text: str, pos: int) -> int:
-        space = WHITESPACE.match(text, pos)
+    def _hold_space(self, text: str, pos: int, space_of: re.Pattern[str] = WHITESPACE) -> int:
+        space = space_of.match(text, pos)
         end = space.end() if space else pos
         if end > pos:
             self._held.write(text[pos:end])
@@ -193,7 +191,7 @@ class Machine:
         """Whether the ``</think>`` at ``text[at]`` has a backtick directly on both sides; None: not yet known."""
         if not self._last.endswith("`"):
             return False
-        behind = text[at + len(THINK_CLOSE) :][:1]
+        behind = text[at + len(self._think_close) :][:1]
         return behind == "`" if behind else None
 
 

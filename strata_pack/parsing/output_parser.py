@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from strata_pack.parsing.dialect import Dialect
     from strata_pack.parsing.events import Counters, Event
     from strata_pack.parsing.machine import CallFormat, ImplicitEnd
 
@@ -26,9 +27,10 @@ class OutputParser:
       ``"guarded"``: one at the start of a line, outside fences, followed by ``<function=``; ``"strict"``: that, of
       a declared name, followed by nothing but calls up to the end of the thinking, in a reply that was not cut.
     - ``call_format``: ``"xml"``, ``"json"``, or ``"auto"``, which decides per call.
+    - ``dialect``: the family's tags, as a ``Dialect`` or by the name of a known one.
 
     The result is the same for every way to cut the text, nothing emitted is taken back, and no text makes ``feed``
-    raise. ``ValueError`` for an unknown policy or format, ``RuntimeError`` for ``feed`` after ``finish``.
+    raise. ``ValueError`` for an unknown policy, format or dialect, ``RuntimeError`` for ``feed`` after ``finish``.
     """
 
     counters: Counters
@@ -44,6 +46,7 @@ class OutputParser:
         stream_tools: bool = False,
         implicit_end: ImplicitEnd = "guarded",
         call_format: CallFormat = "auto",
+        dialect: Dialect | str = "qwen",
     ) -> None:
         raise NotImplementedError("OutputParser is not made to be subclassed")
 
@@ -52,7 +55,14 @@ class OutputParser:
         """Return a parser for the reply to ``prompt``: whether it begins in the thinking is read off its end."""
         from strata_pack.parsing.parser import thinking_open
 
-        return cls(thinking=thinking_open(prompt), **options)
+        return cls(thinking=thinking_open(prompt, options.get("dialect", "qwen")), **options)
+
+    @classmethod
+    def for_template(cls, template: str, **options: Any) -> OutputParser:
+        """Return a parser for the replies of a model with this chat template: its tags name the dialect."""
+        from strata_pack.parsing.dialect import dialect_of
+
+        return cls(dialect=dialect_of(template), **options)
 
     @property
     def pending(self) -> bool:

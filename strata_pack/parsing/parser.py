@@ -6,13 +6,12 @@ takes, and the end of the text.
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 
 from strata_pack.parsing.answer import AnswerStates
+from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.events import Event, EventKind, new_event
 from strata_pack.parsing.machine import State
-from strata_pack.parsing.tags import THINK_CLOSE, THINK_OPEN
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
 """Finish reasons after which the text is no whole reply: nothing that misses its end is completed."""
@@ -20,20 +19,20 @@ CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout"
 _KINDS: dict[State, EventKind] = {State.REASONING: "reasoning", State.CONTENT: "content"}
 """The states in which text without tags is of one kind."""
 
-_GENERATION_PROMPT = re.compile(r"<\|im_start\|>assistant\b")
 
-
-def thinking_open(prompt: str) -> bool:
+def thinking_open(prompt: str, dialect: Dialect | str = QWEN) -> bool:
     """Return whether ``prompt`` leaves the thinking open: its generation prompt has a ``<think>`` that is not closed.
 
     Only the generation prompt is looked at (what follows the last ``<|im_start|>assistant``, or where a family has
     no such mark, the very end of the prompt): tags in the messages before it say nothing.
     """
-    marks = list(_GENERATION_PROMPT.finditer(prompt))
-    if not marks:
-        return prompt.rstrip().endswith(THINK_OPEN)
-    tail = prompt[marks[-1].end() :]
-    return tail.rfind(THINK_OPEN) > tail.rfind(THINK_CLOSE)
+    letters = read_dialect(dialect)
+    mark = letters.generation_mark
+    at = prompt.rfind(mark) if mark else -1
+    if at < 0:
+        return prompt.rstrip().endswith(letters.think_open)
+    tail = prompt[at:]
+    return tail.rfind(letters.think_open) > tail.rfind(letters.think_close)
 
 
 class LayeredParser(AnswerStates):
@@ -161,7 +160,7 @@ class LayeredParser(AnswerStates):
             self._plain(rest)
         elif state in (State.REASONING, State.BEHIND_THINK):
             self._state = State.REASONING
-            if rest == THINK_CLOSE:
+            if rest == self._think_close:
                 self._end_thinking()
             else:
                 self._reason(rest)
@@ -181,7 +180,7 @@ class LayeredParser(AnswerStates):
                 self._refuse()
             else:
                 self._grant()
-        elif rest == THINK_CLOSE and state is State.CONTENT and self._think_close_due:
+        elif rest == self._think_close and state is State.CONTENT and self._think_close_due:
             self._behind_think_close(second=False)
         else:
             self._state = State.CONTENT

@@ -13,10 +13,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from strata_pack.parsing.events import Event, ToolCall
 from strata_pack.parsing.held import HeldText
-from strata_pack.parsing.schema import UNDECLARED, FunctionSchema
+from strata_pack.parsing.schema import TEXT, UNDECLARED, UNTYPED, ArgumentType, FunctionSchema
 from strata_pack.parsing.streamed import ArgumentStream, value_text
-from strata_pack.parsing.tags import CALL_CLOSE, WHITESPACE, Tag, Token, held_from, prefixes, read_tag
-from strata_pack.parsing.values import read_value
+from strata_pack.parsing.tags import WHITESPACE, Tag, Tags, Token
+from strata_pack.parsing.values import only_text, read_value
 
 
 class Status(Enum):
@@ -37,10 +37,18 @@ class Place(Enum):
     """Nothing yet: ``<function=NAME>`` must come."""
     BODY = auto()
     """The function's name."""
+    FRESH = auto()
+    """A parameter's opening tag and white space."""
     VALUE = auto()
     """A parameter's opening tag: its value runs."""
     VALUE_END = auto()
     """``</parameter>``: what follows decides whether it ended the value."""
+    LIKE_END = auto()
+    """The same, misspelt: the end only if a tag of the call follows."""
+    WORDS = auto()
+    """Words where a tag is due, up to the end of the line."""
+    WORDS_END = auto()
+    """The same and the line's end: a tag of the call must follow."""
     LOOSE_END = auto()
     """``</function>`` without ``</parameter>``: what follows decides whether it ended the value."""
     LOOSE_CALL = auto()
@@ -85,11 +93,28 @@ _READING = Status.READING
 _VALUE = Place.VALUE
 _SEARCHED = (Place.VALUE, Place.PROSE)
 """The places in which any text may stand before the next tag."""
-
-_TAG_IN_TEXT = re.compile(r"</?(?:parameter|function|tool_call)|</think>")
-_BEGINNINGS = prefixes(
-    ["<parameter=", "</parameter>", "<function=", "</function>", "<tool_call>", "</tool_call>", "</think>"]
+_DUE = frozenset(
+    {
+        Place.HEADER,
+        Place.BODY,
+        Place.VALUE_END,
+        Place.LIKE_END,
+        Place.WORDS_END,
+        Place.LOOSE_END,
+        Place.FUNCTION_END,
+    }
 )
+"""The places behind which a tag is due, so that a misspelt one is taken for what it is like."""
+_HEADERS = frozenset({Place.HEADER, Place.NEST})
+
+_LINE_OR_TAG = re.compile(r"[\n<]")
+_NEITHER = Tag(Token.TEXT, 0)
+
+MAX_WORDS = 400
+"""Characters of a remark between two tags; more is part of the value before it."""
+
+PROBED = 80
+"""Characters at the beginning of a value that may decide that it is a string."""
 
 
 class CallReading:
@@ -98,18 +123,29 @@ class CallReading:
     _table: ClassVar[dict[Place, dict[Token, Callable[[Any, Tag, str, int], int]]]]
 
     def __init__(
-        self, functions: dict[str, FunctionSchema], call_id: str, *, bare: bool, stream: bool, in_thinking: bool
+        self,
+        functions: dict[str, FunctionSchema],
+        call_id: str,
+        tags: Tags,
+        *,
+        bare: bool,
+        stream: bool,
+        in_thinking: bool,
     ) -> None:
         self.status = Status.READING
         self.events: list[Event] = []
         self.again: list[str] = []
-        self.call: ToolCall | None = None
+        self.calls: list[ToolCall] = []
         self.function_follows = False
         self.unfinished = False
         self.coercion_failures = 0
+        self.dropped_text = 0
+        self.suspects: list[str] = []
         self._functions = functions
         self._call_id = call_id
-        self._bare = bare
+        self._tags = tags
+        self._bare = bare or not tags.dialect.wrapped
+        self._untagged = not tags.dialect.function_open
         self._streams = stream
         self._in_thinking = in_thinking
         self._place = Place.HEADER
@@ -117,19 +153,32 @@ class CallReading:
         self._name = ""
         self._schema = UNDECLARED
         self._argument = ""
+        self._type = UNTYPED
         self._arguments: dict[str, Any] = {}
+        self._order: list[str] = []
         # The text: one segment for the header, one for each value with the tags behind it.
         self._raw = HeldText()
         # Places in the present segment: where the value and the call (perhaps) end, where the next call begins.
         self._value_open = False
         self._value_end = 0
+        self._swapped_end = -1
+        self._closed_at = -1
         self._call_end = 0
         self._opener_at = 0
+        self._words_at = 0
+        self._remark_end = -1
+        self._closer_stood_alone = False
+        self._closer_is_due = False
         self._pending: Pending | None = None
         self._depth = 0
+        # What speaks against the call: departures from the format, and values that may hold another one's text.
+        self._defects = 0
+        self._reopened = False
+        self._doubtful = False
         # Sending a string while it is written: ``_ahead`` is what may turn out to be its end.
         self._stream: ArgumentStream | None = None
         self._sending: ArgumentStream | None = None
+        self._probing = False
         self._ahead = HeldText()
         self._ahead_at = 0
 
@@ -157,8 +206,11 @@ class CallReading:
             return None
         self._raw.write(text)
         if self._sending is None:
-            return []
-        self._sending.text(text)
+            if not self._probing:
+                return []
+            self._probe()
+        else:
+            self._sending.text(text)
         events = self.events[:]
         self.events.clear()
         return events
@@ -167,14 +219,19 @@ class CallReading:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
         self._stalled = False
         while pos < len(text) and self.status is _READING and not self._stalled:
-            pos = self._search(text, pos) if self._place in _SEARCHED else self._look(text, pos)
+            if self._place in _SEARCHED:
+                pos = self._search(text, pos)
+            elif self._place is Place.WORDS:
+                pos = self._read_words(text, pos)
+            else:
+                pos = self._look(text, pos)
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:
         """End the text after ``rest``, an open tag. ``cut``: the output was cut, so that nothing may be completed."""
         ended = self._place in (Place.FUNCTION_END, Place.LOOSE_END)
-        if rest and not (ended and not cut and CALL_CLOSE.startswith(rest)):
-            if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE):
+        if rest and not (ended and not cut and self._tags.dialect.call_close.startswith(rest)):
+            if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE, Place.WORDS):
                 self._act(Tag(Token.TEXT, 0), rest, 0)
             self._raw.write(rest)
         at_end = self._table[self._place].get(Token.END)
@@ -199,26 +256,62 @@ class CallReading:
             self._keep(text[pos:end])
         if end == len(text):
             return end
-        tag = read_tag(text, end, self._names()) if text[end] == "<" else Tag(Token.TEXT, end)
+        tag = self._due_tag(text, end)
         if tag.token is Token.OPEN:
             self._stalled = True
             return end
         return self._act(tag, text, end)
 
+    def _due_tag(self, text: str, pos: int) -> Tag:
+        place, tags, names = self._place, self._tags, self._names()
+        if self._untagged and place in _HEADERS:
+            return tags.read_header(text, pos)
+        tag = tags.read(text, pos, names) if text[pos] == "<" else _NEITHER
+        if tag.token is Token.TEXT and place in _DUE:
+            return tags.read_like(text, pos, names, self._functions, due=True)
+        if place is Place.FRESH and tag.token is Token.TEXT and not self._raw.size and text[pos] == ">":
+            return tags.surplus(text, pos)
+        return tag
+
     def _search(self, text: str, pos: int) -> int:
         """Read text up to the next tag that matters inside it."""
-        found = _TAG_IN_TEXT.search(text, pos)
-        end = held_from(text, pos, _BEGINNINGS) if found is None else found.start()
+        found = self._tags.in_call.search(text, pos)
+        end = len(text) if found is None else found.start()
         if end > pos:
             self._take(text[pos:end])
         if found is None:
-            self._stalled = end < len(text)
             return end
-        tag = read_tag(text, end, self._names())
+        names = self._names()
+        tag = self._tags.read(text, end, names)
+        if tag.token is Token.TEXT and self._place is _VALUE and self._at_line_start():
+            tag = self._tags.read_like(text, end, names, (), due=False)
         if tag.token is Token.OPEN:
             self._stalled = True
             return end
         return self._act(tag, text, end)
+
+    def _read_words(self, text: str, pos: int) -> int:
+        """Read words where a tag is due; a remark is no longer than its line."""
+        found = _LINE_OR_TAG.search(text, pos)
+        end = len(text) if found is None else found.start()
+        if end > pos:
+            self._keep(text[pos:end])
+        if self._raw.size - self._words_at > MAX_WORDS or (found is not None and found[0] == "\n"):
+            self._place = Place.WORDS_END
+            return end
+        if found is None:
+            return end
+        tag = self._tags.read(text, end, self._names())
+        if tag.token is Token.OPEN:
+            self._stalled = True
+            return end
+        return self._act(tag, text, end)
+
+    def _at_line_start(self) -> bool:
+        """Return whether a tag here stands where the value's other tags do: at the start of a line, or, where the
+        value began on the line of its opening tag, anywhere."""
+        before = self._raw.tail(64).rstrip(" \t")
+        return before[-1:] in ("", "\n", "\r") or self._raw.head(1) not in ("\n", "\r")
 
     def _names(self) -> Collection[str]:
         return self._schema.argument_names or ()
@@ -243,6 +336,22 @@ class CallReading:
                 self._sending.text(text)
             else:
                 self._ahead.write(text)
+        elif self._probing and self._pending is None:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Send the value as a string as soon as it can be nothing else."""
+        verdict = only_text(self._raw.head(PROBED), self._type)
+        if verdict:
+            self._begin_sending(self._raw.present())
+        if verdict is not None or self._raw.size > PROBED:
+            self._probing = False
+
+    def _begin_sending(self, text: str) -> None:
+        if self._stream is not None:
+            self._stream.begin_text(self._argument)
+            self._sending = self._stream
+            self._sending.text(text)
 
     def _release(self, end: int) -> None:
         """Send what was held, up to ``end``."""
@@ -250,11 +359,40 @@ class CallReading:
             self._sending.text(self._ahead.text()[: max(0, end - self._ahead_at)])
             self._ahead.clear()
 
+    # Values.
+
+    def _begin_value(self, tag: Tag) -> None:
+        self._raw.cut()
+        self._argument = tag.name
+        self._value_open = True
+        self._swapped_end = self._remark_end = self._closed_at = -1
+        self._closer_stood_alone = False
+        self._type = self._type_of(tag)
+        if self._streams:
+            self._announce()
+            if self._type.is_text:
+                self._begin_sending("")
+            else:
+                self._probing = self._type.may_be_text
+
+    def _type_of(self, tag: Tag) -> ArgumentType:
+        if tag.is_string is None or self._schema.type_of(tag.name).types:
+            return self._schema.type_of(tag.name)
+        return TEXT if tag.is_string else UNTYPED
+
     def _end_value(self, segment: str, end: int) -> None:
         """The value is ``segment[:end]``."""
         text = value_text(segment[:end])
-        value, fits = read_value(text, self._schema.type_of(self._argument))
+        # Without its closing tag, whose line end an empty last line is cannot be known, nor whose half tag a "<" is.
+        self._doubtful |= end != self._closed_at and text.endswith(("\n", "<"))
+        value, fits = read_value(text, self._type)
         self.coercion_failures += not fits
+        self.dropped_text += end == self._remark_end
+        self._order.append(self._argument)
+        old = self._arguments.get(self._argument)
+        self._doubtful |= isinstance(old, str) and self._tags.looks_structural(old)
+        if isinstance(value, str) and _holds_tag_line(value, self._tags):
+            self.suspects.append(self._argument)
         self._arguments[self._argument] = value
         if self._sending is not None:
             self._release(end)
@@ -262,7 +400,7 @@ class CallReading:
             self._sending = None
         elif self._stream is not None:
             self._stream.whole_value(self._argument, value)
-        self._value_open = False
+        self._value_open = self._probing = False
         self._pending = None
 
     def _announce(self) -> ArgumentStream:
@@ -271,29 +409,73 @@ class CallReading:
             self._stream.announce()
         return self._stream
 
+    # The end.
+
     def _complete(self, segment: str, value_end: int) -> None:
-        """The call is whole."""
+        """The call is whole; it is delivered if no other reading of its text needs as few defects."""
         if self._value_open:
             self._end_value(segment, value_end)
-        self.call = ToolCall(self._name, self._arguments, self._call_id)
+        if not self._is_sound():
+            self._give_up()
+            return
+        call = ToolCall(self._name, self._arguments, self._call_id)
+        self.calls.append(call)
         if self._streams:
             self._announce().close()
-            self.events.append(Event("tool_call", "", self.call))
+            self.events.append(Event("tool_call", "", call))
         self.status = Status.DONE
 
-    def _doubtful(self, doubt: Doubt) -> Pending:
+    def _is_sound(self) -> bool:
+        arguments = self._arguments
+        missing = any(name not in arguments for name in self._schema.required)
+        if self._doubtful or (missing and self.dropped_text) or _may_be_two(self._order):
+            return False
+        if self._reopened and any(name not in arguments for name in self._names()):
+            return False
+        if not self._defects and not missing:
+            return True
+        values = [value for value in arguments.values() if isinstance(value, str)]
+        return not any(self._tags.looks_structural(value) for value in values)
+
+    def _doubtful_end(self, doubt: Doubt) -> Pending:
         return Pending(doubt, self._value_end, self._call_end)
 
     def _doubt(self, doubt: Doubt) -> None:
         """The call ends at ``_call_end``, unless what follows says otherwise."""
-        self._pending = self._doubtful(doubt)
+        self._pending = self._doubtful_end(doubt)
         self._place = Place.VALUE
 
     def _accept(self, end: Pending, opener: int) -> None:
         """The call did end there; the text behind it is read again, up to where (perhaps) the next call begins."""
         segment = self._raw.cut()
         self.again = [part for part in (segment[end.call_end : opener], segment[opener:]) if part]
+        self._defects += end.doubt is Doubt.LOOSE
         if end.doubt is Doubt.BROKEN:
             self._give_up()
         else:
             self._complete(segment, end.value_end)
+
+
+def _may_be_two(order: list[str]) -> bool:
+    """Return whether parameters in this order may be two calls' whose border is lost: some stand before the first
+    repeated one and not again behind it, so that the last ones would not be of one call."""
+    before: set[str] = set()
+    for at, name in enumerate(order):
+        if name in before:
+            return not before <= set(order[at:])
+        before.add(name)
+    return False
+
+
+_BLANK_TO_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
+
+
+def _holds_tag_line(text: str, tags: Tags) -> bool:
+    """Return whether ``text`` holds a tag of the call's grammar on a line of its own."""
+    if "<" not in text:
+        return False
+    for found in tags.structural.finditer(text):
+        before = text[max(0, found.start() - 64) : found.start()].rstrip(" \t")
+        if before[-1:] in ("", "\n", "\r") and _BLANK_TO_LINE_END.match(text, found.end()):
+            return True
+    return False

@@ -38,10 +38,16 @@ class ArgumentType:
     @property
     def is_text(self) -> bool:
         """Whether the text is the value as it stands (and can be streamed while it is written)."""
-        return self.types == ("string",)
+        return self.types == ("string",) and self.members is None
+
+    @property
+    def may_be_text(self) -> bool:
+        """Whether a text may be the value as it stands, unless it spells a value of another type."""
+        return self.members is None and (not self.types or "string" in self.types)
 
 
 UNTYPED = ArgumentType()
+TEXT = ArgumentType(("string",))
 
 
 @dataclass(slots=True)
@@ -134,13 +140,20 @@ def _resolve(
 class FunctionSchema:
     """One declared function: which arguments it names, and the type of each (resolved when first asked for)."""
 
-    __slots__ = ("_parameters", "_properties", "_types")
+    __slots__ = ("_parameters", "_properties", "_types", "required")
 
     def __init__(self, parameters: Any) -> None:
         self._parameters: Mapping[str, Any] = parameters if isinstance(parameters, Mapping) else {}
         properties = self._parameters.get("properties")
         self._properties: Mapping[str, Any] | None = properties if isinstance(properties, Mapping) else None
         self._types: dict[str, ArgumentType] = {}
+        required = self._parameters.get("required")
+        self.required = tuple(
+            name
+            for name in (required if isinstance(required, (list, tuple)) else ())
+            if isinstance(name, str) and name in (self._properties or ())
+        )
+        """The names that a call must have, of those that are declared."""
 
     @property
     def argument_names(self) -> Collection[str] | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from strata_pack.parsing.tags import CALL_CLOSE, CALL_OPEN, FUNCTION_CLOSE, FUNCTION_OPEN, held_from, prefixes
-
-_TAGS = (CALL_OPEN, CALL_CLOSE, FUNCTION_OPEN, FUNCTION_CLOSE)
-_BEGINNINGS = prefixes(_TAGS)
+from strata_pack.parsing.dialect import Dialect
+from strata_pack.parsing.tags import held_from, prefixes
 
 
 class _Seen(Enum):
@@ -29,9 +27,13 @@ class StrandedCalls:
     ``</tool_call>`` behind. It need not be re-read exactly: the count tells an operator that calls get lost.
     """
 
-    __slots__ = ("_last", "_rest", "_seen", "count")
+    __slots__ = ("_beginnings", "_dialect", "_last", "_rest", "_seen", "_tags", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        tags = (dialect.call_open, dialect.call_close, dialect.function_open, dialect.function_close)
+        self._tags = tuple(tag for tag in dict.fromkeys(tags) if tag)
+        self._beginnings = prefixes(self._tags)
         self.count = 0
         self._seen = _NOTHING
         self._rest = ""
@@ -47,14 +49,14 @@ class StrandedCalls:
         if "<" not in text and self.idle:
             return
         text = self._rest + text
-        pos, end = 0, held_from(text, 0, _BEGINNINGS)
+        pos, end = 0, held_from(text, 0, self._beginnings)
         self._rest = text[end:]
         while pos < end:
             at = text.find("<", pos, end)
             self._read_text(text[pos : end if at < 0 else at])
             if at < 0:
                 break
-            tag = next((tag for tag in _TAGS if text.startswith(tag, at)), "")
+            tag = next((tag for tag in self._tags if text.startswith(tag, at)), "")
             if tag:
                 self._read_tag(tag)
             else:
@@ -71,18 +73,19 @@ class StrandedCalls:
         if not bare:
             return
         if self._seen is _Seen.CALL:
-            self._seen = _Seen.JSON if bare[0] == "{" else _Seen.NOTHING
+            name_follows = not self._dialect.function_open
+            self._seen = _Seen.JSON if bare[0] == "{" else _Seen.FUNCTION_END if name_follows else _Seen.NOTHING
         self._last = bare[-1]
 
     def _read_tag(self, tag: str) -> None:
         seen = self._seen
-        if tag == CALL_OPEN:
+        if tag == self._dialect.call_open:
             self.count += seen is _Seen.FUNCTION_END
             self._seen = _Seen.CALL
-        elif tag == CALL_CLOSE:
+        elif tag == self._dialect.call_close:
             self.count += seen is _Seen.FUNCTION_END or (seen is _Seen.JSON and self._last == "}")
             self._seen = _Seen.NOTHING
-        elif tag == FUNCTION_OPEN:
+        elif tag == self._dialect.function_open:
             self._seen = _Seen.FUNCTION if seen in (_Seen.CALL, _Seen.FUNCTION, _Seen.FUNCTION_END) else _Seen.NOTHING
         elif seen is _Seen.FUNCTION:
             self._seen = _Seen.FUNCTION_END

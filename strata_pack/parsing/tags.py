@@ -1,6 +1,8 @@
-"""The tags of the two call forms, and how one is recognised at the end of a text that is still growing.
+"""The tags of a dialect, well formed and misspelt, and how one is recognised in a text that is still growing.
 
 A tag is one ``<`` and then characters that are no ``<``; so a beginning that cannot go on as a tag is text as a whole.
+Misspelt tags are looked for only where one is due, or where one stands alone on its line (``likeness`` says what is
+like what), and an opening one only for a declared name.
 """
 
 from __future__ import annotations
@@ -8,21 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import Enum, auto
+from functools import cache
 from typing import NamedTuple
 
-THINK_OPEN = "<think>"
-THINK_CLOSE = "</think>"
-CALL_OPEN = "<tool_call>"
-CALL_CLOSE = "</tool_call>"
-FUNCTION_OPEN = "<function="
-FUNCTION_CLOSE = "</function>"
-PARAMETER_CLOSE = "</parameter>"
+from strata_pack.parsing.dialect import Dialect
+from strata_pack.parsing.likeness import is_like, may_become_like
 
 WHITESPACE = re.compile(r"[ \t\r\n]*")
 """What "white space" means between tags."""
 
+INVISIBLE = re.compile(r"[ \t\r\n\f\v\u00a0\u200b\u3000\ufeff]*")
+"""The same and what else cannot be seen, which models write between ``<tool_call>`` and the call."""
+
 MAX_NAME = 256
 """Characters of a function's or parameter's name; what is longer is no tag."""
+
+LONGEST_TAG = 32
+"""Characters of a tag without a name, at most."""
 
 
 class Token(Enum):
@@ -32,21 +36,30 @@ class Token(Enum):
 
     FUNCTION = auto()
     """``<function=NAME>``"""
+    FUNCTION_LIKE = auto()
+    """The same, misspelt, of a declared function"""
     FUNCTION_UNCLOSED = auto()
     """``<function=NAME`` and a line end"""
     FUNCTION_END = auto()
-    FUNCTION_END_WRONG = auto()
+    FUNCTION_END_LIKE = auto()
     """``</function_invocation>`` and the like"""
     PARAMETER = auto()
     """``<parameter=NAME>``"""
+    PARAMETER_LIKE = auto()
+    """The same, misspelt, of a declared parameter"""
     PARAMETER_ATTRIBUTE = auto()
-    """``<parameter name="NAME">``"""
+    """``<parameter name="NAME">`` where a name is no attribute"""
     PARAMETER_INLINE = auto()
     """``<parameter=NAME=`` with the value right behind"""
     PARAMETER_END = auto()
+    PARAMETER_END_LIKE = auto()
+    """``</parameter1>`` and the like"""
     CALL = auto()
     CALL_END = auto()
+    CALL_END_LIKE = auto()
     THINK_END = auto()
+    SURPLUS = auto()
+    """A second ``>`` of an opening tag, before a line end"""
     TEXT = auto()
     """Anything else"""
     OPEN = auto()
@@ -56,26 +69,23 @@ class Token(Enum):
 
 
 class Tag(NamedTuple):
-    """A token, where it ends in the text it was found in, and the name it carries."""
+    """A token, where it ends in the text it was found in, the name it carries, and whether its value is a string."""
 
     token: Token
     end: int
     name: str = ""
+    is_string: bool | None = None
 
 
-_FIXED = {
-    THINK_CLOSE: Token.THINK_END,
-    CALL_OPEN: Token.CALL,
-    CALL_CLOSE: Token.CALL_END,
-    FUNCTION_CLOSE: Token.FUNCTION_END,
-    PARAMETER_CLOSE: Token.PARAMETER_END,
-}
-_FIXED_TAG = re.compile("|".join(map(re.escape, _FIXED)))
-_WRONG_END = re.compile(r"</function[A-Za-z_]{1,40}(>|\Z)")
+_WORD = re.compile(r"(<?)[ \t]{0,2}([/\\]{0,2})[ \t]{0,2}([A-Za-z_][\w:.-]{0,60})?")
+_TAIL = re.compile(r"([^<>\r\n]{0,40})(>{1,2}|(?=[\r\n<])|\Z)")
+_NAME = re.compile(
+    r"(?:[ \t]{0,4}[=:][ \t]{0,4}|[ \t]{1,4})(?:name[ \t]{0,4}[=:]?[ \t]{0,4})?"
+    r"([^<>\r\n]{0,256}?)[ \t]{0,4}(>{1,2}|(?=[\r\n])|\Z)"
+)
 _ATTRIBUTE = re.compile(r"<parameter[ \t]{1,8}name=([^<>\r\n]{1,256})(>|\Z)")
-_NAMED = re.compile(r"(<function=|<parameter=)([^<>\r\n]{0,256})")
-
-_PARAMETER_ATTRIBUTE_BEGINNING = re.compile(r"<parameter[ \t]{1,8}(?:n(?:a(?:m(?:e=?)?)?)?)?\Z")
+_ATTRIBUTE_BEGINNING = re.compile(r"<parameter[ \t]{1,8}(?:n(?:a(?:m(?:e=?)?)?)?)?\Z")
+_SURPLUS = re.compile(r">(?:(?=[\r\n])|\Z)")
 
 
 def prefixes(tags: Collection[str]) -> frozenset[str]:
@@ -83,12 +93,9 @@ def prefixes(tags: Collection[str]) -> frozenset[str]:
     return frozenset(tag[:length] for tag in tags for length in range(1, len(tag)))
 
 
-_BEGINNINGS = prefixes([*_FIXED, FUNCTION_OPEN, "<parameter="])
-
-
 def held_from(text: str, pos: int, beginnings: frozenset[str]) -> int:
     """Return where in ``text`` (from ``pos`` on) a tag begins that the text's end leaves open; its length if none."""
-    at = text.rfind("<", max(pos, len(text) - 16))
+    at = text.rfind("<", max(pos, len(text) - LONGEST_TAG))
     return at if at >= 0 and text[at:] in beginnings else len(text)
 
 
@@ -100,43 +107,240 @@ def clean_name(raw: str) -> str:
     return name
 
 
-def read_tag(text: str, pos: int, argument_names: Collection[str]) -> Tag:
-    """Return what stands at ``text[pos]``; ``argument_names`` are the ones the schema declares."""
-    fixed = _FIXED_TAG.match(text, pos)
-    if fixed is not None:
-        return Tag(_FIXED[fixed[0]], fixed.end())
-    rest = text[pos : pos + 24]
-    if rest in _BEGINNINGS:
-        return Tag(Token.OPEN, pos)
-    named = _NAMED.match(text, pos)
-    if named is not None:
-        return _read_named(text, named, argument_names)
-    for pattern, token in ((_WRONG_END, Token.FUNCTION_END_WRONG), (_ATTRIBUTE, Token.PARAMETER_ATTRIBUTE)):
-        match = pattern.match(text, pos)
-        if match is not None:
-            if match[match.re.groups] != ">":
+def _word(tag: str) -> str:
+    found = re.match(r"</?([\w:.-]+)", tag)
+    return found[1].lower() if found else ""
+
+
+class Tags:
+    """The tags of one dialect, compiled; ``tags_of`` makes one for each dialect."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        fixed = {
+            dialect.think_close: Token.THINK_END,
+            dialect.call_open: Token.CALL,
+            dialect.call_close: Token.CALL_END,
+            dialect.parameter_close: Token.PARAMETER_END,
+            dialect.function_close: Token.FUNCTION_END,  # last: where one tag ends both, it ends the function
+        }
+        self._fixed = fixed
+        self._fixed_tag = re.compile("|".join(map(re.escape, sorted(fixed, key=len, reverse=True))))
+        openers = [opener for opener in (dialect.function_open, dialect.parameter_open) if opener]
+        self.beginnings = {tag: prefixes([tag]) for tag in (*fixed, dialect.think_open, *openers)}
+        self.open_in_call = prefixes([*fixed, *openers])
+        self._parameter_word = _word(dialect.parameter_close)
+        self._function_word = _word(dialect.function_close) if dialect.wrapped else ""
+        self._like = {
+            word: token
+            for word, token in (
+                (self._parameter_word, Token.PARAMETER_END_LIKE),
+                (self._function_word, Token.FUNCTION_END_LIKE),
+                (_word(dialect.call_close), Token.CALL_END_LIKE),
+            )
+            if word
+        }
+        self._namespaces = {word.split(":")[0] for word in self._like if ":" in word}
+        self._takes_attribute = not dialect.parameter_open.rstrip(' "').endswith("name=")
+        self._likes_openers = "<" not in dialect.parameter_opened
+        words = {*self._like, *map(_word, (*fixed, *openers))}
+        first = "".join(sorted({letter for word in words for letter in word[:2] + word[:2].upper()}))
+        self.in_call = re.compile(rf"<(?=[ \t]{{0,2}}[/\\]{{0,2}}[ \t]{{0,2}}(?:[{re.escape(first)}]|\Z))")
+        """A ``<`` that may begin a tag of a call."""
+        ends = "|".join(re.escape(tag) for tag in fixed if tag != dialect.think_close)
+        named = "|".join(re.escape(tag) + r"[^<>\r\n]{1,256}>" for tag in openers)
+        self.structural = re.compile(f"{ends}|{named}")
+        """A tag of the call's grammar, well formed."""
+        self._function = _Opener(dialect.function_open, dialect.function_opened, Token.FUNCTION)
+        self._parameter = _Opener(
+            dialect.parameter_open, dialect.parameter_opened, Token.PARAMETER, dialect.type_attribute
+        )
+        ends_header = "|".join(map(re.escape, (dialect.parameter_open, dialect.function_close)))
+        self._header = re.compile(rf"([^<>\s{{}}]{{1,{MAX_NAME}}})(?=[ \t\r\n]{{0,64}}(?:{ends_header}))")
+        self._header_open = re.compile(rf"[^<>\s{{}}]{{1,{MAX_NAME}}}[ \t\r\n]{{0,64}}(<[^<>]*)?\Z")
+        self._header_ends = prefixes([dialect.parameter_open, dialect.function_close])
+
+    def read_header(self, text: str, pos: int) -> Tag:
+        """Return the function's name at ``text[pos]``, of a dialect that writes it without a tag."""
+        found = self._header.match(text, pos)
+        if found is not None:
+            return Tag(Token.FUNCTION, found.end(), found[1])
+        undecided = self._header_open.match(text, pos)
+        if undecided is not None and (undecided[1] is None or undecided[1] in self._header_ends):
+            return Tag(Token.OPEN, pos)
+        return Tag(Token.TEXT, pos)
+
+    def read(self, text: str, pos: int, names: Collection[str]) -> Tag:
+        """Return which well-formed tag stands at ``text[pos]``; ``names`` are the declared parameters."""
+        fixed = self._fixed_tag.match(text, pos)
+        if fixed is not None:
+            return Tag(self._fixed[fixed[0]], fixed.end())
+        if len(text) - pos < LONGEST_TAG and text[pos:] in self.open_in_call:
+            return Tag(Token.OPEN, pos)
+        for opener in (self._parameter, self._function):
+            if opener.begin and text.startswith(opener.begin, pos):
+                return opener.read(text, pos, names)
+        if self._takes_attribute:
+            match = _ATTRIBUTE.match(text, pos)
+            if match is not None:
+                if not match[2]:
+                    return Tag(Token.OPEN, pos)
+                name = clean_name(match[1].rstrip("/"))
+                return Tag(Token.PARAMETER_ATTRIBUTE, match.end(), name) if name else Tag(Token.TEXT, pos)
+            if _ATTRIBUTE_BEGINNING.match(text, pos):
                 return Tag(Token.OPEN, pos)
-            name = clean_name(match[1]) if match.re.groups == 2 else "-"
-            return Tag(token, match.end(), name) if name else Tag(Token.TEXT, pos)
-    open_tag = len(text) - pos < 24 and _PARAMETER_ATTRIBUTE_BEGINNING.match(rest)
-    return Tag(Token.OPEN if open_tag else Token.TEXT, pos)
+        return Tag(Token.TEXT, pos)
+
+    def read_like(self, text: str, pos: int, names: Collection[str], functions: Collection[str], *, due: bool) -> Tag:
+        """Return which misspelt tag stands at ``text[pos]``. ``due``: a tag must stand here, so that it may even lack
+        its ``<``; else only parameters' tags are looked for, which stand alone on their line."""
+        nothing = Tag(Token.TEXT, pos)
+        found = _WORD.match(text, pos)
+        if found is None or not (found[1] or due):
+            return nothing
+        bracket, slash, word = found.groups()
+        end = found.end()
+        if not word:
+            return Tag(Token.OPEN, pos) if end == len(text) and (bracket or slash) else nothing
+        if ":" in word and word.split(":")[0].lower() not in self._namespaces:
+            word = word.split(":")[0]
+            end = found.start(3) + len(word)
+        if end == len(text):
+            undecided = any(may_become_like(word, like) or is_like(word, like) for like in self._words(due))
+            return Tag(Token.OPEN, pos) if undecided and len(word) < 60 else nothing
+        like = next((like for like in self._words(due) if is_like(word, like)), None)
+        if like is None:
+            return nothing
+        if not slash and self._likes_openers:
+            opener = self._opener_like(text, pos, end, like, bool(bracket), names, functions)
+            if opener.token is not Token.TEXT:
+                return opener
+        return self._closer_like(text, pos, end, like, bracket=bool(bracket), slash=bool(slash), due=due)
+
+    def _words(self, due: bool) -> Collection[str]:
+        return self._like if due else (self._parameter_word,)
+
+    def _opener_like(
+        self, text: str, pos: int, at: int, like: str, bracket: bool, names: Collection[str], functions: Collection[str]
+    ) -> Tag:
+        found = _NAME.match(text, at)
+        declared = names if like == self._parameter_word else functions if like == self._function_word else ()
+        if found is None or not declared:
+            return Tag(Token.TEXT, pos)
+        if not found[2] and found.end() == len(text):
+            return Tag(Token.OPEN, pos)
+        name = next((name for name in _spellings(found[1]) if name in declared), None)
+        if name is None or not (bracket or found[2]):
+            return Tag(Token.TEXT, pos)
+        token = Token.PARAMETER_LIKE if like == self._parameter_word else Token.FUNCTION_LIKE
+        return Tag(token, found.end(), name)
+
+    def _closer_like(self, text: str, pos: int, at: int, like: str, *, bracket: bool, slash: bool, due: bool) -> Tag:
+        found = _TAIL.match(text, at)
+        if found is None or not (slash or (bracket and not found[1].strip(" \t/"))):
+            return Tag(Token.TEXT, pos)
+        if not found[2] and found.end() == len(text):
+            return Tag(Token.OPEN, pos)
+        token = self._like[like]
+        whole = found[2] or (bracket and slash)
+        if not whole or (due and not slash and token is Token.PARAMETER_END_LIKE):
+            return Tag(Token.TEXT, pos)
+        return Tag(token, found.end())
+
+    def surplus(self, text: str, pos: int) -> Tag:
+        """Return whether a second ``>`` of an opening tag stands at ``text[pos]``."""
+        found = _SURPLUS.match(text, pos)
+        if found is None:
+            return Tag(Token.TEXT, pos)
+        return Tag(Token.OPEN if found.end() == len(text) else Token.SURPLUS, found.end())
+
+    def looks_structural(self, text: str) -> bool:
+        """Return whether ``text`` holds anything like a tag of the call's grammar: anywhere with its ``<``, else as a
+        line of its own."""
+        for found in _TAG_LIKE.finditer(text):
+            if any(is_like(found[1], like) for like in self._like):
+                return True
+        return any(any(is_like(found[1], like) for like in self._like) for found in _LINE_LIKE.finditer(text))
 
 
-def _read_named(text: str, match: re.Match[str], argument_names: Collection[str]) -> Tag:
-    kind, raw = match.groups()
-    end = match.end()
-    closer = text[end : end + 1]
-    if not closer and len(raw) < MAX_NAME:
-        return Tag(Token.OPEN, match.start())
-    name = clean_name(raw)
-    if closer == ">" and name:
-        return Tag(Token.FUNCTION if kind == FUNCTION_OPEN else Token.PARAMETER, end + 1, name)
-    if kind == FUNCTION_OPEN:
-        if closer and closer in "\r\n" and name:
+_TAG_LIKE = re.compile(r"<[ \t]{0,2}[/\\]{0,2}[ \t]{0,2}([A-Za-z_][\w:.-]{2,60})")
+_LINE_LIKE = re.compile(r"^[ \t]*[/\\]?[ \t]*([A-Za-z_][\w:.-]{2,60})[^<>\r\n]{0,256}>[^\w\r\n]{0,8}\r?$", re.MULTILINE)
+
+
+class _Opener:
+    """The opening tag of a function or a parameter: its beginning, a name, its end."""
+
+    def __init__(self, begin: str, opened: str, token: Token, type_attribute: str = "") -> None:
+        self.begin = begin
+        self._token = token
+        quote = opened[0] if opened[0] in "\"'" else ""
+        self._name = re.compile(rf"[^<>\r\n{quote}]{{0,{MAX_NAME}}}")
+        attribute = rf"""(?:[ \t]+{re.escape(type_attribute)}=["']?(true|false)["']?)?""" if type_attribute else "()"
+        at = len(opened) - len(opened.lstrip("\"'")) if type_attribute else 0
+        end = re.sub(r"(\\\n|\n)+", r"[ \\t\\r\\n]{0,64}", re.escape(opened[at:]))
+        self._opened = re.compile(re.escape(opened[:at]) + attribute + end)
+        self._long = len(opened) + (len(type_attribute) + 16 if type_attribute else 0) + 64 * ("\n" in opened)
+        self._flat = opened.replace("\n", "")
+        self._type_attribute = type_attribute
+        self._is_bracket = opened == ">"
+
+    def read(self, text: str, pos: int, names: Collection[str]) -> Tag:
+        """Return the tag at ``text[pos]``, which begins as this one does."""
+        start = pos + len(self.begin)
+        found = self._name.match(text, start)
+        end = found.end() if found else start
+        raw = text[start:end]
+        if end == len(text) and len(raw) < MAX_NAME:
+            return Tag(Token.OPEN, pos)
+        name = self._clean(raw, names)
+        opened = self._opened.match(text, end)
+        if opened is not None:
+            if not name:
+                return Tag(Token.TEXT, pos)
+            return self._inline(raw, start, name, names) or Tag(self._token, opened.end(), name, _truth(opened[1]))
+        if self._may_open(text[end : end + self._long + 1]):
+            return Tag(Token.OPEN, pos)
+        if not name:
+            return Tag(Token.TEXT, pos)
+        line_ends = text[end : end + 1] in ("\r", "\n")
+        if line_ends and self._token is Token.FUNCTION:
             return Tag(Token.FUNCTION_UNCLOSED, end, name)
-    elif "=" in raw:
+        if line_ends and name in names:
+            return Tag(Token.PARAMETER_LIKE, end, name)
+        return self._inline(raw, start, "", names) or Tag(Token.TEXT, pos)
+
+    def _clean(self, raw: str, names: Collection[str]) -> str:
+        if self._token is Token.PARAMETER:
+            return next((name for name in _spellings(raw) if name in names), clean_name(raw))
+        return clean_name(raw.rstrip("/ ")) or clean_name(raw)
+
+    def _inline(self, raw: str, start: int, name: str, names: Collection[str]) -> Tag | None:
+        """``<parameter=path=a.py``: a declared name with its value right behind."""
+        if "=" not in raw or name in names or self._token is Token.FUNCTION or not self._is_bracket:
+            return None
         before = raw.index("=")
-        name = clean_name(raw[:before])
-        if name in argument_names:
-            return Tag(Token.PARAMETER_INLINE, match.start(2) + before + 1, name)
-    return Tag(Token.TEXT, match.start())
+        declared = clean_name(raw[:before])
+        if declared not in names:
+            return None
+        return Tag(Token.PARAMETER_INLINE, start + before + 1, declared) if not name else Tag(Token.TEXT, start)
+
+    def _may_open(self, text: str) -> bool:
+        if self._type_attribute:
+            return not re.search(r"[<>\r\n]", text) and len(text) <= self._long
+        flat = re.sub(r"[ \t\r\n]+", "", text)
+        return len(text) <= self._long and len(flat) < len(self._flat) and self._flat.startswith(flat)
+
+
+def _spellings(raw: str) -> tuple[str, ...]:
+    """Return what a name may be that is written as ``raw``: itself, without quotes, without a tag's own slash."""
+    return raw, clean_name(raw), clean_name(raw.strip(" \t/\"'"))
+
+
+def _truth(word: str | None) -> bool | None:
+    return None if not word else word == "true"
+
+
+@cache
+def tags_of(dialect: Dialect) -> Tags:
+    """Return the compiled tags of ``dialect``."""
+    return Tags(dialect)

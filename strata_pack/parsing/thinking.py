@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from strata_pack.parsing.events import Reason
 from strata_pack.parsing.fences import MarkdownTracker
-from strata_pack.parsing.machine import BEGINNINGS, Machine, State
-from strata_pack.parsing.tags import CALL_OPEN, THINK_CLOSE, THINK_OPEN, held_from
+from strata_pack.parsing.machine import Machine, State
+from strata_pack.parsing.tags import held_from
 
 _NEWLINES = re.compile(r"[\r\n]*")
-_REASONING = re.compile(f"{THINK_CLOSE}|{CALL_OPEN}")
-_REASONING_WITHOUT_CALLS = re.compile(THINK_CLOSE)
+
+
+@cache
+def one_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of any of ``tags``."""
+    return re.compile("|".join(map(re.escape, tags)))
 
 
 class ThinkingStates(Machine):
@@ -21,12 +26,12 @@ class ThinkingStates(Machine):
         end = self._hold_space(text, pos)
         if end == len(text):
             return end
-        if text.startswith(THINK_OPEN, end):
+        if text.startswith(self._think_open, end):
             self._held.clear()
             self._thinking = True
             self._state = State.BEHIND_THINK
-            return end + len(THINK_OPEN)
-        if text[end:] in BEGINNINGS[THINK_OPEN]:
+            return end + len(self._think_open)
+        if text[end:] in self._beginnings[self._think_open]:
             return self._wait(text, end)
         self._start_text()
         return end
@@ -48,37 +53,38 @@ class ThinkingStates(Machine):
         return pos + (text[pos] == "\n")
 
     def _in_reasoning(self, text: str, pos: int) -> int:
-        found = (_REASONING if self._calls else _REASONING_WITHOUT_CALLS).search(text, pos)
+        tags = self._tags_of_reasoning()
+        found = one_of(tags).search(text, pos)
         if found is None:
-            end = min(held_from(text, pos, BEGINNINGS[tag]) for tag in self._tags_of_reasoning())
+            end = min(held_from(text, pos, self._beginnings[tag]) for tag in tags)
             self._reason(text[pos:end])
             return self._wait(text, end)
         at = found.start()
         self._reason(text[pos:at])
-        if found[0] == CALL_OPEN:
-            return self._candidate(at + len(CALL_OPEN))
+        if found[0] == self._call_open:
+            return self._candidate(at + len(self._call_open))
         quoted = self._is_quoted(text, at)
         if quoted is None:
             return self._wait(text, at)
         if quoted:
-            self._reason(THINK_CLOSE)
+            self._reason(self._think_close)
         else:
             self._end_thinking()
-        return at + len(THINK_CLOSE)
+        return at + len(self._think_close)
 
     def _tags_of_reasoning(self) -> tuple[str, ...]:
-        return (THINK_CLOSE, CALL_OPEN) if self._calls else (THINK_CLOSE,)
+        return (self._think_close, self._call_open) if self._calls else (self._think_close,)
 
     def _candidate(self, end: int) -> int:
         """A ``<tool_call>`` in the thinking: perhaps its end."""
         reason, here = self._position()
         if here and self._may_end and self._policy != "off":
-            self._held.write(CALL_OPEN)
+            self._held.write(self._call_open)
             self._state = State.OPENER
         else:
             if reason is not None:
                 self.counters.rejected_candidates[reason] += 1
-            self._reason(CALL_OPEN)
+            self._reason(self._call_open)
         return end
 
     def _position(self) -> tuple[Reason | None, bool]:
@@ -119,11 +125,11 @@ class ThinkingStates(Machine):
         if end == len(text):
             return end
         if self._second_close:
-            if text.startswith(THINK_CLOSE, end):
+            if text.startswith(self._think_close, end):
                 self._held.clear()
                 self._behind_think_close(second=False)
-                return end + len(THINK_CLOSE)
-            if text[end:] in BEGINNINGS[THINK_CLOSE]:
+                return end + len(self._think_close)
+            if text[end:] in self._beginnings[self._think_close]:
                 return self._wait(text, end)
         self._state = State.CONTENT
         self._answer(self._take_held())
@@ -132,5 +138,5 @@ class ThinkingStates(Machine):
     def _stay_reasoning(self, text: str) -> None:
         """Read ``text``, which begins with a ``<tool_call>`` that is none, as if no call could end the thinking."""
         self._state = State.REASONING
-        self._reason(CALL_OPEN)
-        self._read_again(text[len(CALL_OPEN) :], may_end=False)
+        self._reason(self._call_open)
+        self._read_again(text[len(self._call_open) :], may_end=False)

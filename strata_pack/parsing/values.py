@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from strata_pack.parsing.events import json_text
 from strata_pack.parsing.literals import MAX_DEPTH, read_literal
-from strata_pack.parsing.schema import ArgumentType, TypeName
+from strata_pack.parsing.schema import SPECIFIC_FIRST, ArgumentType, TypeName
 
 WHITESPACE = " \t\r\n"
 
@@ -138,26 +138,74 @@ def _is_member(value: Any, members: tuple[Any, ...]) -> bool:
 
 
 def read_value(text: str, wanted: ArgumentType) -> tuple[Any, bool]:
-    """Return the value of an argument's ``text`` and whether it fits its type (else it is ``text`` itself)."""
+    """Return the value of an argument's ``text`` and whether it fits its type (else it is ``text`` itself).
+
+    A text that the type refuses and that is a JSON string is read once more as what the string holds.
+    """
     if wanted.is_text:
         return text, True
+    value, fits, accepted = _read_once(text, wanted)
+    if not accepted:
+        inside = _string_inside(text)
+        if inside is not None:
+            decoded, _, accepted = _read_once(inside, wanted)
+            if accepted:
+                return decoded, True
+    return value, fits
+
+
+def _string_inside(text: str) -> str | None:
+    bare = text.strip(WHITESPACE)
+    if len(bare) < 2 or bare[0] != '"' or bare[-1] != '"':
+        return None
+    try:
+        inside = read_json(bare)
+    except ValueError:
+        return None
+    return inside if isinstance(inside, str) else None
+
+
+def _read_once(text: str, wanted: ArgumentType) -> tuple[Any, bool, bool]:
+    """Return the value of ``text``, whether it has the type, and whether the schema accepts it."""
     bare = text.strip(WHITESPACE)
     if not wanted.types:
         value = _untyped(bare)
-        return (text if value is bare else value), True
+        return (text if value is bare else value), True, True
     fits: list[Any] = []
     for name in wanted.types:
         if name == "string":
             fits.append(text)
             continue
         try:
-            value = _READERS[name](bare)
+            fits.append(_READERS[name](bare))
         except (ValueError, RecursionError):
             continue
         if wanted.members is None:
-            return value, True
-        fits.append(value)
+            break
     for value in fits:
         if wanted.members is None or _is_member(value, wanted.members):
-            return value, True
-    return (fits[0], True) if fits else (text, False)
+            return value, True, True
+    return (fits[0], True, False) if fits else (text, False, False)
+
+
+_BEGINNINGS: dict[TypeName, re.Pattern[str]] = {
+    "null": re.compile(r"n(?:u(?:l(?:l\s*)?)?)?\Z|N(?:o(?:n(?:e\s*)?)?)?\Z"),
+    "boolean": re.compile(r"[tT](?:r(?:u(?:e\s*)?)?)?\Z|[fF](?:a(?:l(?:s(?:e\s*)?)?)?)?\Z"),
+    "integer": re.compile(r"[+-]?[0-9.]*(?:[eE][+-]?[0-9]*)?\s*\Z"),
+    "number": re.compile(r"[+-]?[0-9.]*(?:[eE][+-]?[0-9]*)?\s*\Z"),
+    "array": re.compile(r"[\[(]"),
+    "object": re.compile(r"\{"),
+}
+"""What a text that may become a value of a type begins with. A list or an object is decided by its last character."""
+
+
+def only_text(beginning: str, wanted: ArgumentType) -> bool | None:
+    """Return whether a value that begins so is a string whatever follows; False if that shows only at its end, None if
+    more of it must be seen."""
+    bare = beginning.lstrip(WHITESPACE)
+    if not bare:
+        return None
+    possible = [name for name in wanted.types or SPECIFIC_FIRST if name != "string" and _BEGINNINGS[name].match(bare)]
+    if not possible:
+        return True
+    return False if {"array", "object"} & set(possible) else None

@@ -52,7 +52,7 @@ def test_case_holds_for_every_cut(case: dict[str, Any], stream_tools: bool) -> N
 
 
 def test_there_are_all_the_cases() -> None:
-    assert len(CASES) == 171
+    assert len(CASES) == 184
 
 
 @pytest.mark.parametrize("case", SERVER_CASES, ids=lambda case: case["id"])

@@ -1,0 +1,389 @@
+"""What a tag does to the call that is being read: the actions of ``tool_call``'s table.
+
+Each is given the tag at ``text[pos]`` and returns where reading goes on. A departure from the format that an action
+takes for a tag of the call counts as a defect of the call (``reading`` says what follows from that).
+"""
+
+from __future__ import annotations
+
+from strata_pack.parsing.reading import CallReading, Doubt, Pending, Place, Status
+from strata_pack.parsing.schema import UNDECLARED
+from strata_pack.parsing.tags import Tag, Token
+
+
+class CallActions(CallReading):
+    """The actions, in the order of a call: its header, its values, their ends, its end, calls inside values."""
+
+    def _fail(self, _tag: Tag, _text: str, pos: int) -> int:
+        self.status = Status.FAILED
+        return pos
+
+    def _fail_as_call(self, _tag: Tag, _text: str, pos: int) -> int:
+        self._give_up()
+        return pos
+
+    def _move(self, place: Place, tag: Tag, text: str, pos: int) -> int:
+        self._keep(text[pos : tag.end])
+        self._place = place
+        return tag.end
+
+    def _absorb(self, tag: Tag, text: str, pos: int) -> int:
+        """A tag too many: part of the call, without a meaning."""
+        self._defects += 1
+        return self._move(self._place, tag, text, pos)
+
+    # The header.
+
+    def _read_name(self, tag: Tag, text: str, pos: int) -> int:
+        self._name = tag.name
+        self._schema = self._functions.get(tag.name, UNDECLARED)
+        return self._move(Place.BODY, tag, text, pos)
+
+    def _read_name_from_parameter(self, tag: Tag, text: str, pos: int) -> int:
+        if tag.name not in self._functions:
+            return self._fail(tag, text, pos)
+        return self._read_name(tag, text, pos)
+
+    def _header_again(self, tag: Tag, text: str, pos: int) -> int:
+        """The opening tag written twice is one; another function's, where this one has not ended, is no call."""
+        return self._absorb(tag, text, pos) if tag.name == self._name else self._fail(tag, text, pos)
+
+    # Words where a tag is due.
+
+    def _words(self, _tag: Tag, _text: str, pos: int) -> int:
+        self._words_at = self._raw.size
+        self._place = Place.WORDS
+        return pos
+
+    def _words_behind_value(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth or self._pending is not None:
+            return self._back(tag, text, pos)
+        return self._words(tag, text, pos)
+
+    def _word(self, _tag: Tag, text: str, pos: int) -> int:
+        self._keep(text[pos : pos + 1])
+        return pos + 1
+
+    def _no_words(self, tag: Tag, text: str, pos: int) -> int:
+        """They were no remark: part of the value, or, where there is none, a call no more."""
+        return self._back(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
+
+    def _parameter_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+        names = self._names()
+        if self._is_seen(tag.name) or (names and tag.name not in names):
+            return self._no_words(tag, text, pos)
+        self._defects += 1
+        if self._value_open:
+            self._remark_end = self._value_end
+            return self._next_parameter(tag, text, pos)
+        self.dropped_text += 1
+        return self._open_value(tag, text, pos)
+
+    def _call_closer_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+        return self._broken_call_closer(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
+
+    def _function_closer_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+        if not self._value_open:
+            return self._fail(tag, text, pos)
+        self._remark_end = self._value_end
+        self._closer_is_due = True
+        self._loose_closer(tag, text, pos)
+        if self._bare:
+            self._doubt(Doubt.LOOSE)
+        return tag.end
+
+    # Values.
+
+    def _is_seen(self, name: str) -> bool:
+        return (self._value_open and name == self._argument) or name in self._arguments
+
+    def _open_value(self, tag: Tag, text: str, pos: int) -> int:
+        if tag.name in self._functions and tag.name not in self._names():
+            return self._header_again(tag, text, pos)
+        self._defects += tag.token is Token.PARAMETER_LIKE
+        inline = tag.token is Token.PARAMETER_INLINE
+        self._move(Place.VALUE if inline else Place.FRESH, tag, text, pos)
+        self._begin_value(tag)
+        return tag.end
+
+    def _opener_again(self, tag: Tag, text: str, pos: int) -> int:
+        if tag.name != self._argument or self._depth:
+            return self._back(tag, text, pos)
+        self._defects += 1
+        self._ahead.clear()
+        self._raw.write(text[pos : tag.end])
+        self._raw.cut()
+        return tag.end
+
+    def _surplus(self, tag: Tag, text: str, pos: int) -> int:
+        self._defects += 1
+        self._raw.write(text[pos : tag.end])
+        self._raw.cut()
+        return tag.end
+
+    def _as_text(self, _tag: Tag, text: str, pos: int) -> int:
+        self._take(text[pos : pos + 1])
+        return pos + 1
+
+    def _back(self, _tag: Tag, _text: str, pos: int) -> int:
+        """It did not end the value: what was held is part of it, and the tag here is read once more as such."""
+        if self._pending is None:
+            self._release(self._raw.size)
+        self._place = Place.VALUE
+        return pos
+
+    # The ends of a value.
+
+    def _value_closer(self, tag: Tag, text: str, pos: int) -> int:
+        if self._pending is None and not self._depth:
+            self._reopened |= self._closer_stood_alone
+            self._closer_stood_alone = self._at_line_start()
+        self._value_end = self._closed_at = self._raw.size
+        self._swapped_end = -1
+        return self._move(Place.VALUE_END, tag, text, pos)
+
+    def _value_closer_again(self, tag: Tag, text: str, pos: int) -> int:
+        """A second closing tag is one too many, or stands for ``</function>`` if that does not come."""
+        if tag.token is Token.PARAMETER_END and self._swapped_end < 0:
+            self._swapped_end = self._value_end
+        return self._move(Place.VALUE_END, tag, text, pos)
+
+    def _value_closer_like(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth or self._pending is not None:
+            return self._as_text(tag, text, pos)
+        self._value_end = self._closed_at = self._raw.size
+        return self._move(Place.LIKE_END, tag, text, pos)
+
+    def _closer_behind_like(self, tag: Tag, text: str, pos: int) -> int:
+        self._defects += 1
+        return self._function_closer(tag, text, pos)
+
+    def _parameter_behind_like(self, tag: Tag, text: str, pos: int) -> int:
+        names = self._names()
+        if self._is_seen(tag.name) or (names and tag.name not in names):
+            return self._back(tag, text, pos)
+        self._defects += 1
+        return self._next_parameter(tag, text, pos)
+
+    def _next_parameter(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth:
+            self._move(Place.VALUE, tag, text, pos)
+            return self._back(tag, text, tag.end)
+        is_function = tag.name in self._functions and tag.name not in self._names()
+        if self._pending is not None or self._reopened or is_function:
+            # A second reading: the value has ended before, and this is the parameter of another call.
+            return self._fail_as_call(tag, text, pos)
+        self._end_value(self._raw.cut(), self._value_end)
+        self._value_end = 0
+        return self._open_value(tag, text, pos)
+
+    def _parameter_in_value(self, tag: Tag, text: str, pos: int) -> int:
+        """It begins the next parameter if the function can have it; a name that was there already is text, or the
+        closing tag without its slash, or, where the call's end is in doubt, evidence for that end."""
+        names = self._schema.argument_names
+        seen = self._is_seen(tag.name)
+        if self._pending is not None and seen and not self._depth:
+            self._accept(self._pending, self._raw.size)
+            return pos
+        if seen and tag.name == self._argument and not self._depth and self._at_line_start():
+            return self._value_closer_like(tag, text, pos)
+        if self._depth or seen or (names is not None and tag.name not in names):
+            return self._as_text(tag, text, pos)
+        if self._pending is not None:
+            return self._fail_as_call(tag, text, pos) if self._at_line_start() else self._as_text(tag, text, pos)
+        self._value_end = self._raw.size
+        self._defects += 1
+        return self._next_parameter(tag, text, pos)
+
+    def _parameter_behind_loose_closer(self, tag: Tag, text: str, pos: int) -> int:
+        """``</function>`` in the place of ``</parameter>``, unless the name was there: then it ended the call."""
+        if self._depth or self._pending is not None or not self._closer_is_due:
+            return self._back(tag, text, pos)
+        if self._is_seen(tag.name):
+            return self._ended_loosely(tag, text, pos)
+        names = self._schema.argument_names
+        if names is not None and tag.name not in names:
+            if tag.name in self._functions:
+                return self._second_function_loosely(tag, text, pos)
+            return self._back(tag, text, pos)
+        self._defects += 1
+        self._closed_at = self._value_end
+        return self._next_parameter(tag, text, pos)
+
+    def _swapped_closer(self, tag: Tag, text: str, pos: int) -> int:
+        """``</function></parameter>``: swapped, if ``</tool_call>`` follows; else the first one is text."""
+        loose = self._value_end
+        self._value_closer(tag, text, pos)
+        self._swapped_end = loose
+        return tag.end
+
+    # The end of the function.
+
+    def _function_closer(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth:
+            return self._move(Place.NEST_END, tag, text, pos)
+        self._defects += tag.token is Token.FUNCTION_END_LIKE
+        self._move(Place.FUNCTION_END, tag, text, pos)
+        self._call_end = self._raw.size
+        if self._bare:
+            self._complete(self._raw.cut(), self._value_end)
+        return tag.end
+
+    def _function_closer_in_value(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth:
+            return self._move(Place.NEST_END, tag, text, pos)
+        pending = self._pending
+        if pending is not None:
+            if pending.doubt is Doubt.BROKEN and not self._raw.tail(self._raw.size - pending.call_end).strip():
+                return self._swapped_call_closer(tag, text, pos, pending)
+            return self._as_text(tag, text, pos)
+        self._value_end = self._raw.size
+        self._closer_is_due = self._at_line_start()
+        self._loose_closer(tag, text, pos)
+        if self._bare:
+            self._doubt(Doubt.LOOSE)
+        return tag.end
+
+    def _swapped_call_closer(self, tag: Tag, text: str, pos: int, pending: Pending) -> int:
+        """``</tool_call></function>``."""
+        self._keep(text[pos : tag.end])
+        self._value_end, self._call_end = pending.value_end, self._raw.size
+        self._doubt(Doubt.LOOSE)
+        return tag.end
+
+    def _loose_closer(self, tag: Tag, text: str, pos: int) -> int:
+        self._move(Place.LOOSE_END, tag, text, pos)
+        self._call_end = self._raw.size
+        return tag.end
+
+    def _loose_call_closer(self, tag: Tag, text: str, pos: int) -> int:
+        self._loose_closer(tag, text, pos)
+        self._doubt(Doubt.LOOSE)
+        return tag.end
+
+    def _broken_call_closer(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth or self._pending is not None:
+            return self._back(tag, text, pos)
+        if self._swapped_end >= 0:
+            self._value_end = self._swapped_end
+            return self._loose_call_closer(tag, text, pos)
+        self._loose_closer(tag, text, pos)
+        self._doubt(Doubt.BROKEN)
+        return tag.end
+
+    def _function_without_end(self, tag: Tag, text: str, pos: int) -> int:
+        """The next function begins where this one has not ended: that one's call is read, this one's is text."""
+        if self._depth or self._pending is not None:
+            return self._back(tag, text, pos)
+        if self._swapped_end >= 0:
+            self._value_end = self._swapped_end
+            self._closer_is_due = True
+            return self._second_function_loosely(tag, text, pos)
+        return self._fail_as_call(tag, text, pos)
+
+    # The end of the call.
+
+    def _call_closer(self, tag: Tag, text: str, pos: int) -> int:
+        self._keep(text[pos : tag.end])
+        self.dropped_text += self._place in (Place.PROSE, Place.VALUE)
+        self._complete(self._raw.cut(), self._value_end)
+        return tag.end
+
+    def _call_closer_in_value(self, tag: Tag, text: str, pos: int) -> int:
+        if self._pending is None or self._pending.doubt is not Doubt.PROSE:
+            return self._as_text(tag, text, pos)
+        self._value_end = self._pending.value_end
+        return self._call_closer(tag, text, pos)
+
+    def _ended(self, _tag: Tag, _text: str, pos: int) -> int:
+        self._accept(self._doubtful_end(Doubt.PROSE), self._raw.size)
+        return pos
+
+    def _ended_loosely(self, _tag: Tag, _text: str, pos: int) -> int:
+        self._accept(self._doubtful_end(Doubt.LOOSE), self._raw.size)
+        return pos
+
+    def _second_function(self, tag: Tag, text: str, pos: int) -> int:
+        self.function_follows = True
+        return self._ended(tag, text, pos)
+
+    def _second_function_loosely(self, tag: Tag, text: str, pos: int) -> int:
+        if self._depth or self._pending is not None or not self._closer_is_due:
+            return self._back(tag, text, pos)
+        self.function_follows = True
+        return self._ended_loosely(tag, text, pos)
+
+    def _parameter_behind_function(self, tag: Tag, text: str, pos: int) -> int:
+        """A declared function's name opens that function; a parameter that was there already belongs to a call of its
+        own; one that was not may belong to either call, so that neither is certain."""
+        names = self._schema.argument_names
+        if tag.name in self._functions and (names is None or tag.name not in names):
+            return self._second_function(tag, text, pos)
+        if self._is_seen(tag.name) or (names is not None and tag.name not in names):
+            return self._ended(tag, text, pos)
+        if names is None:
+            return self._prose(tag, text, pos)
+        return self._fail_as_call(tag, text, pos)
+
+    def _thinking_closer(self, tag: Tag, text: str, pos: int) -> int:
+        return self._ended(tag, text, pos) if self._in_thinking else self._prose(tag, text, pos)
+
+    def _prose(self, _tag: Tag, _text: str, pos: int) -> int:
+        if self._value_open:
+            self._doubt(Doubt.PROSE)
+        else:
+            self._place = Place.PROSE
+        return pos
+
+    def _prose_goes_on(self, _tag: Tag, _text: str, pos: int) -> int:
+        self._place = Place.PROSE
+        return pos
+
+    def _thinking_closer_in_prose(self, tag: Tag, text: str, pos: int) -> int:
+        return self._ended(tag, text, pos) if self._in_thinking else self._as_text(tag, text, pos)
+
+    # The next call, and calls inside a value.
+
+    def _opener(self, place: Place, tag: Tag, text: str, pos: int) -> int:
+        self._opener_at = self._raw.size
+        return self._move(place, tag, text, pos)
+
+    def _loose_opener(self, tag: Tag, text: str, pos: int) -> int:
+        return self._opener(Place.LOOSE_CALL, tag, text, pos)
+
+    def _prose_opener(self, tag: Tag, text: str, pos: int) -> int:
+        return self._opener(Place.PROSE_CALL, tag, text, pos)
+
+    def _opener_in_value(self, tag: Tag, text: str, pos: int) -> int:
+        return self._opener(Place.NEST, tag, text, pos)
+
+    def _next_call(self, _tag: Tag, _text: str, pos: int) -> int:
+        doubt = Doubt.LOOSE if self._place is Place.LOOSE_CALL else Doubt.PROSE
+        self._accept(self._doubtful_end(doubt), self._opener_at)
+        return pos
+
+    def _function_in_value(self, tag: Tag, text: str, pos: int) -> int:
+        if self._pending is None:
+            return self._as_text(tag, text, pos)
+        self._accept(self._pending, self._raw.size)
+        return pos
+
+    def _nested_function(self, tag: Tag, text: str, pos: int) -> int:
+        if self._pending is None:
+            return self._move(Place.NEST_BODY, tag, text, pos)
+        self._accept(self._pending, self._opener_at)
+        return pos
+
+    def _nested_parameter(self, tag: Tag, text: str, pos: int) -> int:
+        self._depth += 1
+        self._move(Place.VALUE, tag, text, pos)
+        return self._back(tag, text, tag.end)
+
+    def _nested_empty_closer(self, tag: Tag, text: str, pos: int) -> int:
+        return self._move(Place.NEST_EMPTY_END, tag, text, pos)
+
+    def _nested_call_closer(self, tag: Tag, text: str, pos: int) -> int:
+        if self._place is Place.NEST_END:
+            self._depth -= 1
+        self._keep(text[pos : tag.end])
+        return self._back(tag, text, tag.end)

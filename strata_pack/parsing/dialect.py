@@ -1,0 +1,103 @@
+"""The letters of one family's output: its tags, as a value. The machine that reads them is the same for all families.
+
+``docs/parsing.md`` says how to add one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a family writes its thinking and its calls.
+
+    Every tag begins with ``<``. A function's header is ``function_open``, its name and ``function_opened``; a
+    parameter's the same. ``function_open`` may be empty: the name then follows ``call_open`` directly. Where
+    ``function_close`` is ``call_close``, that one tag ends both.
+
+    - ``type_attribute``: an attribute behind a parameter's name that says whether its value is a string
+      (``string="true"``), empty if the family has none.
+    - ``generation_mark``: what begins the generation prompt; empty if the family has no such mark.
+    - ``signs``: texts of which a chat template that teaches this dialect has at least one.
+    """
+
+    name: str
+    think_open: str = "<think>"
+    think_close: str = "</think>"
+    call_open: str = "<tool_call>"
+    call_close: str = "</tool_call>"
+    function_open: str = "<function="
+    function_opened: str = ">"
+    function_close: str = "</function>"
+    parameter_open: str = "<parameter="
+    parameter_opened: str = ">"
+    parameter_close: str = "</parameter>"
+    type_attribute: str = ""
+    generation_mark: str = "<|im_start|>assistant"
+    signs: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        tags = [self.think_open, self.think_close, self.call_open, self.call_close, self.function_close]
+        tags += [self.function_open or "<", self.parameter_open, self.parameter_close]
+        wrong = [tag for tag in tags if not re.fullmatch("<[^<]*", tag)]
+        if wrong:
+            raise ValueError(f"a tag of the dialect {self.name!r} does not begin with its only '<': {wrong[0]!r}")
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether a function has an end of its own before the call's."""
+        return self.function_close != self.call_close
+
+
+QWEN = Dialect("qwen", signs=("<function=", "<tool_call>"))
+SEED_OSS = Dialect(
+    "seed-oss",
+    think_open="<seed:think>",
+    think_close="</seed:think>",
+    call_open="<seed:tool_call>",
+    call_close="</seed:tool_call>",
+    generation_mark="<seed:bos>assistant",
+    signs=("<seed:tool_call>", "<seed:think>"),
+)
+MINIMAX_M2 = Dialect(
+    "minimax-m2",
+    call_open="<minimax:tool_call>",
+    call_close="</minimax:tool_call>",
+    function_open='<invoke name="',
+    function_opened='">',
+    function_close="</invoke>",
+    parameter_open='<parameter name="',
+    parameter_opened='">',
+    generation_mark="]~b]ai",
+    signs=("<minimax:tool_call>",),
+)
+GLM = Dialect(
+    "glm",
+    function_open="",
+    function_opened="\n",
+    function_close="</tool_call>",
+    parameter_open="<arg_key>",
+    parameter_opened="</arg_key>\n<arg_value>",
+    parameter_close="</arg_value>",
+    generation_mark="<|assistant|>",
+    signs=("<arg_key>",),
+)
+
+DIALECTS: dict[str, Dialect] = {each.name: each for each in (SEED_OSS, MINIMAX_M2, GLM, QWEN)}
+"""The known dialects by name, the ones with signs of their own first."""
+
+
+def dialect_of(template: str) -> Dialect:
+    """Return the dialect that the chat template ``template`` teaches, by its tags; Qwen's if it shows no other's."""
+    return next((each for each in DIALECTS.values() if any(sign in template for sign in each.signs)), QWEN)
+
+
+def read_dialect(dialect: Dialect | str) -> Dialect:
+    """Return ``dialect`` itself, or the one of that name; ``ValueError`` for a name that is not known."""
+    if isinstance(dialect, Dialect):
+        return dialect
+    if dialect not in DIALECTS:
+        raise ValueError(f"dialect must be one of {tuple(DIALECTS)}, not {dialect!r}")
+    return DIALECTS[dialect]
