@@ -22,6 +22,8 @@ COUNTS = (
     "unfinished_calls",
     "undeclared_calls",
     "coercion_failures",
+    "dropped_text",
+    "suspect_values",
     "ended_inside_thinking",
     "budget_closed",
 )
@@ -55,6 +57,8 @@ class Record:
     unfinished_calls: int = 0
     undeclared_calls: int = 0
     coercion_failures: int = 0
+    dropped_text: int = 0
+    suspect_values: int = 0
     ended_inside_thinking: int = 0
     budget_closed: int = 0
     rejected_candidates: dict[str, int] = field(default_factory=dict)

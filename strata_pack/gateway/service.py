@@ -22,7 +22,7 @@ from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import EventStream, Reply, whole_events
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
-from strata_pack.parsing import CallFormat, Counters, Event, OutputParser
+from strata_pack.parsing import CallFormat, Counters, Dialect, Event, OutputParser
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -48,7 +48,13 @@ class Gateway:
     """All that lives as long as the server."""
 
     def __init__(
-        self, settings: Settings, upstream: Upstream, prompts: Prompts, *, call_format: CallFormat = "auto"
+        self,
+        settings: Settings,
+        upstream: Upstream,
+        prompts: Prompts,
+        *,
+        call_format: CallFormat = "auto",
+        dialect: Dialect | str = "qwen",
     ) -> None:
         limits = settings.limits
         self.settings = settings
@@ -58,6 +64,7 @@ class Gateway:
         self.admission = Admission(limits.parallel, limits.queue, limits.queue_seconds)
         self.draining = False
         self._call_format = call_format
+        self._dialect = dialect
 
     async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> Reply | EventStream:
         """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
@@ -122,6 +129,7 @@ class Gateway:
             stream_tools=turn.stream,
             implicit_end=self.settings.implicit_end,
             call_format=self._call_format,
+            dialect=self._dialect,
         )
         generation = Generation(
             turn,
@@ -153,6 +161,8 @@ class Gateway:
         record.tool_calls += generation.calls
         if counters.implicit_ends:
             self._tell(generation, counters, record)
+        for name in counters.suspect_parameters:
+            log.warning("[strata] the value of parameter %r holds a tag of a tool call (request %s)", name, record.id)
         extra = {
             **counts,
             "rejected_candidates": dict(counters.rejected_candidates),
@@ -331,6 +341,8 @@ def _counts(counters: Counters) -> dict[str, int]:
         "unfinished_calls": counters.unfinished_calls,
         "undeclared_calls": counters.undeclared_calls,
         "coercion_failures": counters.coercion_failures,
+        "dropped_text": counters.dropped_text,
+        "suspect_values": counters.suspect_values,
         "ended_inside_thinking": int(counters.ended_inside_thinking),
     }
 

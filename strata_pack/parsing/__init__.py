@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
     from strata_pack.parsing.machine import CallFormat, ImplicitEnd
     from strata_pack.parsing.parser import thinking_open
+    from strata_pack.parsing.tags import holds_call_tag
     from strata_pack.parsing.whole import Reply, aparse, parse
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "ToolCall",
     "aparse",
     "dialect_of",
+    "holds_call_tag",
     "json_text",
     "parse",
     "thinking_open",
@@ -36,6 +38,7 @@ _MODULES = {
     "events": ("Counters", "Event", "EventKind", "ToolCall", "json_text"),
     "machine": ("CallFormat", "ImplicitEnd"),
     "parser": ("thinking_open",),
+    "tags": ("holds_call_tag",),
     "whole": ("Reply", "aparse", "parse"),
 }
 

@@ -391,7 +391,7 @@ class CallReading:
         self._order.append(self._argument)
         old = self._arguments.get(self._argument)
         self._doubtful |= isinstance(old, str) and self._tags.looks_structural(old)
-        if isinstance(value, str) and _holds_tag_line(value, self._tags):
+        if isinstance(value, str) and self._tags.holds_line(value):
             self.suspects.append(self._argument)
         self._arguments[self._argument] = value
         if self._sending is not None:
@@ -464,18 +464,4 @@ def _may_be_two(order: list[str]) -> bool:
         if name in before:
             return not before <= set(order[at:])
         before.add(name)
-    return False
-
-
-_BLANK_TO_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
-
-
-def _holds_tag_line(text: str, tags: Tags) -> bool:
-    """Return whether ``text`` holds a tag of the call's grammar on a line of its own."""
-    if "<" not in text:
-        return False
-    for found in tags.structural.finditer(text):
-        before = text[max(0, found.start() - 64) : found.start()].rstrip(" \t")
-        if before[-1:] in ("", "\n", "\r") and _BLANK_TO_LINE_END.match(text, found.end()):
-            return True
     return False

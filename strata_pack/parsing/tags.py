@@ -13,7 +13,7 @@ from enum import Enum, auto
 from functools import cache
 from typing import NamedTuple
 
-from strata_pack.parsing.dialect import Dialect
+from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.likeness import is_like, may_become_like
 
 WHITESPACE = re.compile(r"[ \t\r\n]*")
@@ -254,6 +254,16 @@ class Tags:
             return Tag(Token.TEXT, pos)
         return Tag(Token.OPEN if found.end() == len(text) else Token.SURPLUS, found.end())
 
+    def holds_line(self, text: str) -> bool:
+        """Return whether ``text`` holds a well-formed tag of the call's grammar on a line of its own."""
+        if "<" not in text:
+            return False
+        for found in self.structural.finditer(text):
+            before = text[max(0, found.start() - 64) : found.start()].rstrip(" \t")
+            if before[-1:] in ("", "\n", "\r") and _BLANK_TO_LINE_END.match(text, found.end()):
+                return True
+        return False
+
     def looks_structural(self, text: str) -> bool:
         """Return whether ``text`` holds anything like a tag of the call's grammar: anywhere with its ``<``, else as a
         line of its own."""
@@ -263,6 +273,7 @@ class Tags:
         return any(any(is_like(found[1], like) for like in self._like) for found in _LINE_LIKE.finditer(text))
 
 
+_BLANK_TO_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
 _TAG_LIKE = re.compile(r"<[ \t]{0,2}[/\\]{0,2}[ \t]{0,2}([A-Za-z_][\w:.-]{2,60})")
 _LINE_LIKE = re.compile(r"^[ \t]*[/\\]?[ \t]*([A-Za-z_][\w:.-]{2,60})[^<>\r\n]{0,256}>[^\w\r\n]{0,8}\r?$", re.MULTILINE)
 
@@ -344,3 +355,9 @@ def _truth(word: str | None) -> bool | None:
 def tags_of(dialect: Dialect) -> Tags:
     """Return the compiled tags of ``dialect``."""
     return Tags(dialect)
+
+
+def holds_call_tag(text: str, dialect: Dialect | str = QWEN) -> bool:
+    """Return whether ``text``, an argument of a call, holds a tag of a call on a line of its own: it may have swallowed
+    another parameter, or another call."""
+    return tags_of(read_dialect(dialect)).holds_line(text)

@@ -37,7 +37,8 @@ class ModelReplay:
     """The replies of one model.
 
     ``stranded_calls`` are whole calls inside the thinking; ``recovered`` says by policy how many of them the parser
-    would deliver; ``calls_in_content`` are whole calls that the server left in the answer's text.
+    would deliver; ``calls_in_content`` are whole calls that the server left in the answer's text; ``suspect_values``
+    are strings in delivered or recovered calls that hold a tag of a call on a line of its own.
     """
 
     turns: int = 0
@@ -47,6 +48,7 @@ class ModelReplay:
     stranded_calls: int = 0
     recovered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(POLICIES, 0))
     calls_in_content: int = 0
+    suspect_values: int = 0
     examples: list[Example] = field(default_factory=list)
 
 
@@ -70,6 +72,7 @@ class Replay:
                     "stranded_calls": model.stranded_calls,
                     "recovered": model.recovered,
                     "calls_in_content": model.calls_in_content,
+                    "suspect_values": model.suspect_values,
                     "examples": [
                         {
                             "log": example.log,
@@ -92,10 +95,13 @@ def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format
     """Count ``reply``, and keep it as an example if there is room for one."""
     model.turns += 1
     model.ended_in_thinking += bool(reply.reasoning) and not reply.closed
+    model.suspect_values += reply.suspect_values
     model.cut += reply.finish_reason == "length"
     options: dict[str, Any] = {"tools": reply.tools, "call_format": call_format, "finish_reason": reply.finish_reason}
     if "<tool_call>" in reply.content:
-        model.calls_in_content += len(parse(reply.content, thinking=False, **options).calls)
+        answer = parse(reply.content, thinking=False, **options)
+        model.calls_in_content += len(answer.calls)
+        model.suspect_values += answer.counters.suspect_values
     if "<tool_call>" not in reply.reasoning:
         return
     whole = parse(reply.text, implicit_end="off", **options)

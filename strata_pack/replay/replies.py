@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from strata_pack.errors import BadInput
 from strata_pack.extras import missing
+from strata_pack.parsing import holds_call_tag
 from strata_pack.progress import Progress, Silent
 
 MAX_LINE = 64 << 20
@@ -25,7 +26,10 @@ MAX_LINE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """One reply of a log. ``tools`` is None where the log does not say what the request declared."""
+    """One reply of a log. ``tools`` is None where the log does not say what the request declared.
+
+    ``suspect_values``: strings in its calls that hold a tag of a call on a line of its own.
+    """
 
     line: int
     model: str
@@ -34,6 +38,7 @@ class RecordedReply:
     tool_calls: int
     finish_reason: str | None
     tools: tuple[Any, ...] | None
+    suspect_values: int = 0
 
     @property
     def closed(self) -> bool:
@@ -108,7 +113,20 @@ def read_record(line: int, raw: bytes) -> Iterator[RecordedReply | BadLine]:
             len(calls) if isinstance(calls, list) else 0,
             finish_reason if isinstance(finish_reason, str) else None,
             tuple(tools) if isinstance(tools, list) else None,
+            sum(map(_suspect_values, calls)) if isinstance(calls, list) else 0,
         )
+
+
+def _suspect_values(call: Any) -> int:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if isinstance(arguments, str) and "<" in arguments:
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return 0
+    values = arguments.values() if isinstance(arguments, dict) else ()
+    return sum(holds_call_tag(value) for value in values if isinstance(value, str))
 
 
 @contextmanager

@@ -61,6 +61,15 @@ def test_counts_by_model_and_policy(tmp_path: Path, name: str) -> None:
     assert found.unreadable_lines == 0
 
 
+@pytest.mark.parametrize("as_text", [True, False])
+def test_strings_in_recorded_calls_that_hold_a_tag_of_a_call_are_counted(tmp_path: Path, as_text: bool) -> None:
+    arguments: Any = {"path": "a.md\n</parameter>\n<parameter=text>\nHello", "text": "see </parameter> there", "n": 1}
+    call = {"function": {"name": "save", "arguments": json.dumps(arguments) if as_text else arguments}}
+    record = {"model": "m", "choices": [{"message": {"content": "", "tool_calls": [call]}, "finish_reason": "stop"}]}
+    found = replay([write_log(tmp_path / "log.jsonl", [record])])
+    assert found.models["m"].suspect_values == found.to_dict()["models"]["m"]["suspect_values"] == 1
+
+
 def test_examples_carry_their_line_and_the_policies_that_save_them(tmp_path: Path) -> None:
     found = replay([write_log(tmp_path / "log.jsonl", RECORDS)], examples=2)
     first, second = found.models["a"].examples

@@ -32,7 +32,7 @@ from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
-from strata_pack.parsing import CallFormat
+from strata_pack.parsing import CallFormat, dialect_of
 
 READY_SECONDS = 60.0
 KEY_FILE_LIMIT = 1 << 20
@@ -131,7 +131,8 @@ def make_gateway(
     if limits.parallel < 1:
         limits = replace(limits, parallel=props.slots)
     return Gateway(
-        replace(settings, served=served, limits=limits), upstream, prompts, call_format=chosen.call_format
+        replace(settings, served=served, limits=limits), upstream, prompts, call_format=chosen.call_format,
+        dialect=dialect_of(chosen.source),
     )  # fmt: skip
 
 

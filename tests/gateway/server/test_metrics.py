@@ -127,6 +127,20 @@ def test_an_implicit_end_is_logged_with_the_request_id(house: House, caplog: pyt
     assert "req-77" in caplog.text
 
 
+def test_a_suspect_value_is_counted_and_logged_by_its_name_alone(
+    fresh_house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = (
+        "<tool_call>\n<function=lookup>\n<parameter=limit>\n3\n</parameter>\n"
+        "<parameter=q>\nsecret\n</parameter>\nmore\n</parameter>\n</function>\n</tool_call>"
+    )
+    caplog.set_level(logging.INFO, "strata_pack.gateway")
+    fresh_house.chat(f"</think>\n\n{call}", tools=[LOOKUP])
+    assert fresh_house.get("/metrics").json()["totals"]["suspect_values"] == 1
+    assert "the value of parameter 'q' holds a tag of a tool call" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_the_live_data_have_the_text_before_an_implicit_end(fresh_house: House) -> None:
     fresh_house.chat(IMPLICIT, tools=[LIST_JOBS])
     (end,) = fresh_house.get("/v1/live").json()["implicit_ends"]
