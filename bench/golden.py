@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata_pack.chat.engines.engines import available_engines, open_engines
 from strata_pack.chat.golden.cases import load_suite
-from strata_pack.chat.golden.check import check
+from strata_pack.chat.golden.check import check_golden
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate
 
@@ -48,7 +48,7 @@ def main() -> None:
         for engine in engines:
             served = engine.name == "llama.cpp"
             rows[f"{len(suite.cases)} cases on {engine.name}"] = _best_ms(
-                lambda one=engine: check(shipped.source, suite, [one]),
+                lambda one=engine: check_golden(shipped.source, suite, [one]),
                 3 if served else RUNS,
                 time.perf_counter if served else time.process_time,
             )

@@ -29,7 +29,7 @@ def convert(
     One tensor at a time: memory stays small whatever the size of the model.
     """
     from strata_pack.weights.convert.convert import SafetensorsSource, result_dict
-    from strata_pack.weights.convert.convert import convert as convert_source
+    from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
 
     with (

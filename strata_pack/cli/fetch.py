@@ -45,7 +45,7 @@ def fetch(
             plan = hub.look(source.repo_id, wanted, dest, path=source.path, progress=progress)
             _show(plan, out)
             return
-        found = hub.fetch(
+        found = hub.fetch_repo(
             source.repo_id,
             wanted,
             dest,

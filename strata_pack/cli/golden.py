@@ -50,7 +50,7 @@ def check(
     from strata_pack.chat.engines.engines import expand_names, open_engines
     from strata_pack.chat.golden import output as golden_faces
     from strata_pack.chat.golden.cases import load_suite
-    from strata_pack.chat.golden.check import check as check_golden
+    from strata_pack.chat.golden.check import check_golden
     from strata_pack.files import write_atomic
     from strata_pack.pack.golden_target import golden_targets
     from strata_pack.report import junit as as_junit
@@ -134,7 +134,7 @@ def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, ou
     from strata_pack.chat.engines.engines import Jinja2Engine
     from strata_pack.chat.golden import output as golden_faces
     from strata_pack.chat.golden.cases import load_suite, suite_files
-    from strata_pack.chat.golden.check import check as check_golden
+    from strata_pack.chat.golden.check import check_golden
     from strata_pack.chat.golden.edit import plan_update, write
     from strata_pack.errors import WrongUse
     from strata_pack.pack.golden_target import golden_targets

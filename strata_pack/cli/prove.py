@@ -35,7 +35,7 @@ def prove(
     from rich.table import Table
 
     from strata_pack.report import terminal
-    from strata_pack.smoke.prove import prove as prove_pack
+    from strata_pack.smoke.prove import prove_pack
 
     with out.progress() as progress:
         proof = prove_pack(pack, progress=progress)

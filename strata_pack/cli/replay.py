@@ -26,7 +26,7 @@ def replay(
     from rich.table import Table
 
     from strata_pack.replay.replay import POLICIES
-    from strata_pack.replay.replay import replay as read_logs
+    from strata_pack.replay.replay import replay_log as read_logs
 
     with out.progress() as progress:
         found = read_logs(logs, call_format=call_format, examples=examples, progress=progress)

@@ -121,9 +121,9 @@ def build(
     out: Out,
 ) -> None:
     """Build llama-server from the pinned source; what was built before with the same tools is kept."""
-    from strata_pack.llama.build import build_runtime, plan_build
+    from strata_pack.llama.build import build_runtime, plan_runtime_build
 
-    plan = plan_build(backend, arch, jobs)
+    plan = plan_runtime_build(backend, arch, jobs)
     answer: dict[str, Any] = {"name": plan.name, "flags": list(plan.flags), "minutes": round(plan.minutes, 1)}
     if dry_run:
         out.line(f"{plan.name}: about {plan.minutes:.0f} minutes")

@@ -44,8 +44,7 @@ def install(
 
     The golden cases are checked first (exit code 1 if one differs, nothing is changed then); `rollback` goes back.
     """
-    from strata_pack.pack.template.install import TemplateNotRecognised
-    from strata_pack.pack.template.install import install as install_template
+    from strata_pack.pack.template.install import TemplateNotRecognised, install_template
 
     try:
         with out.progress() as progress:
@@ -62,7 +61,7 @@ def install(
 @face
 def rollback(target: Target, *, out: Out) -> None:
     """Take the last installation back: every file gets the bytes it had."""
-    from strata_pack.pack.template.install import rollback as roll_back
+    from strata_pack.pack.template.install import rollback_template as roll_back
 
     with out.progress() as progress:
         result = roll_back(target, progress=progress)
@@ -74,9 +73,9 @@ def rollback(target: Target, *, out: Out) -> None:
 
 def show_status(target: Path, out: Out) -> None:
     """Print the status of a pack's or GGUF's template, copy by copy."""
-    from strata_pack.pack.template.install import status
+    from strata_pack.pack.template.install import template_status
 
-    found = status(target)
+    found = template_status(target)
     named = f", {found.id}" if found.id else ""
     out.line(f"{target}: {found.status}{named}" + (f" (sha256 {found.sha256})" if found.sha256 else ""))
     show_copies(found.copies, out)

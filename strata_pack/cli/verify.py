@@ -20,7 +20,7 @@ def verify(
     out: Out,
 ) -> None:
     """Check the manifest, sizes, hashes, the GGUF's structure and all copies of the template (exit code 1 if not)."""
-    from strata_pack.pack.verify import verify as verify_pack
+    from strata_pack.pack.verification import verify as verify_pack
     from strata_pack.report.screen import terminal
 
     with out.progress() as progress:

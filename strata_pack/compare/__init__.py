@@ -1,1 +1,20 @@
-"""How far a pack's outputs are from its source: KL divergence, perplexity, top-1."""
+"""How much a quantized model lost against another: perplexity, KL divergence, agreement."""
+
+from strata_pack.doors import door
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.compare.full import Comparison as Comparison
+    from strata_pack.compare.full import Perplexity as Perplexity
+    from strata_pack.compare.many import compare_many as compare_many
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "compare.full": (
+            "Comparison",
+            "Perplexity",
+        ),
+        "compare.many": ("compare_many",),
+    },
+)

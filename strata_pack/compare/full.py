@@ -112,7 +112,7 @@ def score_rows(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float3
     )
 
 
-def compare(
+def compare_full(
     model: Path,
     against: Path,
     text: Text | None = None,

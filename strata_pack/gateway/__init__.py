@@ -1,4 +1,30 @@
 """The OpenAI-compatible front before a llama.cpp server: messages in, a prompt out, and no generated call gets lost.
 
-``create_app`` makes the ASGI application, ``serve`` runs it. Needs the extra ``serve``; nothing of it is imported here.
+``create_app`` makes the ASGI application of a ``Gateway``, ``make_gateway`` the gateway before a server's URL. Needs
+the extra ``serve``.
 """
+
+from strata_pack.doors import door
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.gateway.server.app import create_app as create_app
+    from strata_pack.gateway.server.run import make_gateway as make_gateway
+    from strata_pack.gateway.service import Gateway as Gateway
+    from strata_pack.gateway.settings import Limits as Limits
+    from strata_pack.gateway.settings import Served as Served
+    from strata_pack.gateway.settings import Settings as Settings
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "gateway.server.app": ("create_app",),
+        "gateway.server.run": ("make_gateway",),
+        "gateway.service": ("Gateway",),
+        "gateway.settings": (
+            "Limits",
+            "Served",
+            "Settings",
+        ),
+    },
+)

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import WrongUse
-from strata_pack.gateway.server.run import bind, check_exposure, kept_alive, make_gateway, read_keys, serve, url_of
+from strata_pack.gateway.server.run import (
+    bind,
+    check_exposure,
+    kept_alive,
+    make_gateway,
+    read_keys,
+    serve_gateway,
+    url_of,
+)
 from strata_pack.gateway.settings import LOOPBACK, Limits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer
@@ -90,7 +98,7 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
             "upstream": url,
         }
         announce(facts, f"{served.model} at {facts['url']} (template {served.template_id}, {served.template_status})")
-        serve(gateway, sock)
+        serve_gateway(gateway, sock)
 
 
 def _served(options: Options) -> tuple[Served, Path | None]:

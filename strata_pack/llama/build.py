@@ -68,7 +68,7 @@ class BuildPlan:
         return f"{self.backend}-{self.key}"
 
 
-def plan_build(backend: Backend, arch: str | None = None, jobs: int | None = None) -> BuildPlan:
+def plan_runtime_build(backend: Backend, arch: str | None = None, jobs: int | None = None) -> BuildPlan:
     """Check the toolchain and return the plan.
 
     Raises ``EnvironmentFailure`` with one sentence for each missing piece, ``WrongUse`` for an architecture where the

@@ -1,1 +1,58 @@
-"""The pack: a folder an inference engine can serve as it is. Its layout, manifest, build, verification and template."""
+"""The pack, a folder that an engine serves as it is: built, opened, verified, inspected, its template exchanged."""
+
+from strata_pack.doors import door
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.pack.build import BuildRequest as BuildRequest
+    from strata_pack.pack.build import BuildResult as BuildResult
+    from strata_pack.pack.build import build_pack as build_pack
+    from strata_pack.pack.build import plan_build as plan_build
+    from strata_pack.pack.inspect import Inspection as Inspection
+    from strata_pack.pack.inspect import inspect_path as inspect_path
+    from strata_pack.pack.layout import Pack as Pack
+    from strata_pack.pack.layout import gguf_template as gguf_template
+    from strata_pack.pack.manifest import Manifest as Manifest
+    from strata_pack.pack.manifest import read_manifest as read_manifest
+    from strata_pack.pack.template.install import GoldenFailed as GoldenFailed
+    from strata_pack.pack.template.install import InstallResult as InstallResult
+    from strata_pack.pack.template.install import TargetStatus as TargetStatus
+    from strata_pack.pack.template.install import TemplateNotRecognised as TemplateNotRecognised
+    from strata_pack.pack.template.install import install_template as install_template
+    from strata_pack.pack.template.install import rollback_template as rollback_template
+    from strata_pack.pack.template.install import template_status as template_status
+    from strata_pack.pack.verification import verify as verify
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "pack.build": (
+            "BuildRequest",
+            "BuildResult",
+            "build_pack",
+            "plan_build",
+        ),
+        "pack.inspect": (
+            "Inspection",
+            "inspect_path",
+        ),
+        "pack.layout": (
+            "Pack",
+            "gguf_template",
+        ),
+        "pack.manifest": (
+            "Manifest",
+            "read_manifest",
+        ),
+        "pack.template.install": (
+            "GoldenFailed",
+            "InstallResult",
+            "TargetStatus",
+            "TemplateNotRecognised",
+            "install_template",
+            "rollback_template",
+            "template_status",
+        ),
+        "pack.verification": ("verify",),
+    },
+)

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from strata_pack import __version__
 from strata_pack.chat.engines.engines import available_engines
-from strata_pack.chat.golden.check import GoldenReport, check
+from strata_pack.chat.golden.check import GoldenReport, check_golden
 from strata_pack.errors import WrongUse
 from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE
@@ -142,7 +142,7 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
         with open_weights(model.root, model.weights) as tensors:
             with clock.stage("template"):
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
-                report = prove(chosen, watcher)
+                report = check_template(chosen, watcher)
             plan = _plan(request, tensors, imatrix)
             check_disk([Stage("quantized model", place.root, plan.padded_bytes + HEADER_ALLOWANCE)])
             resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
@@ -219,17 +219,17 @@ def _early(request: BuildRequest, folder: Path) -> None:
     """Refuse a template that cannot be used while the weights are still far away."""
     text = folder_template(folder)
     if text is not None or request.template not in (AUTO, KEEP):
-        prove(choose_template(request.template, text, request.golden), Silent())
+        check_template(choose_template(request.template, text, request.golden), Silent())
 
 
-def prove(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
+def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
     """Check the template against its golden cases on every engine that runs in this process.
 
     Raises ``GoldenFailed`` if one differs; ``None`` where the template has no cases.
     """
     if chosen.suite is None:
         return None
-    report = check(chosen.text, chosen.suite, available_engines(), progress)
+    report = check_golden(chosen.text, chosen.suite, available_engines(), progress)
     if not report.ok:
         raise GoldenFailed(report)
     return report

@@ -18,7 +18,7 @@ from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.progress import Progress
 from strata_pack.weights.convert.convert import check_convertible
 from strata_pack.weights.gguf.file import MetaValue, shard_paths
-from strata_pack.weights.hub.fetch import FetchPlan, fetch
+from strata_pack.weights.hub.fetch import FetchPlan, fetch_repo
 from strata_pack.weights.hub.select import SIDE_FILES, Weights
 from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
@@ -122,7 +122,7 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
             check_convertible(fetched)
         early(fetched)
 
-    fetched = fetch(
+    fetched = fetch_repo(
         source.repo_id,
         source.revision,
         folder,

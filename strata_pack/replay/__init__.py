@@ -1,1 +1,22 @@
-"""Recorded replies, parsed again: what was lost."""
+"""Recorded replies read again: which turns ended inside the thinking, and which calls a policy would have saved."""
+
+from strata_pack.doors import door
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.replay.replay import ModelReplay as ModelReplay
+    from strata_pack.replay.replay import Replay as Replay
+    from strata_pack.replay.replay import replay_log as replay_log
+    from strata_pack.replay.replies import RecordedReply as RecordedReply
+    from strata_pack.replay.replies import read_log as read_log
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "replay.replay": ("ModelReplay", "Replay", "replay_log"),
+        "replay.replies": (
+            "RecordedReply",
+            "read_log",
+        ),
+    },
+)

@@ -124,7 +124,7 @@ def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format
         model.examples.append(Example(log, reply.line, names, tuple(recovered_by), text))
 
 
-def replay(
+def replay_log(
     logs: Iterable[Path],
     *,
     call_format: CallFormat = "auto",

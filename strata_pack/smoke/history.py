@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from strata_pack.chat.engines.server import LlamaServerEngine
-from strata_pack.chat.repair.proof import Difference, baseline, compare
+from strata_pack.chat.repair.proof import Difference, baseline, compare_renders
 from strata_pack.chat.repair.rules import heal_conversation
 from strata_pack.chat.repair.suite import generate
 from strata_pack.llama.client import LlamaClient
@@ -59,7 +59,7 @@ def _first_turn(prompt: str) -> str:
     return next(iter(assistant_turns(prompt)), "")
 
 
-def repair(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def repair_history(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Play the history whose scenario this is, and its control."""
     case = next(entry for entry in read("histories") if entry["scenario"] == scenario.id)
     calls = case["calls"]
@@ -130,7 +130,7 @@ def repair_shapes(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     server = stage.own_server()
     every = [one for one in generate(stage.form) if one.stranded and not one.name.startswith(DRAWN)]
     base = baseline(server.props().chat_template, LlamaServerEngine(server), every)
-    found = compare(base, base.as_is)
+    found = compare_renders(base, base.as_is)
     if isinstance(found, Difference):
         yield Check(
             scenario.id,

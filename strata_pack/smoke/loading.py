@@ -69,7 +69,7 @@ def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     suite = stage.target.suite
     assert suite is not None  # the scenario needs it
     engine = LlamaServerEngine(stage.own_server())
-    report = golden.check(stage.template, suite, [engine])
+    report = golden.check_golden(stage.template, suite, [engine])
     counts = report.counts(engine.name)
     refused = [result for result in report.failures if result.case.error is not None and result.got_error is not None]
     wrong = [result for result in report.failures if result not in refused]

@@ -8,12 +8,12 @@ from time import monotonic
 from typing import Any
 
 from strata_pack.chat.engines.engines import available_engines
-from strata_pack.chat.golden.check import check, load_suite
+from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import REPORTS_DIR, member
 from strata_pack.pack.template.source import read_pack_template
-from strata_pack.pack.verify import verify
+from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
 from strata_pack.smoke.run import SmokeOptions, run_smoke
@@ -40,7 +40,7 @@ class Proof:
         return {"ok": self.ok, "pack": str(self.pack.path), "reports": reports}
 
 
-def prove(path: Path, options: SmokeOptions | None = None, progress: Progress | None = None) -> Proof:
+def prove_pack(path: Path, options: SmokeOptions | None = None, progress: Progress | None = None) -> Proof:
     """Verify the pack, render its golden cases, play the smoke scenarios; write ``reports/golden.json`` and
     ``reports/smoke.json``.
 
@@ -71,7 +71,7 @@ def _golden(pack: Pack, progress: Progress) -> Report:
     checks: list[Check] = []
     for engine in available_engines():
         begun = monotonic()
-        found = check(text, suite, [engine], progress)
+        found = check_golden(text, suite, [engine], progress)
         counts, failures = found.counts(engine.name), found.failures
         detail = f"{counts['passed']} of {len(suite.cases)} cases identical, {counts['known']} known differences"
         if failures:

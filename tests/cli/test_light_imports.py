@@ -61,7 +61,10 @@ def test_help_loads_nothing_heavy(command: list[str]) -> None:
 
 
 def test_naming_the_parser_loads_nothing_else() -> None:
-    assert loaded_by("from strata_pack.parsing import OutputParser") - loaded_by("pass") == {"strata_pack"}
+    assert loaded_by("from strata_pack.parsing import OutputParser") - loaded_by("pass") <= {
+        "strata_pack",
+        "__future__",
+    }
 
 
 def test_the_parser_needs_the_standard_library_alone() -> None:
@@ -74,7 +77,7 @@ def test_the_parser_needs_the_standard_library_alone() -> None:
 def test_the_top_page_and_the_version_load_no_package_at_all(flag: str) -> None:
     statement = f"import sys; sys.argv[1:] = [{flag!r}]\nimport strata_pack.cli.main as m\n"
     statement += "try: m.main()\nexcept SystemExit: pass"
-    assert loaded_by(statement) - loaded_by("pass") == {"strata_pack"}
+    assert loaded_by(statement) - loaded_by("pass") <= {"strata_pack", "__future__"}
 
 
 def test_completing_a_command_name_imports_no_command() -> None:

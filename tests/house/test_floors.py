@@ -9,6 +9,7 @@ from collections import defaultdict
 from tests.house.imports import Import, imports, modules, room
 
 STOREYS = (
+    ("doors",),
     ("", "errors"),
     ("extras", "files", "parsing", "progress", "resources"),
     ("llama", "replay", "report"),

@@ -10,7 +10,7 @@ import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.llama import build, source_code, toolchain
-from strata_pack.llama.build import build_runtime, plan_build
+from strata_pack.llama.build import build_runtime, plan_runtime_build
 from strata_pack.llama.server import LlamaServer
 from strata_pack.llama.source_code import ARCHIVE, SourceArchive, fetch_source, unpack_source
 
@@ -41,7 +41,7 @@ def test_everything_that_is_missing_is_named_in_a_sentence_of_its_own(backend):
 @pytest.mark.usefixtures("bare")
 def test_a_build_without_its_tools_is_refused_before_anything_is_fetched():
     with pytest.raises(EnvironmentFailure, match="cmake is missing: install"):
-        plan_build("cpu")
+        plan_runtime_build("cpu")
 
 
 def test_cublas_and_the_driver_stub_are_looked_for_beside_the_toolkit(monkeypatch, tmp_path):
@@ -91,30 +91,30 @@ def _needs_compiler() -> None:
 
 def test_another_compiler_or_another_source_is_another_build(monkeypatch):
     _needs_compiler()
-    first = plan_build("cpu")
-    assert plan_build("cpu") == first
+    first = plan_runtime_build("cpu")
+    assert plan_runtime_build("cpu") == first
     monkeypatch.setattr(build, "_compilers", lambda _: "some other compiler")
-    other = plan_build("cpu")
+    other = plan_runtime_build("cpu")
     assert other.key != first.key
     monkeypatch.setattr(build, "VERSION", "2.0")
-    assert plan_build("cpu").key not in (first.key, other.key)
+    assert plan_runtime_build("cpu").key not in (first.key, other.key)
 
 
 def test_the_estimate_is_shorter_with_more_cores():
     _needs_compiler()
-    assert plan_build("cpu", jobs=8).minutes < plan_build("cpu", jobs=2).minutes
+    assert plan_runtime_build("cpu", jobs=8).minutes < plan_runtime_build("cpu", jobs=2).minutes
 
 
 @pytest.mark.parametrize(("backend", "arch"), [("cpu", "90"), ("vulkan", "x")])
 def test_an_architecture_is_refused_where_there_is_none(backend, arch):
     with pytest.raises(WrongUse, match="no architectures"):
-        plan_build(backend, arch)
+        plan_runtime_build(backend, arch)
 
 
 @pytest.mark.parametrize("arch", ["90 -DX=1", "$(id)", "9\n0"])
 def test_an_architecture_that_is_no_architecture_is_refused(arch):
     with pytest.raises(WrongUse, match="is no architecture"):
-        plan_build("cuda", arch)
+        plan_runtime_build("cuda", arch)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_build_that_fails_names_the_error_and_keeps_the_log(tmp_path, monkeypa
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(listfile, "p/llama.cpp/CMakeLists.txt")
     monkeypatch.setattr(build, "fetch_source", lambda _: SourceArchive(archive))
-    plan = plan_build("cpu")
+    plan = plan_runtime_build("cpu")
     with pytest.raises(EnvironmentFailure, match="configuring failed: CMake Error") as caught:
         build_runtime(plan)
     assert "no such luck" in Path(caught.value.where).read_text()
@@ -204,7 +204,7 @@ def test_a_build_that_fails_names_the_error_and_keeps_the_log(tmp_path, monkeypa
 def test_a_cpu_build_from_the_pinned_source_serves_a_model(tmp_path, tiny, monkeypatch):
     _needs_compiler()
     monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
-    plan = plan_build("cpu")
+    plan = plan_runtime_build("cpu")
     runtime = build_runtime(plan)
     assert build_runtime(plan) == runtime
     with LlamaServer.start(tiny, runtime=runtime, context=512, warmup=False, timeout_s=60) as server:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.engines.engines import Jinja2Engine
-from strata_pack.pack.template.install import install, recover, rollback
+from strata_pack.pack.template.install import install_template, recover, rollback_template
 
 COUNTED = ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "ftruncate", "chmod")
 TORN = ("pwrite", "copy_file_range")
@@ -63,9 +63,9 @@ def arm(deadly: int) -> None:
 
 def act(action: str, target: Path, template: str) -> None:
     if action == "install":
-        install(target, template, force=True, engines=[Jinja2Engine()])
+        install_template(target, template, force=True, engines=[Jinja2Engine()])
     elif action == "rollback":
-        rollback(target)
+        rollback_template(target)
     else:
         recover(target)
 

@@ -24,9 +24,9 @@ from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.paths import GOLDEN, TEMPLATE
-from strata_pack.pack.template.install import install
+from strata_pack.pack.template.install import install_template
 from strata_pack.pack.template.source import read_pack_template
-from strata_pack.pack.verify import verify
+from strata_pack.pack.verification import verify
 from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
@@ -153,7 +153,7 @@ def test_the_golden_cases_lie_in_the_pack(request_: BuildRequest) -> None:
 def test_the_template_that_is_there_is_not_installed_again(request_: BuildRequest) -> None:
     path = build_pack(request_).path
     before = hashes(path)
-    result = install(path, "keep")
+    result = install_template(path, "keep")
     assert (result.changed, hashes(path)) == (False, before)
 
 

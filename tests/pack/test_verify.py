@@ -12,7 +12,7 @@ import pytest
 from strata_pack.errors import BadInput
 from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.paths import MANIFEST, TEMPLATE
-from strata_pack.pack.verify import verify
+from strata_pack.pack.verification import verify
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import STOCK, write_tiny
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput
 from strata_pack.replay import replies
-from strata_pack.replay.replay import replay
+from strata_pack.replay.replay import replay_log
 from strata_pack.replay.replies import BadLine, RecordedReply, read_log, read_record
 from tests.parsing.data import read_object
 
@@ -52,7 +52,7 @@ def write_log(path: Path, records: list[Any]) -> Path:
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.jsonl.zst"])
 def test_counts_by_model_and_policy(tmp_path: Path, name: str) -> None:
-    found = replay([write_log(tmp_path / name, RECORDS)])
+    found = replay_log([write_log(tmp_path / name, RECORDS)])
     a, b = found.models["a"], found.models["b"]
     assert (a.turns, a.ended_in_thinking, a.stranded_calls, a.turns_with_stranded_calls) == (4, 2, 3, 3)
     assert a.recovered == {"off": 0, "any": 3, "guarded": 2, "strict": 1}
@@ -71,7 +71,7 @@ def test_strings_in_recorded_calls_that_hold_a_tag_of_a_call_are_counted(tmp_pat
 
 
 def test_examples_carry_their_line_and_the_policies_that_save_them(tmp_path: Path) -> None:
-    found = replay([write_log(tmp_path / "log.jsonl", RECORDS)], examples=2)
+    found = replay_log([write_log(tmp_path / "log.jsonl", RECORDS)], examples=2)
     first, second = found.models["a"].examples
     assert (first.line, first.calls, first.recovered_by) == (2, ("run_code",), ("any", "guarded", "strict"))
     assert (second.line, second.recovered_by) == (3, ("any",))
@@ -130,7 +130,7 @@ def test_a_log_is_read_in_constant_memory(tmp_path: Path) -> None:
         path = write_log(tmp_path / f"log{times}.jsonl.gz", RECORDS[:1] * times)
         tracemalloc.start()
         try:
-            replay([path])
+            replay_log([path])
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

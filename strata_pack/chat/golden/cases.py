@@ -122,10 +122,10 @@ def suite_files(path: Path) -> list[Path]:
 
 def read_cases(path: Path) -> list[GoldenCase]:
     """Return the cases in the JSON file ``path``, in either form."""
-    return [_read_case(item, number, path) for number, item in enumerate(cases_in(read_json(path), path), 1)]
+    return [_read_case(item, number, path) for number, item in enumerate(cases_in(read_json_file(path), path), 1)]
 
 
-def read_json(path: Path) -> Any:
+def read_json_file(path: Path) -> Any:
     """Return what the JSON file ``path`` holds; ``BadInput`` if it is not JSON or too large."""
     try:
         return json.loads(read_bytes(path, MAX_SUITE_BYTES).decode("utf-8-sig"))

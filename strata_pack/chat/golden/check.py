@@ -14,7 +14,7 @@ from strata_pack.chat.render.template import ChatTemplate, TemplateError, Templa
 from strata_pack.files import sha256_text
 from strata_pack.progress import Progress, Silent
 
-__all__ = ["CaseResult", "GoldenCase", "GoldenReport", "GoldenSuite", "Status", "check", "load_suite"]
+__all__ = ["CaseResult", "GoldenCase", "GoldenReport", "GoldenSuite", "Status", "check_golden", "load_suite"]
 
 Status = Literal["passed", "failed", "known"]
 
@@ -83,7 +83,7 @@ class GoldenReport:
         }
 
 
-def check(
+def check_golden(
     template: ChatTemplate | str,
     suite: GoldenSuite,
     engines: Sequence[Engine],

@@ -14,7 +14,7 @@ from strata_pack.chat.lint.model import Found, Subject
 from strata_pack.chat.prefix.measure import check_prefix
 from strata_pack.chat.prefix.session import bundled_session
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateLimit
-from strata_pack.chat.repair.proof import Difference, baseline, compare
+from strata_pack.chat.repair.proof import Difference, baseline, compare_renders
 from strata_pack.chat.repair.rules import CallForm
 from strata_pack.chat.repair.suite import generate
 
@@ -82,7 +82,7 @@ def stranded_calls(subject: Subject) -> Iterator[Found]:
         return
     suite = [one for one in generate(form) if one.stranded]
     base = baseline(subject.source, Jinja2Engine(), suite)
-    result = compare(base, base.as_is)
+    result = compare_renders(base, base.as_is)
     if isinstance(result, Difference):
         yield Found(
             "a tool call that an assistant left in its open thinking stays there, or is lost with it "

@@ -95,12 +95,12 @@ def render(engine: Engine, source: str, inputs: dict[str, Any]) -> Outcome:
         return "failed", ""
 
 
-def prove(base: Baseline, repaired: str) -> EngineProof | Difference:
+def prove_repair(base: Baseline, repaired: str) -> EngineProof | Difference:
     """Render the suite with the template ``repaired`` and compare; return the first difference, if there is one."""
-    return compare(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
+    return compare_renders(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
 
 
-def compare(base: Baseline, results: Sequence[Outcome]) -> EngineProof | Difference:
+def compare_renders(base: Baseline, results: Sequence[Outcome]) -> EngineProof | Difference:
     """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
     unchanged = closed = refused = 0
     for one, wanted, got in zip(base.suite, base.healed, results, strict=True):

@@ -21,9 +21,9 @@ from strata_pack.chat.repair.proof import (
     Difference,
     EngineProof,
     baseline,
-    compare,
+    compare_renders,
     moved_mentions,
-    prove,
+    prove_repair,
 )
 from strata_pack.chat.repair.rules import CallForm
 from strata_pack.chat.repair.suite import TOOLS, generate
@@ -103,7 +103,7 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
     suite = generate(form)
     bases = [baseline(source, engine, suite) for engine in chosen]
     notes = tuple(itertools.islice(filter(None, map(moved_mentions, bases)), 1))
-    already = _proof(form, [compare(base, base.as_is) for base in bases])
+    already = _proof(form, [compare_renders(base, base.as_is) for base in bases])
     if isinstance(already, RepairProof):
         return RepairResult(source, False, "not needed", "it closes every stranded call already", already, notes)
     outdated = None if source.startswith(prelude(form)) else without_prelude(source)
@@ -131,7 +131,7 @@ def _runs(base: Baseline) -> bool:
 
 
 def _prove_enough(base: Baseline, text: str) -> EngineProof | Difference:
-    proof = prove(base, text)
+    proof = prove_repair(base, text)
     if isinstance(proof, EngineProof) and not (proof.unchanged and proof.closed):
         kind = "without" if proof.closed else "with"
         raise RepairRefused(f"{base.engine.name} renders no conversation {kind} a stranded call, so nothing is proved")

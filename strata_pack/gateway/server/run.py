@@ -52,7 +52,7 @@ class TemplateChoice:
     call_format: CallFormat
 
 
-def choose_template(wanted: str | None, fallback: str) -> TemplateChoice:
+def gateway_template(wanted: str | None, fallback: str) -> TemplateChoice:
     """Return the template that ``wanted`` names (a shipped id or a file), or ``fallback``, the upstream's own.
 
     Raises ``WrongUse`` if it names neither, ``BadInput`` if there is none at all.
@@ -112,7 +112,7 @@ def make_gateway(
     with contextlib.closing(LlamaClient(url, api_key=upstream_key)) as client:
         _wait_until_ready(client, ready_seconds)
         props = client.props()
-        chosen = choose_template(template, props.chat_template)
+        chosen = gateway_template(template, props.chat_template)
         control = _control_tokens(chosen.source, client, model_file or Path(props.model_path))
         adds_bos = bool(props.bos_token) and client.tokenize("", add_special=True) == client.tokenize(props.bos_token)
     compiled = ChatTemplate(chosen.source, bos_token=props.bos_token, eos_token=props.eos_token)
@@ -206,7 +206,7 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
     )
 
 
-def serve(gateway: Gateway, sock: socket.socket) -> None:
+def serve_gateway(gateway: Gateway, sock: socket.socket) -> None:
     """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``."""
     GatewayServer(uvicorn_config(gateway), gateway).run(sockets=[sock])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.engines.engines import Engine, available_engines
-from strata_pack.chat.golden.check import GoldenReport, GoldenSuite, check, load_suite
+from strata_pack.chat.golden.check import GoldenReport, GoldenSuite, check_golden, load_suite
 from strata_pack.chat.library import status_of
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
@@ -125,7 +125,7 @@ class TargetStatus:
         return asdict(self)
 
 
-def install(
+def install_template(
     path: Path,
     template: str = "auto",
     *,
@@ -179,7 +179,7 @@ def install(
     )
 
 
-def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
+def rollback_template(path: Path, *, progress: Progress | None = None) -> InstallResult:
     """Put back what the last installation replaced, to the byte.
 
     Raises ``WrongUse`` if there is nothing to go back to, ``BadInput`` if a file was changed by something else since.
@@ -210,7 +210,7 @@ def rollback(path: Path, *, progress: Progress | None = None) -> InstallResult:
     )
 
 
-def status(path: Path) -> TargetStatus:
+def template_status(path: Path) -> TargetStatus:
     """Return which templates a PACK or GGUF holds and what they are; finishes an interrupted installation first."""
     recovered = recover(path)
     target = open_target(path.resolve())
@@ -278,7 +278,7 @@ def _prove(
         raise BadInput(f"the template fails on a plain conversation ({error})", remedy=remedy) from error
     if suite is None:
         return None
-    report = check(text, suite, available_engines() if engines is None else engines, progress)
+    report = check_golden(text, suite, available_engines() if engines is None else engines, progress)
     if not report.ok:
         raise GoldenFailed(report, of_the_old=of_the_old)
     return report
@@ -357,8 +357,8 @@ __all__ = [
     "InstallResult",
     "TargetStatus",
     "TemplateNotRecognised",
-    "install",
+    "install_template",
     "recover",
-    "rollback",
-    "status",
+    "rollback_template",
+    "template_status",
 ]

@@ -176,7 +176,7 @@ class _Enough(Exception):
 
 def _from_hub(source: HubSource, progress: Progress | None) -> NamedTemplate:
     """Fetch config and tokenizer alone, and read the template out of them."""
-    from strata_pack.weights.hub.fetch import fetch
+    from strata_pack.weights.hub.fetch import fetch_repo
 
     def stop(_folder: Path) -> None:
         raise _Enough
@@ -184,7 +184,9 @@ def _from_hub(source: HubSource, progress: Progress | None) -> NamedTemplate:
     with tempfile.TemporaryDirectory(prefix="strata-template-") as name:
         folder = Path(name)
         with contextlib.suppress(_Enough):
-            fetch(source.repo_id, source.revision, folder, path=source.path, progress=progress, before_weights=stop)
+            fetch_repo(
+                source.repo_id, source.revision, folder, path=source.path, progress=progress, before_weights=stop
+            )
         found = read_copies(folder)
         if not found:
             remedy = "fetch the model and give the .gguf file"

@@ -35,7 +35,7 @@ from strata_pack.weights.convert.write import ConvertResult, write_gguf
 from strata_pack.weights.gguf.file import MAX_TENSOR_NAME, MetaValue
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
-__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert", "result_dict"]
+__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint", "result_dict"]
 
 OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -248,7 +248,7 @@ def check_convertible(folder: Path, pre: str | None = None) -> Architecture:
     return architecture
 
 
-def convert(
+def convert_checkpoint(
     source: SafetensorsSource, out_path: Path, *, progress: Progress | None = None, threads: int | None = None
 ) -> ConvertResult:
     """Write ``source`` to ``out_path``, whole or not at all, and return what was written.

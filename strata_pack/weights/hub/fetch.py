@@ -113,7 +113,7 @@ def result_dict(result: FetchResult) -> dict[str, object]:
     }
 
 
-def fetch(
+def fetch_repo(
     repo_id: str,
     revision: str | None,
     dest: Path,
@@ -143,7 +143,7 @@ def fetch(
     tree = _tree(hub, repo_id, revision, dest, offline=offline)
     run = _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
     with fetch_state.locked(dest):
-        record = fetch_state.read_record(dest)
+        record = fetch_state.read_fetch_record(dest)
         kept = _leave_behind(dest, record, run.tree, progress)
         plan = run.look(set(record.taken) if record else set())
         if announce is not None:
@@ -180,7 +180,7 @@ def look(
 ) -> FetchPlan:
     """Return what ``fetch`` with the same arguments would do, without writing anything."""
     hub = connect(endpoint, token, patience)
-    record = fetch_state.read_record(dest)
+    record = fetch_state.read_fetch_record(dest)
     tree = _tree(hub, repo_id, revision, dest, offline=is_offline() if offline is None else offline)
     run = _Run(hub, tree, select_files(tree, path), dest, progress or Silent(), PARALLEL)
     return run.look(set(record.taken) if record else set())
@@ -190,7 +190,7 @@ def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: 
     if not offline:
         return read_tree(hub, repo_id, revision)
     wanted = revision or "main"
-    record = fetch_state.read_record(dest)
+    record = fetch_state.read_fetch_record(dest)
     if record is not None and record.tree.repo_id == repo_id and wanted in (record.tree.revision, record.tree.commit):
         return record.tree
     tree = cached_tree(repo_id, wanted)

@@ -95,7 +95,7 @@ def write_record(dest: Path, record: Record) -> None:
     write_atomic(dest / STATE_FOLDER / "record.json", dump_json(value))
 
 
-def read_record(dest: Path) -> Record | None:
+def read_fetch_record(dest: Path) -> Record | None:
     """Return the record of the last fetch, None where there was none; ``BadInput`` if it is damaged."""
     path = dest / STATE_FOLDER / "record.json"
     if not path.exists():

@@ -12,7 +12,7 @@ from strata_pack.chat.engines.packages import MinijinjaEngine
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
 from strata_pack.chat.engines.stub_model import write_stub_model
 from strata_pack.chat.golden.cases import GoldenCase, GoldenSuite, load_suite
-from strata_pack.chat.golden.check import BOTH_REFUSE, CaseResult, check
+from strata_pack.chat.golden.check import BOTH_REFUSE, CaseResult, check_golden
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import TemplateError, TemplateRefused
 from strata_pack.errors import WrongUse
@@ -28,7 +28,7 @@ REFUSING = "{{ raise_exception('Not today: ' ~ messages[0].content) }}"
 
 
 def _run(engine: Engine, case: GoldenCase) -> CaseResult:
-    return check(SHIPPED.source, GoldenSuite("one", (case,)), [engine]).results[0]
+    return check_golden(SHIPPED.source, GoldenSuite("one", (case,)), [engine]).results[0]
 
 
 @pytest.fixture(scope="module", params=list(IN_PROCESS))

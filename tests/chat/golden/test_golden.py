@@ -14,7 +14,7 @@ from rich.console import Console
 
 from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.golden.cases import GoldenSuite, load_suite, read_cases
-from strata_pack.chat.golden.check import GoldenReport, check
+from strata_pack.chat.golden.check import GoldenReport, check_golden
 from strata_pack.chat.golden.edit import plan_add, plan_update, write
 from strata_pack.chat.golden.output import github_annotations, terminal, to_report
 from strata_pack.chat.library import load_shipped
@@ -41,7 +41,7 @@ def _file(folder: Path, *cases: Any, name: str = "golden.json") -> Path:
 
 
 def _check(path: Path, source: str = ECHO) -> GoldenReport:
-    return check(source, load_suite(path), [Jinja2Engine()])
+    return check_golden(source, load_suite(path), [Jinja2Engine()])
 
 
 # Reading
@@ -172,7 +172,7 @@ def test_all_shipped_cases_take_well_under_a_second_of_processor_time() -> None:
 
 def test_report_is_the_same_for_the_same_results() -> None:
     suite = load_suite(SHIPPED.golden_dir)
-    first, second = (check(SHIPPED.source, suite, [Jinja2Engine()]).to_dict() for _ in range(2))
+    first, second = (check_golden(SHIPPED.source, suite, [Jinja2Engine()]).to_dict() for _ in range(2))
     assert first == second
     assert first["engines"][0]["passed"] == len(suite.cases)
 
@@ -200,7 +200,7 @@ def test_report_is_the_same_for_the_same_results() -> None:
 def test_suite_notices_a_broken_template(change: tuple[str, str]) -> None:
     broken = SHIPPED.source.replace(*change)
     assert broken != SHIPPED.source
-    assert not check(broken, load_suite(SHIPPED.golden_dir), [Jinja2Engine()]).ok
+    assert not check_golden(broken, load_suite(SHIPPED.golden_dir), [Jinja2Engine()]).ok
 
 
 # Faces

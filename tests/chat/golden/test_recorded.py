@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strata_pack.chat.engines.engines import Jinja2Engine, available_engines
-from strata_pack.chat.golden.check import check
+from strata_pack.chat.golden.check import check_golden
 from strata_pack.chat.golden.recorded import DIFFERS, record_suite
 from strata_pack.chat.library import load_shipped
 
@@ -24,12 +24,12 @@ class Upper(Jinja2Engine):
 
 def test_the_recorded_cases_pass_on_every_engine_here() -> None:
     engines = available_engines()
-    assert check(TEMPLATE, record_suite(TEMPLATE, "xml", engines), engines).ok
+    assert check_golden(TEMPLATE, record_suite(TEMPLATE, "xml", engines), engines).ok
 
 
 def test_a_changed_template_fails_on_the_recorded_cases() -> None:
     suite = record_suite(TEMPLATE, "xml", [Jinja2Engine()])
-    assert not check(TEMPLATE.replace("</think>", "</thinking>"), suite, [Jinja2Engine()]).ok
+    assert not check_golden(TEMPLATE.replace("</think>", "</thinking>"), suite, [Jinja2Engine()]).ok
 
 
 @pytest.mark.parametrize("form", ["xml", "json"])

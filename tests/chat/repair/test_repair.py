@@ -16,7 +16,7 @@ from strata_pack.chat.engines.engines import Engine, Jinja2Engine, MinijinjaEngi
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.chat.repair.prelude import prelude
-from strata_pack.chat.repair.proof import Baseline, Difference, baseline, prove
+from strata_pack.chat.repair.proof import Baseline, Difference, baseline, prove_repair
 from strata_pack.chat.repair.repair import RepairRefused, RepairResult, call_form, diff, repair_template
 from strata_pack.chat.repair.rules import CallForm, heal, heal_conversation
 from strata_pack.chat.repair.suite import Conversation, generate
@@ -259,7 +259,7 @@ def test_the_proof_finds_a_prelude_that_is_wrong(fault: str, base: Baseline) -> 
     before, after = SABOTAGE[fault]
     assert before in prelude("xml")
     wrong = prelude("xml").replace(before, after) + stock("qwen38_like")
-    assert isinstance(prove(base, wrong), Difference)
+    assert isinstance(prove_repair(base, wrong), Difference)
 
 
 def test_the_suite_is_the_same_every_time_and_covers_every_kind(suite: list[Conversation]) -> None:

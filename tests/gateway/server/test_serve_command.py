@@ -14,7 +14,7 @@ import pytest
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.gateway.server.run import bind, call_format_of, check_exposure, choose_template, read_keys
+from strata_pack.gateway.server.run import bind, call_format_of, check_exposure, gateway_template, read_keys
 from tests.gateway.conftest import TEMPLATE_ID, events
 from tests.gateway.server.served import COMMAND, Served
 
@@ -67,16 +67,16 @@ def test_a_template_is_an_id_a_file_or_the_upstreams_own(tmp_path: Path) -> None
     path = tmp_path / "t.jinja"
     path.write_text(shipped.source, encoding="utf-8")
     for chosen in (
-        choose_template(TEMPLATE_ID, ""),
-        choose_template(str(path), "x"),
-        choose_template(None, shipped.source),
+        gateway_template(TEMPLATE_ID, ""),
+        gateway_template(str(path), "x"),
+        gateway_template(None, shipped.source),
     ):
         assert (chosen.id, chosen.status) == (TEMPLATE_ID, "repaired")
-    assert choose_template(None, "{{ messages }}").id == "custom"
+    assert gateway_template(None, "{{ messages }}").id == "custom"
     with pytest.raises(WrongUse):
-        choose_template("no-such-template", "x")
+        gateway_template("no-such-template", "x")
     with pytest.raises(BadInput, match="no chat template"):
-        choose_template(None, "")
+        gateway_template(None, "")
 
 
 def test_the_form_of_calls_is_read_off_an_unknown_template() -> None:

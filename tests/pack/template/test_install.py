@@ -22,20 +22,20 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongU
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.llama.logits_native import Model
 from strata_pack.llama.server import LlamaServer
+from strata_pack.pack import recovery
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import GOLDEN, STATE_DIR, TEMPLATE
 from strata_pack.pack.template import plan as template_install_plan
-from strata_pack.pack.template import target as template_install_target
 from strata_pack.pack.template.install import (
     GoldenFailed,
     InstallResult,
     TemplateNotRecognised,
-    install,
+    install_template,
     recover,
-    rollback,
-    status,
+    rollback_template,
+    template_status,
 )
-from strata_pack.pack.verify import verify
+from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf import copy as gguf_edit_copy
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, TEMPLATE_KEY, pad_value
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, open_shards, shard_paths
@@ -60,7 +60,7 @@ def put(tmp_path: Path) -> Any:
     def run(path: Path, text: str, **options: Any) -> InstallResult:
         file = tmp_path / "new.jinja"
         file.write_text(text, encoding="utf-8", newline="")
-        return install(path, str(file), engines=[Jinja2Engine()], **{"force": True, **options})
+        return install_template(path, str(file), engines=[Jinja2Engine()], **{"force": True, **options})
 
     return run
 
@@ -141,7 +141,7 @@ def test_a_5_gb_file_takes_under_a_second_when_the_header_fits(tmp_path: Path, p
     assert result.plan["bytes_written"] < 50_000
     assert gguf_template(path) == LONG
     started = time.process_time()
-    rollback(path)
+    rollback_template(path)
     assert time.process_time() - started < 1
     assert gguf_template(path) == STOCK
     assert path.stat().st_blocks * 512 < 50_000_000
@@ -173,7 +173,7 @@ def test_a_symbolic_link_is_refused(tmp_path: Path, put: Any) -> None:
 def test_a_gguf_inside_a_pack_is_refused_by_the_packs_name(tmp_path: Path, put: Any) -> None:
     root = write_pack(tmp_path / "pack")
     before = hashes(root)
-    for action in (lambda path: put(path, SHORT), rollback):
+    for action in (lambda path: put(path, SHORT), rollback_template):
         with pytest.raises(BadInput, match="belongs to the pack"):
             action(root / "model/tiny.gguf")
     assert hashes(root) == before
@@ -184,7 +184,7 @@ def test_a_link_to_a_packs_folder_stands_for_the_pack(tmp_path: Path, put: Any) 
     (tmp_path / "current").symlink_to(root)
     put(tmp_path / "current", SHORT)
     assert gguf_template(root / "model/tiny.gguf") == SHORT
-    assert rollback(tmp_path / "current").changed
+    assert rollback_template(tmp_path / "current").changed
 
 
 def test_a_full_disk_is_said_before_anything_is_written(
@@ -253,7 +253,7 @@ def test_rollback_restores_every_hash(tmp_path: Path, put: Any, options: dict[st
     before = hashes(root)
     put(root, LONG)
     assert hashes(root) != before
-    result = rollback(root)
+    result = rollback_template(root)
     assert hashes(root) == before
     assert result.after["sha256"] == sha256_text(STOCK)
 
@@ -263,7 +263,7 @@ def test_rollback_restores_a_plain_gguf_to_the_byte(tmp_path: Path, put: Any, te
     path = write_tiny(tmp_path / "m.gguf")
     before = sha256_file(path)
     put(path, text)
-    rollback(path)
+    rollback_template(path)
     assert sha256_file(path) == before
     assert not (tmp_path / f"m.gguf{STATE_DIR}").exists()
 
@@ -275,10 +275,10 @@ def test_installations_are_rolled_back_one_by_one(tmp_path: Path, put: Any) -> N
         put(root, text)
         states.append(hashes(root))
     for expected in reversed(states[:-1]):
-        rollback(root)
+        rollback_template(root)
         assert hashes(root) == expected
     with pytest.raises(WrongUse, match="no earlier template"):
-        rollback(root)
+        rollback_template(root)
 
 
 def test_rollback_refuses_when_a_file_was_changed_since(tmp_path: Path, put: Any) -> None:
@@ -287,7 +287,7 @@ def test_rollback_refuses_when_a_file_was_changed_since(tmp_path: Path, put: Any
     (root / TEMPLATE).write_text("by hand")
     before = hashes(root)
     with pytest.raises(BadInput, match="changed by something else"):
-        rollback(root)
+        rollback_template(root)
     assert hashes(root) == before
 
 
@@ -297,7 +297,7 @@ def test_installing_the_same_again_changes_nothing(tmp_path: Path, put: Any) -> 
     before = hashes(root)
     assert not put(root, SHORT).changed
     assert hashes(root) == before
-    assert status(root).previous == 1
+    assert template_status(root).previous == 1
 
 
 def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, put: Any) -> None:
@@ -312,9 +312,9 @@ def test_a_dry_run_says_what_would_happen_and_changes_nothing(tmp_path: Path, pu
 
 def test_a_copy_that_disagrees_is_brought_in_step(tmp_path: Path, put: Any) -> None:
     root = write_pack(tmp_path / "pack", config={"chat_template": "old", "eos_token": "</s>"})
-    assert not status(root).agree
+    assert not template_status(root).agree
     put(root, SHORT)
-    assert status(root).agree
+    assert template_status(root).agree
     assert json.loads((root / "tokenizer/tokenizer_config.json").read_text()) == {
         "chat_template": SHORT,
         "eos_token": "</s>",
@@ -393,7 +393,7 @@ def test_the_golden_report_is_always_that_of_the_present_template(tmp_path: Path
     put(root, STOCK + "{# same text #}")
     report = json.loads((root / "reports/golden.json").read_text())
     assert report["template_sha256"] == sha256_text(STOCK + "{# same text #}")
-    rollback(root)
+    rollback_template(root)
     assert not (root / "reports/golden.json").exists()
 
 
@@ -402,9 +402,9 @@ def test_two_installations_do_not_work_in_one_folder_at_once(
 ) -> None:
     root = write_pack(tmp_path / "pack")
     before = hashes(root)
-    monkeypatch.setattr(template_install_target, "WAIT", 0.1)
+    monkeypatch.setattr(recovery, "WAIT", 0.1)
     with (
-        template_install_target.locked_folder(root),
+        recovery.locked_folder(root),
         pytest.raises(EnvironmentFailure, match="another installation is at work"),
     ):
         put(root, SHORT)
@@ -452,10 +452,10 @@ def test_a_missing_template_needs_no_force(tmp_path: Path, put: Any) -> None:
 @pytest.mark.parametrize("shipped", [one.id for one in list_templates()])
 def test_a_shipped_template_passes_its_own_golden_cases_into_a_pack(tmp_path: Path, shipped: str) -> None:
     root = write_pack(tmp_path / "pack")
-    result = install(root, shipped, force=True, engines=[Jinja2Engine()])
+    result = install_template(root, shipped, force=True, engines=[Jinja2Engine()])
     assert result.after["id"] == shipped
     assert result.golden is not None
-    assert status(root).status == "repaired"
+    assert template_status(root).status == "repaired"
     assert Pack.open(root).manifest["template"]["id"] == shipped
     check_listed(root)
 
@@ -501,17 +501,17 @@ def test_a_target_that_is_no_model_is_refused(tmp_path: Path, put: Any, text: st
 def test_status_tells_every_copy(tmp_path: Path) -> None:
     shipped = list_templates()[0]
     root = write_pack(tmp_path / "pack", shipped.source)
-    found = status(root)
+    found = template_status(root)
     assert (found.status, found.id, found.agree, found.previous) == ("repaired", shipped.id, True, 0)
     assert [copy["place"] for copy in found.copies] == [f"tiny.gguf: {TEMPLATE_KEY}", TEMPLATE]
     (root / TEMPLATE).write_text("by hand")
-    found = status(root)
+    found = template_status(root)
     assert not found.agree
     assert found.notes == [f"{TEMPLATE} differs from the GGUF's template"]
 
 
 def test_status_of_a_gguf_without_a_template_is_missing(tmp_path: Path) -> None:
-    assert status(write_tiny(tmp_path / "m.gguf", template=None)).status == "missing"
+    assert template_status(write_tiny(tmp_path / "m.gguf", template=None)).status == "missing"
 
 
 # ---------------------------------------------------------------- strangers' journals

@@ -21,7 +21,7 @@ from strata_pack.pack import journal as template_install_journal
 from strata_pack.pack.journal import Journal, Move, Patch, Put, Rewrite, Step, read_journal
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import STATE_DIR, is_pack
-from strata_pack.pack.template.install import install, recover, rollback, status
+from strata_pack.pack.template.install import install_template, recover, rollback_template, template_status
 from strata_pack.weights.gguf.edit import PAD_KEY, pad_value
 from strata_pack.weights.gguf.file import open_shards
 from tests.conftest import ROOT
@@ -129,7 +129,7 @@ def test_killed_at_any_step_it_is_old_or_new(tmp_path: Path, template: Path, sce
     expected = weights_and_logits(pristine / name)
     old = hashes(pristine)
     shutil.copytree(pristine, tmp_path / "new")
-    install(tmp_path / "new" / name, str(template), force=True, engines=[Jinja2Engine()])
+    install_template(tmp_path / "new" / name, str(template), force=True, engines=[Jinja2Engine()])
     new = hashes(tmp_path / "new")
     states = [old, new]
     if action == "rollback":
@@ -212,7 +212,7 @@ def test_the_journal_is_on_the_disk_before_the_first_byte_changes(
 
     for call in ("fsync", "pwrite", "replace", "rename"):
         record(call)
-    install(tmp_path / "target" / name, str(template), force=True, engines=[Jinja2Engine()])
+    install_template(tmp_path / "target" / name, str(template), force=True, engines=[Jinja2Engine()])
     first = calls.index("pwrite")
     assert [call.split(".")[0] for call in calls[:first]][-3:] == ["fsync ", "replace", "fsync m"]
     assert calls[first + 1] == "fsync m.gguf" or calls[first + 1] == "pwrite"
@@ -237,7 +237,7 @@ def test_a_step_that_fails_takes_everything_back(
 
     monkeypatch.setattr(template_install_journal, "write_atomic", failing)
     with pytest.raises(OSError, match="Input/output"):
-        install(root, str(template), force=True, engines=[Jinja2Engine()])
+        install_template(root, str(template), force=True, engines=[Jinja2Engine()])
     assert calls > 3
     assert hashes(root) == before
     assert not (root / STATE_DIR).exists()
@@ -246,13 +246,13 @@ def test_a_step_that_fails_takes_everything_back(
 def test_status_tells_of_an_installation_that_it_finished(tmp_path: Path, template: Path) -> None:
     template.write_text(LONG)
     root = tmp_path / "target" / _pack(tmp_path / "target")
-    install(root, str(template), force=True, engines=[Jinja2Engine()])
+    install_template(root, str(template), force=True, engines=[Jinja2Engine()])
     new = hashes(root)
     shutil.copy(root / STATE_DIR / "backup-0001", tmp_path / "journal")
-    rollback(root)
+    rollback_template(root)
     (root / STATE_DIR).mkdir()
     shutil.copy(tmp_path / "journal", root / STATE_DIR / "journal")
-    found = status(root)
+    found = template_status(root)
     assert found.recovered is not None
     assert "finished an interrupted installation" in found.notes[0]
     assert hashes(root) == new
@@ -263,7 +263,7 @@ def test_reading_the_template_of_a_plain_gguf_finishes_the_installation_first(tm
     folder = tmp_path / "target"
     path = folder / _padded(folder)
     old = path.read_bytes()
-    install(path, str(template), force=True, engines=[Jinja2Engine()])
+    install_template(path, str(template), force=True, engines=[Jinja2Engine()])
     state = path.with_name(path.name + STATE_DIR)
     (state / "backup-0001").rename(state / "journal")
     path.write_bytes(old)
@@ -283,7 +283,7 @@ def test_recovery_refuses_a_gguf_that_was_replaced_in_between(tmp_path: Path, te
     template.write_text(LONG)
     folder = tmp_path / "target"
     path = folder / _padded(folder)
-    install(path, str(template), force=True, engines=[Jinja2Engine()])
+    install_template(path, str(template), force=True, engines=[Jinja2Engine()])
     state = path.with_name(path.name + STATE_DIR)
     (state / "backup-0001").rename(state / "journal")
     path.write_bytes(b"GGUF" + bytes(9999))

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from strata_pack.cli.app import app
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.convert.cast import cast_into
-from strata_pack.weights.convert.convert import SafetensorsSource, check_convertible, convert
+from strata_pack.weights.convert.convert import SafetensorsSource, check_convertible, convert_checkpoint
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.partial_file import partial_writer
 from strata_pack.weights.quantize.run import plan_quantization, run_plan
@@ -55,7 +55,7 @@ def test_tiny_checkpoint_is_the_recorded_one(tiny: Any, name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_file_is_the_one_that_llama_cpp_writes(tiny: Any, tmp_path: Path, name: str, outtype: str) -> None:
     with SafetensorsSource.open(tiny(name), outtype) as source:
-        result = convert(source, tmp_path / "out.gguf")
+        result = convert_checkpoint(source, tmp_path / "out.gguf")
     assert result.sha256 == RECORDED[name][outtype]
     assert sha256(tmp_path / "out.gguf") == result.sha256
     assert (tmp_path / "out.gguf").stat().st_size == result.size
@@ -90,7 +90,7 @@ def test_script_itself_writes_the_same_file(tiny: Any, script: Path, tmp_path: P
         pytest.skip("TORCH_PYTHON names no Python with torch and transformers")
     run_reference(python, script, tiny(name), outtype, tmp_path / "theirs.gguf")
     with SafetensorsSource.open(tiny(name), outtype) as source:
-        result = convert(source, tmp_path / "ours.gguf")
+        result = convert_checkpoint(source, tmp_path / "ours.gguf")
     assert result.sha256 == sha256(tmp_path / "theirs.gguf")
 
 
@@ -103,7 +103,9 @@ def test_auto_keeps_the_stored_half_type(tiny: Any, name: str, outtype: str) -> 
 def test_threads_change_nothing(tiny: Any, tmp_path: Path) -> None:
     for threads in (1, 5):
         with SafetensorsSource.open(tiny("qwen3moe"), "bf16") as source:
-            assert convert(source, tmp_path / "x.gguf", threads=threads).sha256 == RECORDED["qwen3moe"]["bf16"]
+            assert (
+                convert_checkpoint(source, tmp_path / "x.gguf", threads=threads).sha256 == RECORDED["qwen3moe"]["bf16"]
+            )
 
 
 def test_model_in_the_working_folder_has_the_folder_s_name(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +116,7 @@ def test_model_in_the_working_folder_has_the_folder_s_name(tiny: Any, monkeypatc
 
 def test_name_goes_into_the_header(tiny: Any, tmp_path: Path) -> None:
     with SafetensorsSource.open(tiny("qwen3"), name="Tiny Seven") as source:
-        convert(source, tmp_path / "x.gguf")
+        convert_checkpoint(source, tmp_path / "x.gguf")
     assert GgufFile.open(tmp_path / "x.gguf").text("general.name") == "Tiny Seven"
 
 
@@ -136,7 +138,7 @@ def test_quantizing_the_checkpoint_is_quantizing_the_gguf(tiny: Any, tmp_path: P
     with SafetensorsSource.open(tiny(name), "bf16") as source:
         typed: TensorSource = source
         direct = run_plan(plan_quantization(typed, "Q8_0"), tmp_path / "direct.gguf")
-        convert(source, tmp_path / "between.gguf")
+        convert_checkpoint(source, tmp_path / "between.gguf")
     with GgufSource(tmp_path / "between.gguf") as between:
         twice = run_plan(plan_quantization(between, "Q8_0"), tmp_path / "twice.gguf")
     assert direct.files[0].sha256 == twice.files[0].sha256
@@ -223,7 +225,7 @@ def test_output_that_is_no_gguf_is_refused(tiny: Any, tmp_path: Path) -> None:
 def test_short_disk_is_said_before_the_first_byte(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: 1000)
     with SafetensorsSource.open(tiny("qwen3")) as source, pytest.raises(EnvironmentFailure, match="not enough disk"):
-        convert(source, tmp_path / "x.gguf")
+        convert_checkpoint(source, tmp_path / "x.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -247,7 +249,7 @@ def killed(tiny: Any, tmp_path: Path) -> Path:
 
 def test_what_a_killed_conversion_has_left_is_gone_after_the_next(tiny: Any, killed: Path) -> None:
     with SafetensorsSource.open(tiny("qwen3")) as source:
-        convert(source, killed)
+        convert_checkpoint(source, killed)
     assert [path.name for path in killed.parent.iterdir()] == ["x.gguf"]
     assert sha256(killed) == RECORDED["qwen3"]["bf16"]
 
@@ -262,7 +264,7 @@ def test_what_a_killed_conversion_has_left_is_gone_when_the_disk_is_looked_at(
 
     monkeypatch.setattr("strata_pack.weights.convert.write.check_disk", look)
     with SafetensorsSource.open(tiny("qwen3")) as source:
-        convert(source, killed)
+        convert_checkpoint(source, killed)
     assert used == [0]
 
 
@@ -271,7 +273,7 @@ def test_what_a_conversion_at_work_is_writing_is_left_alone(tiny: Any, tmp_path:
     with partial_writer(out) as other:
         other.write(b"half")
         with SafetensorsSource.open(tiny("qwen3")) as source, pytest.raises(EnvironmentFailure, match="another run"):
-            convert(source, out)
+            convert_checkpoint(source, out)
     assert out.read_bytes() == b"half"
     assert list(tmp_path.iterdir()) == [out]
 

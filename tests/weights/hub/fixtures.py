@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_pack.weights.hub.fetch import FetchResult, fetch
+from strata_pack.weights.hub.fetch import FetchResult, fetch_repo
 from strata_pack.weights.hub.repo import Patience
 from tests.hub_server import HubServer, serve
 
@@ -42,6 +42,6 @@ def fetched(hub: HubServer, dest: Path) -> Fetch:
     """Fetch the repository into ``dest``."""
 
     def run(revision: str | None = None, **options: Any) -> FetchResult:
-        return fetch(REPO, revision, dest, **{"patience": QUICK, "endpoint": hub.endpoint, **options})
+        return fetch_repo(REPO, revision, dest, **{"patience": QUICK, "endpoint": hub.endpoint, **options})
 
     return run

@@ -14,7 +14,7 @@ import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.weights.hub import state as fetch_state
-from strata_pack.weights.hub.fetch import fetch, look
+from strata_pack.weights.hub.fetch import fetch_repo, look
 from strata_pack.weights.hub.repo import STATE_FOLDER, RepoFile
 from tests.hub_server import Fault, HubServer, etag_of
 from tests.weights.hub.fixtures import BODY, FILES, QUICK, REPO, SELECTED, TOTAL, WEIGHTS, Fetch, dest, fetched, hub
@@ -229,9 +229,9 @@ def test_shards_of_another_commit_do_not_stay(hub: HubServer, dest: Path) -> Non
         return {"model.safetensors.index.json": b"{}", **{name: name.encode() for name in names}}
 
     hub.repo("org/shards", shards(3))
-    fetch("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
     hub.repo("org/shards", shards(2))
-    fetch("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert sorted(p.name for p in dest.glob("*.safetensors")) == sorted(n for n in shards(2) if n.endswith("rs"))
 
 
@@ -239,7 +239,7 @@ def test_another_choice_of_the_same_repository_removes_nothing(hub: HubServer, d
     hub.repo("org/gguf", {"q4.gguf": BODY, "q8.gguf": BODY[::-1]})
     for _ in range(2):
         for path in ("q4.gguf", "q8.gguf"):
-            fetch("org/gguf", None, dest, path=path, endpoint=hub.endpoint, patience=QUICK)
+            fetch_repo("org/gguf", None, dest, path=path, endpoint=hub.endpoint, patience=QUICK)
     assert [(dest / name).read_bytes() for name in ("q4.gguf", "q8.gguf")] == [BODY, BODY[::-1]]
     assert hub.bytes_sent() == 2 * len(BODY)
 
@@ -248,7 +248,7 @@ def test_folder_of_another_repository_is_refused(fetched: Fetch, hub: HubServer,
     fetched()
     hub.repo("org/other", {WEIGHTS: BODY})
     with pytest.raises(BadInput, match=f"holds files of {REPO}"):
-        fetch("org/other", None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo("org/other", None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert holds(dest)
 
 
@@ -265,7 +265,7 @@ def test_files_travel_in_parallel(hub: HubServer, dest: Path) -> None:
     for name in names:
         hub.fail(name, Fault(rate=600_000))
     start = time.monotonic()
-    fetch("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert time.monotonic() - start < 1.5  # one after the other would take 2 seconds
     assert all((dest / name).read_bytes() == BODY + name.encode() for name in names)
 
@@ -277,7 +277,7 @@ def test_first_failure_stops_the_others(hub: HubServer, dest: Path) -> None:
     hub.fail(names[1], Fault(status=503, headers={"Retry-After": "3600"}))
     start = time.monotonic()
     with pytest.raises(EnvironmentFailure, match="HTTP 503"):
-        fetch("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert time.monotonic() - start < 3  # the slow body alone takes 6 seconds
 
 
@@ -336,7 +336,7 @@ def test_full_disk_is_one_sentence_and_keeps_what_arrived(
 def test_repository_that_cannot_be_used_leaves_no_folder(hub: HubServer, dest: Path, repo_id: str) -> None:
     hub.repo("org/pickled", {"pytorch_model.bin": b"x"})
     with pytest.raises(StrataError):
-        fetch(repo_id, None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo(repo_id, None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert not dest.exists()
 
 
