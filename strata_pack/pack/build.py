@@ -57,7 +57,7 @@ from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
-from strata_pack.weights.quantize.recipes import Recipe
+from strata_pack.weights.quantize.recipe_field import RecipeField
 from strata_pack.weights.quantize.run import QuantPlan, plan_quantization, quantized_types, run_plan
 from strata_pack.weights.source import HubSource, Source, parse_source
 from strata_pack.weights.tensor_source import TensorSource
@@ -71,14 +71,16 @@ HEADER_ALLOWANCE = 64 << 20
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build. ``recipe`` decides the types; ``template`` and ``golden`` are as in ``choose_template``.
+    """What to build. ``recipe``, or the name of a preset, decides the types.
+
+    ``template`` and ``golden`` are as in ``choose_template``.
 
     ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
     """
 
     source: str
     out: Path
-    recipe: Recipe
+    recipe: RecipeField = RecipeField()  # noqa: RUF009
     template: str = AUTO
     golden: Path | None = None
     name: str | None = None

@@ -1,0 +1,54 @@
+"""The scripts of docs/python.md run, one after the other, in one folder, as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strata_pack.chat.library import load_shipped
+from tests.conftest import ROOT
+from tests.pack.tiny_gguf import write_tiny
+
+PAGE = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+SCRIPTS = re.findall(r"^## (.+?)\n.*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+PRINTS = {
+    "Render a prompt": "<|im_start|>user\nHello<|im_end|>",
+    "Repair a template": "not needed because",
+    "Check golden cases": "jinja2 passed",
+    "Parse a stream": "tool_call",
+    "Build a pack": "my-pack",
+    "Verify it": "Q8_0",
+}
+"""A part of what each script prints."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page")
+    shipped = load_shipped("qwen3.8-flash-next")
+    (folder / "chat_template.jinja").write_text(shipped.source, encoding="utf-8")
+    (folder / "golden").mkdir()
+    shutil.copy(ROOT / "golden/qwen3.8-flash-next/golden.json", folder / "golden")
+    write_tiny(folder / "model.gguf")
+    return folder
+
+
+def test_every_script_has_an_expectation() -> None:
+    assert [title for title, _ in SCRIPTS] == list(PRINTS)
+
+
+@pytest.mark.xdist_group("python-page")
+@pytest.mark.parametrize(("title", "script"), SCRIPTS, ids=[title for title, _ in SCRIPTS])
+def test_a_script_of_the_page_runs(folder: Path, title: str, script: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, PRINTS[title] in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_page_teaches_no_deep_path() -> None:
+    assert re.findall(r"from strata_pack\.\w+\.", PAGE) == []
