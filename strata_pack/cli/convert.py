@@ -18,9 +18,13 @@ def convert(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkpoint in Hugging Face layout.")],
     dest: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .gguf file to write.")],
     out: Out,
-    outtype: Annotated[str, typer.Option(help="bf16, f16, f32, or auto: as the weights are stored.")] = "auto",
+    outtype: Annotated[
+        str, typer.Option(help="bf16, f16, f32, q8_0, tq1_0, tq2_0, or auto: as the weights are stored.")
+    ] = "auto",
     pre: Annotated[str | None, typer.Option(metavar="NAME", help="Pre-tokenizer, if it is not recognised.")] = None,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
+    mtp: Annotated[bool, typer.Option("--mtp", help="Write these layers alone, as a draft model's file.")] = False,
+    mmproj: Annotated[bool, typer.Option("--mmproj", help="Write the tower for images, as a projector.")] = False,
     name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
 ) -> None:
@@ -28,16 +32,21 @@ def convert(
 
     One tensor at a time: memory stays small whatever the size of the model.
     """
-    from strata_pack.weights.convert.convert import SafetensorsSource, result_dict
+    from strata_pack.errors import WrongUse
+    from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, result_dict
     from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
 
+    parts: dict[SourcePart, bool] = {"trunk": no_mtp, "mtp": mtp, "projector": mmproj}
+    chosen = [part for part, wanted in parts.items() if wanted]
+    if len(chosen) > 1:
+        raise WrongUse("--no-mtp, --mtp and --mmproj each name another file", remedy="give one of them")
     with (
         out.progress() as progress,
-        SafetensorsSource.open(folder, outtype, pre=pre, mtp=not no_mtp, name=name) as source,
+        SafetensorsSource.open(folder, outtype, pre=pre, part=chosen[0] if chosen else "model", name=name) as source,
     ):
         progress.note(
-            f"{folder}: {source.architecture.name}, {source.parameters / 1e6:.1f} M parameters, "
+            f"{folder}: {source.architecture}, {source.parameters / 1e6:.1f} M parameters, "
             f"{len(source.tensors)} tensors, to {source.outtype}"
         )
         result = convert_source(source, dest, progress=progress, threads=threads)

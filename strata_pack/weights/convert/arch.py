@@ -15,15 +15,20 @@ from gguf import MODEL_ARCH
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
-from strata_pack.weights.convert.config import Config, architecture_name, effective, refuse_quantized, require
+from strata_pack.weights.convert import defaults
+from strata_pack.weights.convert.config import Config, architecture_name, effective, require
 
 
 @dataclass(frozen=True)
 class Architecture:
     """One family: what it is in GGUF, and which rules its tensors and parameters follow.
 
+    ``gguf`` is the architecture whose table of names is used: the gguf package may not know the family's own yet.
     ``moe``: experts are stacked. ``rotate``: rows of Q and K go from the order of transformers to that of ggml.
     ``linear``: linear attention (Qwen3-Next and its successors); ``tiled``: its value heads are tiled by key head.
+    ``hyper``: hyper-connections in place of norms, an indexer and n-gram embeddings (Qwen3.8-Flash-Next).
+    ``seeing``: layers of the tower reach into the model (deepstack), which says how many.
+    ``transposed``: fused experts are stored input first. ``head_norms``: Q and K have norms of their own.
     ``derives_head_dim``: the class works ``head_dim`` out when the file has none, so the GGUF always says it.
     """
 
@@ -35,91 +40,44 @@ class Architecture:
     rotate: bool = False
     linear: bool = False
     tiled: bool = False
+    hyper: bool = False
+    seeing: bool = False
+    transposed: bool = False
+    head_norms: bool = True
     derives_head_dim: bool = False
 
 
-_QWEN3 = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "intermediate_size": 22016,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "head_dim": 128,
-    "max_position_embeddings": 32768,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-}
-_QWEN3_MOE = {
-    **{key: value for key, value in _QWEN3.items() if key != "head_dim"},
-    "hidden_size": 2048,
-    "intermediate_size": 6144,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 4,
-    "moe_intermediate_size": 768,
-    "num_experts_per_tok": 8,
-    "num_experts": 128,
-}
-_LLAMA = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-}
-_LINEAR = {
-    "num_attention_heads": 16,
-    "head_dim": 256,
-    "partial_rotary_factor": 0.25,
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128,
-    "linear_num_key_heads": 16,
-    "linear_num_value_heads": 32,
-}
-_QWEN3_NEXT = {
-    **_QWEN3,
-    **_LINEAR,
-    "hidden_size": 2048,
-    "intermediate_size": 5632,
-    "num_hidden_layers": 48,
-    "num_key_value_heads": 2,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 10,
-    "num_experts": 512,
-}
-_QWEN3_5 = {
-    **_QWEN3,
-    **_LINEAR,
-    "vocab_size": 248320,
-    "intermediate_size": 12288,
-    "num_key_value_heads": 4,
-}
-_QWEN3_5_MOE = {
-    **{key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"},
-    "hidden_size": 2048,
-    "num_hidden_layers": 40,
-    "num_key_value_heads": 2,
-    "moe_intermediate_size": 512,
-    "shared_expert_intermediate_size": 512,
-    "num_experts_per_tok": 8,
-    "num_experts": 256,
-}
-
 ARCHITECTURES: tuple[Architecture, ...] = (
-    Architecture("qwen3", MODEL_ARCH.QWEN3, ("Qwen3ForCausalLM",), _QWEN3),
-    Architecture("qwen3moe", MODEL_ARCH.QWEN3MOE, ("Qwen3MoeForCausalLM",), _QWEN3_MOE, moe=True),
-    Architecture("llama", MODEL_ARCH.LLAMA, ("LlamaForCausalLM",), _LLAMA, rotate=True, derives_head_dim=True),
-    Architecture("qwen3next", MODEL_ARCH.QWEN3NEXT, ("Qwen3NextForCausalLM",), _QWEN3_NEXT, moe=True, linear=True),
+    Architecture("qwen3", MODEL_ARCH.QWEN3, ("Qwen3ForCausalLM",), defaults.QWEN3),
+    Architecture("qwen3moe", MODEL_ARCH.QWEN3MOE, ("Qwen3MoeForCausalLM",), defaults.QWEN3_MOE, moe=True),
+    Architecture(
+        "llama",
+        MODEL_ARCH.LLAMA,
+        ("LlamaForCausalLM",),
+        defaults.LLAMA,
+        rotate=True,
+        head_norms=False,
+        derives_head_dim=True,
+    ),
+    Architecture("qwen3vl", MODEL_ARCH.QWEN3VL, ("Qwen3VLForConditionalGeneration",), defaults.QWEN3_VL, seeing=True),
+    Architecture(
+        "qwen3vlmoe",
+        MODEL_ARCH.QWEN3VLMOE,
+        ("Qwen3VLMoeForConditionalGeneration",),
+        defaults.QWEN3_VL_MOE,
+        moe=True,
+        seeing=True,
+        transposed=True,
+        derives_head_dim=True,
+    ),
+    Architecture(
+        "qwen3next", MODEL_ARCH.QWEN3NEXT, ("Qwen3NextForCausalLM",), defaults.QWEN3_NEXT, moe=True, linear=True
+    ),
     Architecture(
         "qwen35",
         MODEL_ARCH.QWEN35,
         ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
-        _QWEN3_5,
+        defaults.QWEN3_5,
         linear=True,
         tiled=True,
     ),
@@ -127,10 +85,20 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         "qwen35moe",
         MODEL_ARCH.QWEN35MOE,
         ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
-        _QWEN3_5_MOE,
+        defaults.QWEN3_5_MOE,
         moe=True,
         linear=True,
         tiled=True,
+    ),
+    Architecture(
+        "qwen4exp",
+        MODEL_ARCH.QWEN35MOE,
+        ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
+        {},
+        moe=True,
+        linear=True,
+        tiled=True,
+        hyper=True,
     ),
 )
 
@@ -145,7 +113,16 @@ _LINEAR_NEEDS = (
     "linear_num_key_heads",
     "linear_num_value_heads",
 )
+_HYPER_NEEDS = (
+    "hc_count",
+    "hc_lowrank",
+    "indexer_n_heads",
+    "indexer_head_dim",
+    "indexer_budget",
+    "indexer_compress_ratio",
+)
 _DERIVED = {"draft_vocab_size": "a draft model (EAGLE-3)", "dflash_config": "a draft model (DFlash)"}
+_DRAFTS = {"eagle": "a draft model (EAGLE-3)", "dflash": "a draft model (DFlash)", "dspark": "a draft model (DSpark)"}
 
 
 def supported_classes() -> tuple[str, ...]:
@@ -156,10 +133,12 @@ def supported_classes() -> tuple[str, ...]:
 def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config]:
     """Return the architecture and completed configuration of a config.json.
 
-    ``BadInput`` by name for a class that is not supported, for weights that are quantized already (FP8, AWQ, GPTQ ...)
-    and for missing or impossible sizes.
+    ``BadInput`` by name for a class that is not supported, for draft models, and for missing or impossible sizes.
     """
     name = architecture_name(raw, where)
+    for part, kind in _DRAFTS.items():
+        if part in name.lower():
+            raise BadInput(f"is {kind}, which is not supported", where=where)
     architecture = _BY_CLASS.get(name)
     if architecture is None:
         raise BadInput(
@@ -167,7 +146,6 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
             where=where,
             remedy=f"use a GGUF version of the model, or one of {', '.join(_BY_CLASS)}",
         )
-    refuse_quantized(raw, where)
     for key, kind in _DERIVED.items():
         if key in raw:
             raise BadInput(f"is {kind}, which is not supported", where=where)
@@ -181,6 +159,8 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
         config.integer("num_local_experts", "num_experts")
     if architecture.linear:
         require(config, _LINEAR_NEEDS)
+    if architecture.hyper:
+        require(config, _HYPER_NEEDS)
     return architecture, config
 
 

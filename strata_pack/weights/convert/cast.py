@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType
@@ -17,7 +18,7 @@ Transform = Literal["none", "plus_one", "minus_exp"]
 Array = npt.NDArray[Any]
 
 F32, F16, BF16 = GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16
-OUT_SIZE = {F32: 4, F16: 2, BF16: 2}
+_FLOATS = (F32, F16, BF16)
 _SAME = {("F32", F32), ("F16", F16)}
 
 
@@ -27,7 +28,10 @@ def is_copy(dtype: str, target: GGMLQuantizationType) -> bool:
 
 
 def cast_into(stored: Array, dtype: str, target: GGMLQuantizationType, transform: Transform, out: Array) -> None:
-    """Convert ``stored`` (as ``safetensors.FLOATS`` types it) into ``out``, the output's bytes (uint8, contiguous)."""
+    """Convert ``stored`` (as ``safetensors.FLOATS`` types it) into ``out``, the output's bytes (uint8, contiguous).
+
+    Types of blocks are quantized by the gguf package, whose bytes are those of llama.cpp's converter.
+    """
     if dtype == "BF16" and target is BF16 and transform == "none":
         bits = out.view("<u2")
         bits[:] = stored.reshape(-1)
@@ -37,7 +41,9 @@ def cast_into(stored: Array, dtype: str, target: GGMLQuantizationType, transform
         _widen(stored, out.view("<u4"))
         return
     values = _transformed(_as_float(stored, dtype), transform)
-    if target is BF16:
+    if target not in _FLOATS:
+        out[:] = gguf.quants.quantize(values.astype(np.float32, copy=False), target).reshape(-1)
+    elif target is BF16:
         _narrow(values, out.view("<u2"))
     else:
         with np.errstate(over="ignore"):

@@ -17,8 +17,7 @@ from strata_pack.files import read_bytes
 
 CONFIG_LIMIT = 16 << 20
 
-_ROPE_KEYS = ("rope_theta", "partial_rotary_factor")
-_ENCODINGS = {"fp8": "FP8", "awq": "AWQ", "gptq": "GPTQ"}
+_ROPE_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 
 
 @dataclass(frozen=True)
@@ -72,20 +71,6 @@ def architecture_name(raw: Mapping[str, Any], where: Path) -> str:
     return names[0]
 
 
-def refuse_quantized(raw: Mapping[str, Any], where: Path) -> None:
-    """Refuse a checkpoint whose weights are quantized already, by the name of the method."""
-    text = raw.get("text_config")
-    nested = text.get("quantization_config") if isinstance(text, dict) else None
-    found = raw.get("quantization_config") or raw.get("compression_config") or nested
-    if not found:
-        return
-    method = found.get("quant_method") if isinstance(found, dict) else None
-    name = _ENCODINGS.get(str(method), str(method or "an unnamed method"))
-    raise BadInput(
-        f"the weights are quantized already ({name})", where=where, remedy="convert the original BF16 checkpoint"
-    )
-
-
 def effective(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) -> Config:
     """Return the text model's configuration, completed as transformers would."""
     text = raw.get("text_config")
@@ -102,6 +87,17 @@ def effective(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) 
     rope.setdefault("rope_type", rope.get("type", "default"))
     merged.setdefault("num_key_value_heads", merged.get("num_attention_heads"))
     return Config(merged, rope, where)
+
+
+def linear_layers(config: Config) -> list[bool]:
+    """Say of each layer whether its attention is linear; call it only when the number of layers is proved."""
+    interval = config.get("full_attention_interval") or 4
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return [(number + 1) % interval != 0 for number in range(config.layers)]
+    if not isinstance(kinds, list) or len(kinds) != config.layers:
+        raise BadInput(f"layer_types is no list of {config.layers} layers", where=config.where)
+    return [kind == "linear_attention" for kind in kinds]
 
 
 def _without_null(values: Mapping[str, Any]) -> dict[str, Any]:

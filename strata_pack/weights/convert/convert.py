@@ -1,7 +1,7 @@
 """A safetensors checkpoint as a GGUF model: planned at once, read a few rows at a time, written or quantized.
 
     with SafetensorsSource.open(folder, "bf16") as source:
-        convert(source, Path("model.gguf"))
+        convert_checkpoint(source, Path("model.gguf"))
 
 Whole files are byte-identical to those of llama.cpp's converter. ``SafetensorsSource`` is a ``TensorSource``: the
 quantizer reads it directly, without a GGUF in between.
@@ -10,13 +10,12 @@ quantizer reads it directly, without a GGUF in between.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 from gguf import GGMLQuantizationType, LlamaFileType
@@ -24,15 +23,29 @@ from gguf import GGMLQuantizationType, LlamaFileType
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.progress import Progress
 from strata_pack.weights.convert.arch import Architecture, recognise
-from strata_pack.weights.convert.cast import F32
-from strata_pack.weights.convert.config import Config, read_json_object
-from strata_pack.weights.convert.metadata import build_metadata
+from strata_pack.weights.convert.cast import F16, F32
+from strata_pack.weights.convert.config import Config, linear_layers, read_json_object
+from strata_pack.weights.convert.hyper import TABLE, ngram_keys
+from strata_pack.weights.convert.metadata import Facts, model_metadata
+from strata_pack.weights.convert.names import FINAL, Names
+from strata_pack.weights.convert.projector import (
+    PATCHES,
+    has_tower,
+    read_tower,
+    tower_metadata,
+    tower_tensors,
+    tower_views,
+)
 from strata_pack.weights.convert.rows import view_reader
-from strata_pack.weights.convert.rules import Rules, View, rope_factors, text_tensors
-from strata_pack.weights.convert.safetensors import Checkpoint
+from strata_pack.weights.convert.rules import Rules, rope_factors
+from strata_pack.weights.convert.safetensors import Checkpoint, StoredTensor
+from strata_pack.weights.convert.scales import read_encoding
+from strata_pack.weights.convert.shapes import check_complete, check_shapes
+from strata_pack.weights.convert.text_tensors import Part, TextTensors, text_tensors
+from strata_pack.weights.convert.views import View
 from strata_pack.weights.convert.vocabulary import read_vocabulary
 from strata_pack.weights.convert.write import ConvertResult, write_gguf
-from strata_pack.weights.gguf.file import MAX_TENSOR_NAME, MetaValue
+from strata_pack.weights.gguf.file import MetaValue, tensor_nbytes
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 __all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint", "result_dict"]
@@ -41,11 +54,16 @@ OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
     "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
     "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16),
+    "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
+    "tq1_0": (GGMLQuantizationType.TQ1_0, LlamaFileType.MOSTLY_TQ1_0),
+    "tq2_0": (GGMLQuantizationType.TQ2_0, LlamaFileType.MOSTLY_TQ2_0),
 }
+SourcePart = Part | Literal["projector"]
 
-# Names that gguf 0.19 does not map for these architectures: multi-token prediction came later.
-_MTP_NAMES = {"eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "shared_head.norm": "shared_head_norm"}
-_ALWAYS_F32 = (".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", ".ssm_conv1d.weight")
+_TERNARY = ("tq1_0", "tq2_0")
+_NOT_TERNARY = ("token_embd.weight", "output.weight", TABLE)
+
+_ALWAYS_F32 = (".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", ".ssm_conv1d.weight", "v.position_embd.weight")
 
 
 @dataclass(frozen=True)
@@ -62,9 +80,12 @@ class SafetensorsSource:
     metadata: Mapping[str, MetaValue]
     tensors: Sequence[SourceTensor]
     shards = 1
-    architecture: Architecture
+    architecture: str
+    """What the header's ``general.architecture`` says: "clip" for a projector."""
     outtype: str
     parameters: int
+    left_out: int
+    """How many tensors of the checkpoint belong to a tower for images or sound and are not in this file."""
 
     def __init__(
         self,
@@ -72,50 +93,88 @@ class SafetensorsSource:
         outtype: str = "auto",
         *,
         pre: str | None = None,
-        mtp: bool = True,
+        part: SourcePart = "model",
         name: str | None = None,
     ) -> None:
         """Read and check everything but the weights of ``folder``.
 
         ``outtype`` "auto" keeps BF16 or F16, whichever the weights have. ``pre`` names the pre-tokenizer instead of
-        recognising it; ``mtp`` False leaves out layers for multi-token prediction; ``name`` is the model's name in
-        the header. ``BadInput`` for everything that cannot become a whole model.
+        recognising it; ``part`` is what to make of the checkpoint: the model with its layers for multi-token
+        prediction, "trunk" without them, "mtp" those alone, "projector" the tower for images; ``name`` is the model's
+        name in the header. ``BadInput`` for everything that cannot become a whole file.
         """
         # The folder's name may become the model's: "." has none.
         folder = folder if folder.name not in ("", "..") else folder.resolve()
         if not folder.is_dir():
             raise BadInput("no such folder", where=folder, remedy="give the folder of a safetensors checkpoint")
-        with _wrong_kinds(folder):
-            self._read(folder, outtype, pre, mtp, name)
-
-    def _read(self, folder: Path, outtype: str, pre: str | None, mtp: bool, name: str | None) -> None:
-        raw = read_json_object(folder / "config.json")
-        self.architecture, config = recognise(raw, folder / "config.json")
-        vocabulary = read_vocabulary(folder, config, raw, pre)
-        self.label = str(folder)
-        self._checkpoint = Checkpoint(folder)
-        try:
-            views, blocks = self._views(config, mtp)
-            self.outtype = _chosen(outtype, views)
-            self._planned = self._plan(config, views, blocks)
-            self.tensors = tuple(planned.tensor for planned in self._planned.values())
-            shapes = [(tensor.name, tuple(reversed(tensor.shape))) for tensor in self.tensors]
-            self.parameters = sum(tensor.elements for tensor in self.tensors)
-            self.metadata = build_metadata(
-                folder,
-                self.architecture,
-                config,
-                shapes,
-                OUTTYPES[self.outtype][1],
-                blocks,
-                vocabulary.tokenizer,
-                vocabulary.special,
-                name,
+        refuse_adapter(folder)
+        if outtype != "auto" and outtype not in OUTTYPES:
+            raise WrongUse(
+                "is no type to convert to", where=f"--outtype {outtype}", remedy=f"give auto, {', '.join(OUTTYPES)}"
             )
-            self.fingerprint = self._fingerprint()
-        except BaseException:
-            self._checkpoint.close()
-            raise
+        self.label = str(folder)
+        self._folder, self._name = folder, name
+        self._factors: npt.NDArray[np.float32] | None = None
+        self.left_out = 0
+        with _wrong_kinds(folder):
+            # What config.json alone can tell is told first: it is the cheaper answer.
+            raw = read_json_object(folder / "config.json")
+            known = None if part == "projector" else recognise(raw, folder / "config.json")
+            read_encoding(raw, folder / "config.json")
+            self._checkpoint = Checkpoint(folder)
+            try:
+                if part == "projector":
+                    self._read_projector(raw, outtype)
+                elif known is not None:
+                    self._read_model(raw, *known, outtype, pre, part)
+                self.fingerprint = self._fingerprint()
+            except BaseException:
+                self._checkpoint.close()
+                raise
+
+    def _read_model(
+        self,
+        raw: Mapping[str, Any],
+        architecture: Architecture,
+        config: Config,
+        outtype: str,
+        pre: str | None,
+        part: Part,
+    ) -> None:
+        where = self._folder
+        found = _checked_tensors(raw, architecture, config, self._checkpoint.tensors.values(), part, where)
+        vocabulary = read_vocabulary(where, config, raw, pre)
+        views = list(Rules(architecture, config, where).views(found.named))
+        blocks = config.layers + found.mtp_layers
+        self._factors = rope_factors(config)
+        self.architecture, self.left_out = architecture.name, found.other_senses
+        self.outtype = _chosen(outtype, found.named)
+        names = Names(architecture, blocks)
+        self._plan([(self._called(view, names, architecture), view) for view in views])
+        check_complete(self._planned, _needed(architecture, config, part, blocks), where)
+        ngrams = None
+        if architecture.hyper and part != "mtp":
+            table = next((view for view in views if view.name == FINAL + TABLE), None)
+            names_there = [view.name for view in views]
+            ngrams = ngram_keys(self._checkpoint, found.constants, names_there, table, config)
+        self.metadata = model_metadata(self._facts(), architecture, config, blocks, vocabulary, ngrams)
+
+    def _read_projector(self, raw: Mapping[str, Any], outtype: str) -> None:
+        where = self._folder
+        tower = read_tower(raw, where / "config.json")
+        encoding = read_encoding(raw, where / "config.json")
+        named = tower_tensors(self._checkpoint.tensors.values(), tower, encoding, where)
+        self.architecture = "clip"
+        self.outtype = _chosen(outtype, named)
+        views = tower_views(named, tower, where)
+        self._plan([(view.name.removeprefix(FINAL), view) for view in views])
+        self.metadata = tower_metadata(self._facts(), tower)
+
+    def _facts(self) -> Facts:
+        self.tensors = tuple(planned.tensor for planned in self._planned.values())
+        self.parameters = sum(tensor.elements for tensor in self.tensors)
+        shapes = [(tensor.name, tuple(reversed(tensor.shape))) for tensor in self.tensors]
+        return Facts(self._folder, shapes, OUTTYPES[self.outtype][1], self._name)
 
     @classmethod
     def open(cls, folder: Path | str, outtype: str = "auto", **options: Any) -> SafetensorsSource:
@@ -146,72 +205,28 @@ class SafetensorsSource:
             return constant
         return view_reader(self._checkpoint, view, tensor)
 
-    def _views(self, config: Config, mtp: bool) -> tuple[list[View], int]:
-        layers, where = config.layers, self._checkpoint.folder
-        stored = self._checkpoint.tensors.values()
-        named, mtp_layers = text_tensors(stored, layers, where, mtp=mtp and self.architecture.linear)
-        promised = config.get("mtp_num_hidden_layers") or 0
-        if mtp and self.architecture.linear and promised > mtp_layers:
+    def _called(self, view: View, names: Names, architecture: Architecture) -> str:
+        found = names.find(view.name)
+        if found is None:
             raise BadInput(
-                f"config.json promises {promised} MTP layers and the weights have {mtp_layers}",
-                where=where,
-                remedy="leave them out with --no-mtp",
+                f"the tensor {view.name} is none that {architecture.name} has",
+                where=self._folder,
+                remedy="the checkpoint is of another model, or an adapter",
             )
-        rules = Rules(self.architecture, config, where)
-        self._factors = rope_factors(config)
-        return list(rules.views(named)), layers + mtp_layers
+        return found
 
-    def _plan(self, config: Config, views: Sequence[View], blocks: int) -> dict[str, _Planned]:
-        names = gguf.get_tensor_name_map(self.architecture.gguf, blocks)
+    def _plan(self, views: Sequence[tuple[str, View]]) -> None:
         planned: dict[str, _Planned] = {}
         if self._factors is not None:
             tensor = SourceTensor("rope_freqs.weight", (len(self._factors),), F32)
             planned[tensor.name] = _Planned(tensor, None)
-        target = OUTTYPES[self.outtype][0]
-        for view in views:
-            name = self._gguf_name(view.name, names, blocks)
+        for name, view in views:
             if name in planned:
-                raise BadInput(f"{view.name} becomes {name}, which is there already", where=self._checkpoint.folder)
+                raise BadInput(f"{view.name} becomes {name}, which is there already", where=self._folder)
             shape = tuple(reversed(view.shape)) or (1,)
-            type_ = F32 if _stays_f32(name, len(view.shape)) else target
+            type_ = _type_of(name, view.shape, self.outtype)
             planned[name] = _Planned(SourceTensor(name, shape, type_, 0, len(planned)), view)
-        self._require(planned, config, blocks)
-        return planned
-
-    def _gguf_name(self, name: str, names: gguf.TensorNameMap, blocks: int) -> str:
-        head, _, suffix = name.rpartition(".")
-        for theirs, ours in _MTP_NAMES.items():
-            if self.architecture.linear and head == f"model.layers.{blocks - 1}.{theirs}":
-                return f"blk.{blocks - 1}.nextn.{ours}.{suffix}"
-        found = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        if found is None or len(found) > MAX_TENSOR_NAME:
-            raise BadInput(
-                f"the tensor {name} is none that {self.architecture.name} has",
-                where=self._checkpoint.folder,
-                remedy="the checkpoint is of another model, or an adapter",
-            )
-        return str(found)
-
-    def _require(self, planned: Mapping[str, _Planned], config: Config, blocks: int) -> None:
-        """Refuse a checkpoint in which whole layers, the embedding or the final norm are missing."""
-        wanted = ["token_embd.weight", "output_norm.weight"]
-        wanted += [f"blk.{block}.attn_norm.weight" for block in range(blocks)]
-        if config.get("tie_word_embeddings") is False:
-            wanted.append("output.weight")
-        for name in wanted:
-            if name not in planned:
-                raise BadInput(
-                    f"has no tensor that becomes {name}",
-                    where=self._checkpoint.folder,
-                    remedy="the checkpoint is incomplete or config.json is of another model",
-                )
-        rows = planned["token_embd.weight"].tensor.shape
-        expected = (config.integer("hidden_size"), config.integer("vocab_size"))
-        if rows != expected:
-            raise BadInput(
-                f"the embedding is {list(reversed(rows))} and config.json says {list(reversed(expected))}",
-                where=self._checkpoint.folder,
-            )
+        self._planned = planned
 
     def _fingerprint(self) -> str:
         digest = hashlib.sha256()
@@ -239,13 +254,68 @@ def _wrong_kinds(folder: Path) -> Iterator[None]:
         raise BadInput(problem, where=folder, remedy="fetch it again") from error
 
 
-def check_convertible(folder: Path, pre: str | None = None) -> Architecture:
-    """Check configuration and tokenizer of a checkpoint whose weights need not be there yet; ``BadInput`` by name."""
+def refuse_adapter(folder: Path) -> None:
+    """Refuse a LoRA adapter by name: it holds changes to a model and no model."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if (folder / name).is_file():
+            raise BadInput(
+                "is a LoRA adapter, not a model",
+                where=folder,
+                remedy="merge it into its base model first (PEFT's merge_and_unload), then convert the result",
+            )
+
+
+def check_convertible(
+    folder: Path, pre: str | None = None, tensors: Iterable[StoredTensor] | None = None
+) -> Architecture:
+    """Check configuration and tokenizer of a checkpoint whose weights need not be there yet; ``BadInput`` by name.
+
+    ``tensors`` are what the headers of the weights say, if they are known: sizes are held against them first.
+    """
+    refuse_adapter(folder)
     raw = read_json_object(folder / "config.json")
     with _wrong_kinds(folder):
         architecture, config = recognise(raw, folder / "config.json")
+        if tensors is None:
+            read_encoding(raw, folder / "config.json")
+        else:
+            stored = list(tensors)
+            _checked_tensors(raw, architecture, config, stored, "model", folder)
+            if has_tower(raw) and any("visual." in tensor.name for tensor in stored):
+                tower = read_tower(raw, folder / "config.json")
+                tower_tensors(stored, tower, read_encoding(raw, folder / "config.json"), folder)
         read_vocabulary(folder, config, raw, pre)
     return architecture
+
+
+def _checked_tensors(
+    raw: Mapping[str, Any],
+    architecture: Architecture,
+    config: Config,
+    stored: Iterable[StoredTensor],
+    part: Part,
+    where: Path,
+) -> TextTensors:
+    found = text_tensors(stored, architecture, config, read_encoding(raw, where / "config.json"), part, where)
+    check_shapes(found.named, architecture, config, where)
+    return found
+
+
+def _needed(architecture: Architecture, config: Config, part: Part, blocks: int) -> Iterator[str]:
+    """Yield tensors without which a model is not whole: those that every layer of its kind has."""
+    yield "token_embd.weight"
+    hyper = architecture.hyper
+    trunk = 0 if part == "mtp" else config.layers
+    if config.get("tie_word_embeddings") is False:
+        yield "output.weight"
+    if trunk:
+        yield from ("output_hc_norm.weight", "output_hc_down.weight") if hyper else ("output_norm.weight",)
+    linear = linear_layers(config) if architecture.linear else [False] * config.layers
+    for block in [*range(trunk), *range(config.layers, blocks)]:
+        yield f"blk.{block}.{'hc_attn_norm' if hyper else 'attn_norm'}.weight"
+        yield f"blk.{block}.{'ssm_out' if block < trunk and linear[block] else 'attn_output'}.weight"
+    for block in range(config.layers, blocks):
+        yield from (f"blk.{block}.nextn.{name}.weight" for name in ("eh_proj", "enorm", "hnorm"))
 
 
 def convert_checkpoint(
@@ -268,27 +338,37 @@ def result_dict(source: SafetensorsSource, result: ConvertResult) -> dict[str, o
         "file": str(result.path),
         "size": result.size,
         "sha256": result.sha256,
-        "architecture": source.architecture.name,
+        "architecture": source.architecture,
         "outtype": source.outtype,
         "parameters": source.parameters,
         "tensors": len(result.tensor_types),
     }
 
 
-def _chosen(outtype: str, views: Sequence[View]) -> str:
+def _chosen(outtype: str, named: Sequence[tuple[str, StoredTensor]]) -> str:
     """Return the type to write; "auto" is that of the first stored matrix, F16 if it has neither half type."""
     if outtype != "auto":
-        if outtype not in OUTTYPES:
-            raise WrongUse(
-                "is no type to convert to", where=f"--outtype {outtype}", remedy="give bf16, f16, f32 or auto"
-            )
         return outtype
-    for view in views:
-        tensor = view.pieces[0].tensor
-        if len(tensor.shape) > 1 and tensor.dtype in ("BF16", "F16"):
-            return tensor.dtype.lower()
+    for _, tensor in named:
+        for stored in (tensor, *([tensor.scale.tensor] if tensor.scale else [])):
+            if len(stored.shape) > 1 and stored.dtype in ("BF16", "F16"):
+                return stored.dtype.lower()
     return "f16"
 
 
-def _stays_f32(name: str, dimensions: int) -> bool:
-    return dimensions <= 1 or name.endswith(("_norm.weight", *_ALWAYS_F32)) or not name.endswith(".weight")
+def _type_of(name: str, shape: tuple[int, ...], outtype: str) -> GGMLQuantizationType:
+    """Return the type of a tensor of ``shape`` (as PyTorch counts it); F16 where its rows are no whole blocks."""
+    target = OUTTYPES[outtype][0]
+    if len(shape) <= 1 or name.endswith("_norm.weight"):
+        return F32
+    if name.startswith(PATCHES):
+        return F16 if outtype == "f16" else F32
+    if name.endswith(_ALWAYS_F32) or not name.endswith(".weight"):
+        return F32
+    if outtype in _TERNARY and name in _NOT_TERNARY:
+        return F16
+    try:
+        tensor_nbytes(shape[::-1], target)
+    except ValueError:
+        return F16
+    return target

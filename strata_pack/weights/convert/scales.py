@@ -1,0 +1,235 @@
+"""Checkpoints whose weights are stored in 8 bits with scales beside them: which scale belongs to which weight.
+
+A weight is the stored value times its scale, the product in float32, as llama.cpp's converter computes it; only then it
+is transformed and rounded to the output's type. Other encodings are refused by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from strata_pack.errors import BadInput
+from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Scale, StoredTensor
+
+Named = list[tuple[str, StoredTensor]]
+
+_NAMES = {"awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "bitnet": "BitNet"}
+_REMEDY = "convert the original BF16 checkpoint"
+_PLAIN_FORMATS = ("float-quantized", "int-quantized", "naive-quantized")
+_MAX_BLOCK = 1 << 16
+_NGRAM_SCALES = (".ngram_embedding.weight_scale", ".ngram_embedding.weight_scale_inv")
+"""The one scalar of all shards of the n-gram table in FP8 releases of Qwen3.8-Flash-Next."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How a checkpoint encodes its weights: the name of a scale ends in ``scale``, that of its weight in ``weight``.
+
+    ``block`` is rows and columns that share one scale, None where a scale is per row or for the whole weight. Tensors
+    whose names end in ``unused`` are of use to other engines only.
+    """
+
+    name: str
+    scale: str
+    weight: str
+    block: tuple[int, int] | None
+    unused: tuple[str, ...] = ()
+
+
+def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
+    """Return the encoding that a config.json names, None for plain weights; ``BadInput`` by name for others.
+
+    ModelOpt's older exports name it in hf_quant_config.json, which is looked for beside ``where``.
+    """
+    text = raw.get("text_config")
+    nested = text.get("quantization_config") if isinstance(text, dict) else None
+    found = nested or raw.get("quantization_config") or raw.get("compression_config")
+    if not found:
+        beside = where.parent / "hf_quant_config.json"
+        if beside.is_file():
+            raise BadInput("the weights are quantized already (ModelOpt)", where=beside, remedy=_REMEDY)
+        return None
+    settings = found if isinstance(found, dict) else {}
+    method = settings.get("quant_method")
+    if method == "fp8":
+        unused = (".activation_scale", "_activation_scale")
+        return Encoding("FP8", "_scale_inv", "", _block(settings.get("weight_block_size"), where), unused)
+    if method == "compressed-tensors":
+        return _compressed(settings, where)
+    if method == "modelopt" and settings.get("quant_algo") == "FP8":
+        return Encoding("ModelOpt FP8", ".weight_scale", ".weight", None, (".input_scale", ".k_scale", ".v_scale"))
+    name = _NAMES.get(str(method), str(method or "an unnamed method"))
+    if "NVFP4" in str(settings.get("quant_algo")):
+        name = "NVFP4"
+    raise _refused(name, where)
+
+
+def _refused(name: str, where: Path) -> BadInput:
+    return BadInput(f"the weights are quantized already ({name})", where=where, remedy=_REMEDY)
+
+
+def _compressed(settings: Mapping[str, Any], where: Path) -> Encoding:
+    """Return a compressed-tensors encoding of whole values; packed ones (INT4, NVFP4, MXFP4) are refused by name."""
+    kind, groups = settings.get("format"), settings.get("config_groups")
+    if kind not in _PLAIN_FORMATS or not isinstance(groups, dict):
+        raise _refused(f"compressed-tensors, {kind}", where)
+    if len(groups) != 1:
+        raise _refused(f"compressed-tensors with {len(groups)} groups", where)
+    (group,) = groups.values()
+    weights = group.get("weights") if isinstance(group, dict) else None
+    strategy = weights.get("strategy") if isinstance(weights, dict) else None
+    if not isinstance(weights, dict) or strategy not in ("channel", "block") or weights.get("group_size") is not None:
+        raise _refused(f"compressed-tensors, {kind} by {strategy}", where)
+    return Encoding("compressed-tensors", ".weight_scale", ".weight", _block(weights.get("block_structure"), where))
+
+
+def _block(value: Any, where: Path) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    sizes = value if isinstance(value, list) else []
+    if len(sizes) != 2 or any(type(n) is not int or not 0 < n <= _MAX_BLOCK for n in sizes):
+        raise BadInput(f"the block of a scale is {value!r}, not two sizes", where=where)
+    return sizes[0], sizes[1]
+
+
+def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
+    """Return the tensors without the scales, each weight with its own.
+
+    ``BadInput`` for a scale without a weight, one that does not fit it, and for an 8-bit weight without a scale.
+    """
+    if encoding is None:
+        kept, scales, shared, block = named, dict[str, StoredTensor](), dict[str, StoredTensor](), None
+    else:
+        kept, scales, shared = _sorted_out(named, encoding)
+        block = encoding.block
+    scaled: Named = []
+    for name, tensor in kept:
+        scale = scales.pop(name, None)
+        whole = next((found for prefix, found in shared.items() if name.startswith(prefix)), None)
+        if scale is not None:
+            tensor = replace(tensor, scale=_fitting(Scale(scale, block), tensor))
+        elif whole is not None:
+            tensor = replace(tensor, scale=_fitting(Scale(whole, None), tensor))
+        elif tensor.dtype in EIGHT_BITS:
+            problem = f"{tensor.name} is stored in 8 bits ({tensor.dtype}) and no scale belongs to it"
+            raise BadInput(problem, where=where, remedy=_REMEDY)
+        scaled.append((name, tensor))
+    for name, scale in scales.items():
+        raise BadInput(f"{scale.name} scales {name}, which is not there", where=where, remedy="fetch it again")
+    return scaled
+
+
+def _sorted_out(named: Named, encoding: Encoding) -> tuple[Named, dict[str, StoredTensor], dict[str, StoredTensor]]:
+    """Return the weights, the scales by their weight's name, and the scales of all weights with a prefix."""
+    kept: Named = []
+    scales: dict[str, StoredTensor] = {}
+    shared: dict[str, StoredTensor] = {}
+    for name, tensor in named:
+        if name.endswith(_NGRAM_SCALES):
+            shared[name.rpartition("weight_scale")[0]] = tensor
+        elif name.endswith(encoding.scale):
+            scales[name.removesuffix(encoding.scale) + encoding.weight] = tensor
+        elif not name.endswith(encoding.unused):
+            kept.append((name, tensor))
+    return kept, scales, shared
+
+
+def _fitting(scale: Scale, weight: StoredTensor) -> Scale:
+    stored = scale.tensor
+    if stored.dtype not in FLOATS or weight.dtype not in (*EIGHT_BITS, *FLOATS):
+        raise BadInput(f"{stored.name} has the type {stored.dtype} for {weight.dtype} weights", where=stored.file)
+    if not _fits(stored.shape, weight.shape, scale.block):
+        shapes = f"the shape {list(stored.shape)} and its weight {list(weight.shape)}"
+        raise BadInput(f"{stored.name} has {shapes}", where=stored.file)
+    return scale
+
+
+def _fits(scale: tuple[int, ...], weight: tuple[int, ...], block: tuple[int, int] | None) -> bool:
+    if block is not None:
+        blocks = [math.ceil(size / step) for size, step in zip(weight[-2:], block, strict=False)]
+        return len(weight) >= 2 and scale == (*weight[:-2], *blocks)
+    leading = list(scale)
+    while leading and leading[-1] == 1:
+        leading.pop()
+    return len(leading) < len(weight) and tuple(leading) == weight[: len(leading)]
+
+
+def _table(exponent_bits: int, mantissa_bits: int, bias: int) -> npt.NDArray[np.float32]:
+    """Return the values of all 256 codes of an 8-bit float (OCP 8-bit floating point specification)."""
+    code = np.arange(256)
+    sign = np.where(code & 0x80, -1.0, 1.0)
+    exponent = (code & 0x7F) >> mantissa_bits
+    mantissa = (code & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
+    values = np.where(exponent, (1 + mantissa) * 2.0 ** (exponent - bias), mantissa * 2.0 ** (1 - bias))
+    top = (1 << exponent_bits) - 1
+    if exponent_bits == 4:
+        values = np.where(code & 0x7F == 0x7F, np.nan, values)
+    else:
+        values = np.where(exponent == top, np.where(mantissa == 0, np.inf, np.nan), values)
+    return (sign * values).astype(np.float32)
+
+
+EIGHT_BITS: Mapping[str, npt.NDArray[np.float32]] = {
+    "F8_E4M3": _table(4, 3, 7),
+    "F8_E5M2": _table(5, 2, 15),
+    "I8": np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32),
+}
+"""The types of one byte that a scale goes with, and what each of the 256 codes stands for."""
+
+
+def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count: int) -> npt.NDArray[np.float32]:
+    """Return rows of a weight with a scale, float32 of shape (``count``, row length)."""
+    assert tensor.scale is not None
+    length = tensor.row_length
+    table = EIGHT_BITS.get(tensor.dtype)
+    raw = np.empty((count, length), dtype=np.uint8 if table is not None else FLOATS[tensor.dtype])
+    checkpoint.read_into(tensor, first * length * tensor.itemsize, raw)
+    values = np.take(table, raw) if table is not None else as_float32(raw, tensor.dtype)
+    scales = _scale_rows(checkpoint, tensor, tensor.scale, first, count)
+    block = tensor.scale.block
+    if block is None:
+        return np.multiply(values, scales, out=values)
+    columns = block[1]
+    whole = length // columns * columns
+    parts = values[:, :whole].reshape(count, -1, columns)
+    values[:, :whole] = (parts * scales[:, : whole // columns, None]).reshape(count, whole)
+    if whole < length:
+        values[:, whole:] *= scales[:, -1:]
+    return values
+
+
+def _scale_rows(
+    checkpoint: Checkpoint, tensor: StoredTensor, scale: Scale, first: int, count: int
+) -> npt.NDArray[np.float32]:
+    """Return the scales of rows, float32 of shape (``count``, scales a row); (1, 1) where one is for all."""
+    stored = scale.tensor
+    raw = np.empty(stored.elements, dtype=FLOATS[stored.dtype])
+    checkpoint.read_into(stored, 0, raw)
+    values = as_float32(raw, stored.dtype)
+    if stored.elements == 1 and scale.block is None:
+        return values.reshape(1, 1)
+    rows = np.arange(first, first + count)
+    if scale.block is None:
+        per_row = tensor.elements // tensor.row_length // values.size
+        found: npt.NDArray[np.float32] = values[rows // per_row][:, None]
+        return found
+    height = tensor.shape[-2]
+    scale_height = stored.shape[-2]
+    index = rows // height * scale_height + rows % height // scale.block[0]
+    blocks: npt.NDArray[np.float32] = np.take(values.reshape(-1, stored.shape[-1]), index, axis=0)
+    return blocks
+
+
+def as_float32(raw: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """Return stored floats (``FLOATS`` types them) as float32, exactly."""
+    if dtype == "BF16":
+        wide: npt.NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
+        return wide.view(np.float32)
+    return raw.astype(np.float32)
