@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from strata_pack.cli.face import Out, face
+from strata_pack.cli.fitting import fitted, refuse_with_fit
 from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,
     EmbeddingType,
+    FitProbe,
+    FitSize,
     ImatrixFile,
     KeepSplit,
     Kernels,
@@ -46,6 +50,8 @@ def build(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
     quant: Quant = None,
     recipe: RecipeFile = None,
+    fit: FitSize = None,
+    fit_probe: FitProbe = None,
     imatrix: ImatrixFile = None,
     tensor_type: TensorType = None,
     output_tensor_type: OutputType = None,
@@ -60,6 +66,7 @@ def build(
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
     from strata_pack.pack.build import BuildRequest, build_pack, plan_build
+    from strata_pack.weights.gguf.edit import RESERVE
     from strata_pack.weights.quantize.recipes import make_recipe
 
     chosen = make_recipe(
@@ -87,6 +94,11 @@ def build(
         threads=threads,
         kernels=kernels,
     )
+    if fit is not None:
+        refuse_with_fit(quant, recipe)
+        place = request.out.with_name(request.out.name + ".fit.toml")
+        chosen = fitted(source, fit, imatrix, fit_probe, threads, place, out, reserve=RESERVE)
+        request = replace(request, recipe=chosen)
     if dry_run:
         from strata_pack.cli.quantize import show_plan
 

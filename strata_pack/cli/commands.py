@@ -19,6 +19,7 @@ SECTIONS = {
         "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),
         "smoke": ("strata_pack.cli.smoke", "Run the scenarios on a real llama.cpp server."),
         "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
+        "calls": ("strata_pack.cli.calls", "Does a model still call tools? Seeded tasks, judged."),
         "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
     },
     "Templates": {

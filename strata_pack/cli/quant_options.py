@@ -13,6 +13,24 @@ Quant = Annotated[
     str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)]
+FitSize = Annotated[
+    str | None,
+    typer.Option(
+        "--fit",
+        help="The best mix of a size: 600MiB, 4.5bpw, '16GiB card at 32k context'.",
+        metavar="SIZE",
+        rich_help_panel=TYPES,
+    ),
+]
+FitProbe = Annotated[
+    bool | None,
+    typer.Option(
+        "--fit-probe/--no-fit-probe",
+        help="Whether --fit measures on the model what errors cost (default: up to 2 billion weights).",
+        rich_help_panel=TYPES,
+        show_default=False,
+    ),
+]
 ImatrixFile = Annotated[
     Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
 ]

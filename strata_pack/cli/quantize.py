@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strata_pack.cli.face import Out, face
+from strata_pack.cli.fitting import fitted, refuse_with_fit
 from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,
     EmbeddingType,
+    FitProbe,
+    FitSize,
     ImatrixFile,
     KeepSplit,
     Kernels,
@@ -37,6 +41,8 @@ def quantize(
     dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write; not with --dry-run.")] = None,
     quant: Quant = None,
     recipe: RecipeFile = None,
+    fit: FitSize = None,
+    fit_probe: FitProbe = None,
     imatrix: ImatrixFile = None,
     tensor_type: TensorType = None,
     output_tensor_type: OutputType = None,
@@ -80,6 +86,10 @@ def quantize(
         threads=threads,
         kernels=kernels,
     )
+    if fit is not None:
+        refuse_with_fit(quant, recipe)
+        place = None if dest is None else dest.with_suffix(".fit.toml")
+        request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out))
     if dry_run:
         with open_plan(request) as plan:
             show_plan(plan, out)

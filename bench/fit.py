@@ -1,0 +1,81 @@
+"""The best mix for a size against llama-quantize's presets: KL divergence from the source at the size of each preset.
+
+    python bench/fit.py MODEL [--imatrix FILE] [--presets Q4_K_M,Q5_K_M,...] [--windows N]
+
+For every preset the model is quantized with it and with ``fit`` for a file of exactly that size, both with the same
+importance matrix; then all files are compared with the source in one run. Prints a table and writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from strata_pack.compare.fit.budget import Budget  # noqa: E402
+from strata_pack.compare.fit.search import fit  # noqa: E402
+from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
+from strata_pack.files import dump_json  # noqa: E402
+from strata_pack.weights.quantize.imatrix import read_imatrix  # noqa: E402
+from strata_pack.weights.quantize.plan import plan_quantization  # noqa: E402
+from strata_pack.weights.quantize.run import run_plan  # noqa: E402
+from strata_pack.weights.tensor_source import GgufSource  # noqa: E402
+
+PRESETS = "Q3_K_S,Q3_K_M,IQ4_XS,IQ4_NL,Q4_0,Q4_K_S,Q4_K_M,Q5_K_S,Q5_K_M,Q6_K,Q8_0"
+
+
+def main() -> None:
+    """Run the comparison that the arguments describe."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--imatrix", type=Path)
+    parser.add_argument("--presets", default=PRESETS)
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fit.json")
+    options = parser.parse_args()
+    imatrix = None if options.imatrix is None else read_imatrix(options.imatrix)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, GgufSource(options.model) as source:
+        files: dict[str, Path] = {}
+        for preset in options.presets.split(","):
+            plan = plan_quantization(source, preset, imatrix, allow_requantize=True)
+            theirs, ours = Path(folder) / f"{preset}.gguf", Path(folder) / f"fit-{preset}.gguf"
+            run_plan(plan, theirs)
+            size = theirs.stat().st_size
+            started = time.perf_counter()
+            found = fit(source, Budget(f"{size} bytes", size), imatrix)
+            seconds = time.perf_counter() - started
+            run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
+            files |= {f"{preset}": theirs, f"fit {preset}": ours}
+            rows.append({"preset": preset, "size": size, "fit_size": ours.stat().st_size, "fit_seconds": seconds})
+        settings = CompareOptions(limit=options.windows)
+        judged = compare_many(list(files.values()), options.model, (), settings)
+        kl = dict(zip(files, (one.total.kl_mean for one in judged), strict=True))
+    for row in rows:
+        row |= {"kl": kl[row["preset"]], "fit_kl": kl[f"fit {row['preset']}"]}
+        row["ratio"] = row["fit_kl"] / row["kl"]
+        row["filled"] = row["fit_size"] / row["size"]
+        print(
+            f"{row['preset']:8s} {row['size'] / 1e6:8.1f} MB  KL {row['kl']:.6f}  fit {row['fit_kl']:.6f} "
+            f"({row['ratio']:.2f}), {row['filled']:.2%} of the size, {row['fit_seconds']:.0f} s"
+        )
+    ratios = [row["ratio"] for row in rows]
+    summary = {
+        "rows": rows,
+        "not_worse": sum(ratio <= 1 for ratio in ratios),
+        "presets": len(rows),
+        "median_ratio": statistics.median(ratios),
+    }
+    print(f"at most the preset's: {summary['not_worse']} of {len(rows)}; median ratio {summary['median_ratio']:.2f}")
+    options.out.write_bytes(dump_json(summary))
+
+
+if __name__ == "__main__":
+    main()

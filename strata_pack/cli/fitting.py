@@ -1,0 +1,46 @@
+"""What ``quantize --fit`` and ``build --fit`` share: the search, its sentence, and the recipe file it leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata_pack.cli.face import Out
+from strata_pack.errors import WrongUse
+
+if TYPE_CHECKING:
+    from strata_pack.weights.quantize.recipes import Recipe
+
+
+def refuse_with_fit(quant: str | None, recipe: Path | None) -> None:
+    """Raise ``WrongUse`` if types are named next to a size."""
+    if quant is not None or recipe is not None:
+        raise WrongUse("--fit chooses the types; it excludes --quant and --recipe")
+
+
+def fitted(
+    source: str,
+    size: str,
+    imatrix: Path | None,
+    probe: bool | None,
+    threads: int | None,
+    recipe_file: Path | None,
+    out: Out,
+    *,
+    reserve: int = 0,
+) -> Recipe:
+    """Return the recipe of the best mix of ``size``, and leave it in ``recipe_file``."""
+    from strata_pack.compare.fit.search import fit_file
+    from strata_pack.files import write_atomic
+
+    with out.progress() as progress:
+        found = fit_file(source, size, imatrix, probe=probe, reserve=reserve, threads=threads, progress=progress)
+    exact = "; every tensor is stored exactly, so a larger file would be no nearer" if found.lossless else ""
+    out.note(
+        f"{found.size:,} of {found.budget:,} bytes, {found.bits_per_weight:.2f} bits per weight, "
+        f"predicted KL divergence {found.predicted_kl:.4f}{exact}"
+    )
+    if recipe_file is not None:
+        write_atomic(recipe_file, found.text.encode())
+        out.note(f"{recipe_file}: the recipe, which gives the same bytes without a search")
+    return found.recipe

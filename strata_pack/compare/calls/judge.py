@@ -1,0 +1,150 @@
+"""A reply and what must have come, to a verdict."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.compare.calls.tasks import CallTask, ExpectedCall
+from strata_pack.parsing import OutputParser
+
+VERDICTS = ("right", "wrong arguments", "wrong name", "invalid", "missing", "needless")
+"""What can become of a task. ``invalid``: a call that its tool's schema refuses; ``missing``: too few calls;
+``needless``: more calls than needed, or any where none is."""
+
+_XML = re.compile(
+    r"<tool_call>\n<function=[^<>\n]+>\n(?:<parameter=[^<>\n]+>\n.*?\n</parameter>\n)*</function>\n</tool_call>", re.S
+)
+_JSON = re.compile(r"<tool_call>\n\{.*\}\n</tool_call>", re.S)
+Z = 1.96
+"""Standard deviations of a 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One task's verdict. ``stranded``: a call stood in the thinking; ``drifted``: one was not in canonical form."""
+
+    task: str
+    kind: str
+    verdict: str
+    reply: str
+    stranded: bool = False
+    drifted: bool = False
+
+    @property
+    def right(self) -> bool:
+        return self.verdict == "right"
+
+
+@dataclass(frozen=True)
+class Share:
+    """How often something was right, with Wilson's 95 % interval. Source: E. B. Wilson, JASA 22 (1927), 209-212."""
+
+    right: int
+    tasks: int
+
+    @property
+    def value(self) -> float:
+        return self.right / self.tasks if self.tasks else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The bounds, from 0 to 1."""
+        if not self.tasks:
+            return 0.0, 1.0
+        n, p = self.tasks, self.value
+        middle = (p + Z * Z / (2 * n)) / (1 + Z * Z / n)
+        half = Z / (1 + Z * Z / n) * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n))
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+    def to_dict(self) -> dict[str, Any]:
+        low, high = self.interval
+        return {"right": self.right, "tasks": self.tasks, "share": self.value, "low": low, "high": high}
+
+
+def judge(
+    task: CallTask, reply: str, tools: Sequence[Mapping[str, Any]], parser: OutputParser, finish_reason: str
+) -> Judgement:
+    """Judge a model's ``reply`` (raw text, special tokens spelled out) with ``parser``, made for its prompt."""
+    events = [*parser.feed(reply), *parser.finish(finish_reason)]
+    calls = [event.call for event in events if event.kind == "tool_call" and event.call is not None]
+    counters = parser.counters
+    stranded = bool(counters.implicit_calls or counters.stranded_calls)
+    canonical = len(_XML.findall(reply)) or len(_JSON.findall(reply))
+    found = [ExpectedCall(call.name, call.arguments) for call in calls]
+    verdict = _verdict(task.calls, found, tools)
+    return Judgement(task.id, task.kind, verdict, reply, stranded, drifted=bool(calls) and canonical < len(calls))
+
+
+def _verdict(
+    expected: Sequence[ExpectedCall], found: Sequence[ExpectedCall], tools: Sequence[Mapping[str, Any]]
+) -> str:
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    if len(found) > len(expected):
+        return "needless"
+    if len(found) < len(expected):
+        return "missing"
+    if sorted(call.name for call in found) != sorted(call.name for call in expected):
+        return "wrong name"
+    if any(problems(schemas[call.name], call.arguments) for call in found):
+        return "invalid"
+    left = list(found)
+    for call in expected:
+        match = next((one for one in left if one.name == call.name and _same(call.arguments, one.arguments)), None)
+        if match is None:
+            return "wrong arguments"
+        left.remove(match)
+    return "right"
+
+
+def _same(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Return whether the arguments are equal; numbers by value, a final newline of a text does not matter."""
+    return _plain(expected) == _plain(found)
+
+
+def _plain(value: Any) -> str:
+    def clean(one: Any) -> Any:
+        if isinstance(one, str):
+            return one.strip()
+        if isinstance(one, Mapping):
+            return {key: clean(inner) for key, inner in one.items()}
+        if isinstance(one, list):
+            return [clean(inner) for inner in one]
+        return float(one) if isinstance(one, int) and not isinstance(one, bool) else one
+
+    return json.dumps(clean(value), sort_keys=True)
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
+def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
+    """Return what is wrong with ``value``, for the part of JSON Schema that the tasks' tools use."""
+    kind = str(schema.get("type"))
+    if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
+        return [f"{value!r} is no {kind}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{value!r} is none of {schema['enum']}"]
+    found: list[str] = []
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        found += [f"{name} is missing" for name in schema.get("required", ()) if name not in value]
+        if schema.get("additionalProperties") is False:
+            found += [f"{name} is unknown" for name in value if name not in known]
+        for name, inner in value.items():
+            found += problems(known.get(name, {}), inner)
+    if isinstance(value, list):
+        for inner in value:
+            found += problems(schema.get("items", {}), inner)
+    return found

@@ -1,0 +1,75 @@
+"""The calls of one or two models as a report: a check for each kind of task, with the replies that were wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata_pack.compare.calls.judge import Judgement, Share
+from strata_pack.compare.calls.run import CallsResult
+from strata_pack.report import Chart, Check, Report, Table
+
+SHOWN = 5
+"""Wrong replies of a kind that the page shows."""
+
+
+def percent(share: Share) -> str:
+    """Return a share with its 95 % interval: ``7 of 8, 88 % (53 to 98)``."""
+    low, high = share.interval
+    return f"{share.right} of {share.tasks}, {share.value:.0%} ({100 * low:.0f} to {100 * high:.0f})".replace("%", " %")
+
+
+def make_report(found: CallsResult, reference: CallsResult | None, least: float | None) -> Report:
+    """Return the report. ``least``: the share of the reference's (or of all) right calls that is asked for."""
+    enough = least is None or found.total.value >= wanted(reference, least)
+    names = [found.model] if reference is None else [found.model, reference.model]
+    results = [found] if reference is None else [found, reference]
+    kinds = tuple(found.by_kind)
+    chart = Chart(
+        "Right tool calls by kind of task",
+        "kind",
+        "percent",
+        kinds,
+        {
+            name: tuple(round(100 * result.by_kind[kind].value, 1) for kind in kinds)
+            for name, result in zip(names, results, strict=True)
+        },
+    )
+    detail = percent(found.total)
+    if reference is not None:
+        detail += f"; reference: {percent(reference.total)}"
+    overview = Check(
+        "calls",
+        "Right tool calls over all tasks",
+        "passed" if enough else "failed",
+        detail,
+        chart=chart,
+        table=Table(
+            ("model", "right", "of", "stranded", "drifted"),
+            tuple((one.model, one.total.right, one.total.tasks, *_counts(one.judgements)) for one in results),
+        ),
+    )
+    facts = {"model": found.model, "seed": str(found.seed), "tasks": str(found.total.tasks)}
+    if reference is not None:
+        facts["reference"] = reference.model
+    return Report("Tool calls", (overview, *(_kind(found, kind) for kind in kinds)), facts)
+
+
+def wanted(reference: CallsResult | None, least: float) -> float:
+    """Return the share of right calls that is asked for: ``least`` of the reference's, or of all tasks."""
+    return least if reference is None else least * reference.total.value
+
+
+def _counts(judgements: Sequence[Judgement]) -> tuple[int, int]:
+    return sum(one.stranded for one in judgements), sum(one.drifted for one in judgements)
+
+
+def _kind(found: CallsResult, kind: str) -> Check:
+    wrong = [one for one in found.judgements if one.kind == kind and not one.right]
+    shown = "\n\n".join(f"{one.task}: {one.verdict}\n{one.reply}" for one in wrong[:SHOWN])
+    return Check(
+        f"calls.{kind}",
+        f"Tasks of the kind {kind}",
+        "passed",
+        percent(found.by_kind[kind]) + "".join(f"; {one.task} {one.verdict}" for one in wrong),
+        log=shown or None,
+    )

@@ -1,0 +1,91 @@
+"""Which type for which tensor: the least cost under a number of bytes.
+
+Every tensor has options, each with its bytes and its cost. Only options on the lower convex hull of a tensor's bytes
+and costs can be part of a best choice at some price of a byte (Everett, "Generalized Lagrange Multiplier Method",
+1963). Steps along the hulls are taken in the order of what a byte buys; what is left of the budget goes to the best
+step that still fits, then the next.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Option(Generic[T]):
+    """One way to store a tensor."""
+
+    type: T
+    nbytes: int
+    cost: float
+
+
+def hull(options: Sequence[Option[T]]) -> list[Option[T]]:
+    """Return the options of the lower convex hull, smallest first: each is larger and costs less than the last."""
+    best: list[Option[T]] = []
+    for option in sorted(options, key=lambda one: (one.nbytes, one.cost)):
+        if best and option.cost >= best[-1].cost:
+            continue
+        while len(best) > 1 and _gain(best[-2], best[-1]) <= _gain(best[-2], option):
+            best.pop()
+        best.append(option)
+    return best
+
+
+def _gain(small: Option[T], large: Option[T]) -> float:
+    """What a byte buys on the way from ``small`` to ``large``."""
+    return (small.cost - large.cost) / max(large.nbytes - small.nbytes, 1)
+
+
+def smallest(options: Mapping[str, Sequence[Option[T]]]) -> int:
+    """Return the bytes of the smallest choice there is."""
+    return sum(min(option.nbytes for option in some) for some in options.values())
+
+
+def choose(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str, Option[T]]:
+    """Return an option for every name, ``budget`` bytes together at most; ``ValueError`` if not even the smallest fit.
+
+    The cost is within one step of the best there is; for options on their hulls it is the best for the bytes taken.
+    """
+    hulls = {name: hull(some) for name, some in options.items()}
+    at = dict.fromkeys(hulls, 0)
+    left = budget - sum(steps[0].nbytes for steps in hulls.values())
+    if left < 0:
+        raise ValueError(f"the smallest choice takes {budget - left} bytes")
+    waiting = [(-_gain(steps[0], steps[1]), name) for name, steps in hulls.items() if len(steps) > 1]
+    heapq.heapify(waiting)
+    while waiting:
+        _, name = heapq.heappop(waiting)
+        steps, place = hulls[name], at[name]
+        more = steps[place + 1].nbytes - steps[place].nbytes
+        if more > left:
+            continue
+        left -= more
+        at[name] += 1
+        if at[name] + 1 < len(steps):
+            heapq.heappush(waiting, (-_gain(steps[at[name]], steps[at[name] + 1]), name))
+    chosen = {name: hulls[name][place] for name, place in at.items()}
+    return _filled(chosen, options, left)
+
+
+def _filled(
+    chosen: dict[str, Option[T]], options: Mapping[str, Sequence[Option[T]]], left: int
+) -> dict[str, Option[T]]:
+    """Spend what is left on options off the hulls, the one that saves most cost first."""
+    while True:
+        better = [
+            (chosen[name].cost - option.cost, name, option)
+            for name, some in options.items()
+            for option in some
+            if option.cost < chosen[name].cost and option.nbytes - chosen[name].nbytes <= left
+        ]
+        if not better:
+            return chosen
+        _, name, option = max(better, key=lambda one: one[0])
+        left -= option.nbytes - chosen[name].nbytes
+        chosen[name] = option

@@ -1,0 +1,137 @@
+"""How far each tensor is from its source at each type: squared errors, weighted by importances.
+
+Rows are sampled evenly over a tensor, quantized by the library that will quantize the file, and read back. The error is
+relative: the sum of importance times squared difference, over the same sum of the weights themselves. For a layer
+whose inputs are uncorrelated that is the relative error of its output.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.files import dump_json, write_atomic
+from strata_pack.llama.ggml import FLOAT_TYPES, Floats, Ggml, row_nbytes
+from strata_pack.llama.quantizer import Quantizer
+from strata_pack.progress import Progress
+from strata_pack.weights.quantize.imatrix import Imatrix
+from strata_pack.weights.tensor_source import SourceTensor, TensorSource
+
+SAMPLE = 1 << 18
+"""Weights of a tensor that are looked at, in whole rows; an error over this many is known to a few per thousand."""
+MIN_ROWS = 8
+
+Errors = Mapping[str, Mapping[Q, float]]
+"""By tensor and type, the relative error; 0 for the type a tensor has."""
+
+
+def fits_rows(type: Q, tensor: SourceTensor) -> bool:
+    """Return whether a row of ``tensor`` is a whole number of blocks of ``type``."""
+    return tensor.row_length % GGML_QUANT_SIZES[type][0] == 0
+
+
+def error_table(
+    source: TensorSource,
+    tensors: Sequence[SourceTensor],
+    types: Iterable[Q],
+    imatrix: Imatrix | None,
+    *,
+    threads: int,
+    cache: Path | None,
+    progress: Progress,
+) -> Errors:
+    """Return the relative error of each of ``tensors`` at each of ``types`` that its rows allow.
+
+    ``cache``: a file with errors of earlier runs, by hash of the sampled bytes, importances, type and library; new ones
+    are added to it. Types that need importances are left out for tensors without.
+    """
+    quantizer, ggml, types = Quantizer.load(), Ggml.load(), tuple(types)
+    known = _read(cache)
+    task = progress.task("errors of types", sum(tensor.elements for tensor in tensors), "weights")
+    table: dict[str, dict[Q, float]] = {}
+
+    def work(tensor: SourceTensor) -> tuple[str, dict[Q, float], dict[str, float]]:
+        rows, weights = _sample(source, tensor, imatrix)
+        digest = hashlib.sha256(rows.tobytes())
+        digest.update(b"" if weights is None else weights.tobytes())
+        errors, new = {}, {}
+        for type in types:
+            if not fits_rows(type, tensor) or (weights is None and ggml.requires_imatrix(type)):
+                continue
+            key = f"{digest.hexdigest()[:32]} {type.name} {ggml.version}"
+            if key not in known:
+                new[key] = 0.0 if type is tensor.type else _error(quantizer, type, rows, weights)
+            errors[type] = known.get(key, new.get(key, 0.0))
+        return tensor.name, errors, new
+
+    found: dict[str, float] = {}
+    with ThreadPoolExecutor(threads, thread_name_prefix="errors") as pool:
+        for tensor, (name, errors, new) in zip(tensors, pool.map(work, tensors), strict=True):
+            table[name] = errors
+            found |= new
+            task.advance(tensor.elements)
+    task.done()
+    if cache is not None and found:
+        write_atomic(cache, dump_json({**known, **found}))
+    return table
+
+
+def _read(cache: Path | None) -> dict[str, float]:
+    try:
+        value = json.loads(cache.read_bytes()) if cache is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return {key: float(error) for key, error in value.items()} if isinstance(value, dict) else {}
+
+
+def _sample(source: TensorSource, tensor: SourceTensor, imatrix: Imatrix | None) -> tuple[Floats, Floats | None]:
+    """Return rows spread evenly over the tensor, and the importances of each."""
+    count = min(tensor.rows, max(MIN_ROWS, SAMPLE // tensor.row_length))
+    places = np.unique(np.linspace(0, tensor.rows - 1, count).round().astype(np.int64))
+    read = source.rows(tensor)
+    raw = np.empty(row_nbytes(tensor.type, tensor.row_length), np.uint8)
+    rows = np.empty((len(places), tensor.row_length), np.float32)
+    ggml = Ggml.load()
+    for row, place in zip(rows, places, strict=True):
+        read(int(place), 1, raw)
+        ggml.to_f32(tensor.type, raw, row)
+    importances = None if imatrix is None else imatrix.importances(tensor)
+    if importances is None:
+        return rows, None
+    per_matrix = max(tensor.rows // tensor.matrices, 1)
+    return rows, np.ascontiguousarray(importances[places // per_matrix])
+
+
+def _error(quantizer: Quantizer, type: Q, rows: Floats, weights: Floats | None) -> float:
+    back = round_trip(quantizer, type, rows, weights)
+    importance = np.ones((1, rows.shape[1])) if weights is None else weights
+    whole = float((importance * rows.astype(np.float64) ** 2).sum())
+    lost = float((importance * (rows.astype(np.float64) - back) ** 2).sum())
+    return lost / whole if whole > 0 else 0.0
+
+
+def round_trip(quantizer: Quantizer, type: Q, rows: Floats, weights: Floats | None) -> Floats:
+    """Return ``rows`` as they read after being stored as ``type``; ``weights`` has the importances of each row."""
+    back = np.empty_like(rows)
+    if type in FLOAT_TYPES or weights is None:
+        runs = [(0, len(rows))]
+    else:
+        changes = np.flatnonzero((weights[1:] != weights[:-1]).any(axis=1)) + 1
+        edges = [0, *changes.tolist(), len(rows)]
+        runs = list(itertools.pairwise(edges))
+    for first, end in runs:
+        importance = None if weights is None or type in FLOAT_TYPES else np.ascontiguousarray(weights[first])
+        part = np.ascontiguousarray(rows[first:end])
+        data = np.empty(len(part) * row_nbytes(type, rows.shape[1]), np.uint8)
+        if quantizer.quantize_chunk(type, part, data, importance, first_row=first) is not None:
+            quantizer.ggml.quantize_chunk(type, part, data, importance)
+        quantizer.ggml.to_f32(type, data, back[first:end])
+    return back

@@ -1,0 +1,271 @@
+"""A source, a size and perhaps an imatrix in; a recipe out that makes the best file of that size.
+
+    result = fit(source, parse_budget("600MiB"), imatrix)
+    Path("fit.toml").write_text(result.text)        # gives the same bytes later, without any search
+
+The errors of every tensor at every type are measured (``errors``), what an error costs is measured on the model itself
+(``sensitivity``) or, for models too large for that, taken from the table below, and ``choose`` spends the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gguf import GGML_QUANT_SIZES
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.compare.fit.budget import Budget, parse_budget
+from strata_pack.compare.fit.choose import Option, choose, smallest
+from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
+from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure
+from strata_pack.compare.texts import Text, texts
+from strata_pack.errors import WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.llama.ggml import Ggml
+from strata_pack.progress import Progress, Silent
+from strata_pack.resources import cache_dir
+from strata_pack.weights.gguf.file import align, tensor_nbytes
+from strata_pack.weights.quantize.command import open_tensors
+from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
+from strata_pack.weights.quantize.presets import PRESETS, Role, is_quantizable, role_of
+from strata_pack.weights.quantize.recipes import Recipe, read_recipe
+from strata_pack.weights.quantize.rows import usable_cores
+from strata_pack.weights.quantize.run import output_sizes, run_plan
+from strata_pack.weights.tensor_source import SourceTensor, TensorSource
+
+CANDIDATES = (
+    *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.Q8_0),
+    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.IQ4_NL, Q.IQ4_XS, Q.IQ3_S, Q.F16),
+)
+SMALL_CANDIDATES = (Q.IQ3_XXS, Q.IQ2_S, Q.IQ2_XS, Q.IQ2_XXS)
+"""Tried too where the budget is below ``SMALL_BITS`` and there are importances: their search is slow."""
+SMALL_BITS = 3.5
+LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
+"""Bits a weight at least, by role: every token passes through these, as llama-quantize's presets know."""
+MEASURED_UP_TO = 2_000_000_000
+"""Weights of a model up to which sensitivities are measured unless told otherwise: a probe is an evaluation."""
+KNOWN_COSTS: Mapping[str, float] = {
+    "attn_v": 0.27,
+    "attn_k": 0.14,
+    "attn_q": 0.14,
+    "attn_output": 0.3,
+    "ffn_down": 0.3,
+    "ffn_up": 0.3,
+    "ffn_gate": 0.3,
+}
+"""Nats for one unit of relative error, by what a tensor does; 1 for others. Scaled by layers: deep models share."""
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What was found. ``text`` is the recipe file; sizes in bytes, ``predicted_kl`` in nats (mean divergence)."""
+
+    budget: int
+    size: int
+    bits_per_weight: float
+    recipe: Recipe
+    text: str
+    predicted_kl: float
+    types: Mapping[str, Q]
+    sensitivities: Mapping[str, Sensitivity] = field(default_factory=dict)
+    lossless: bool = False
+    """Whether every tensor is stored as it was: a larger file would be no nearer to the source."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "budget": self.budget,
+            "size": self.size,
+            "bits_per_weight": round(self.bits_per_weight, 4),
+            "predicted_kl": self.predicted_kl,
+            "measured": bool(self.sensitivities),
+            "types": {name: type.name for name, type in self.types.items()},
+        }
+
+
+def fit(
+    source: TensorSource,
+    budget: Budget,
+    imatrix: Imatrix | None = None,
+    *,
+    probe: bool | None = None,
+    over: Sequence[Text] = (),
+    reserve: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Return the recipe for the best file of ``budget``, ``reserve`` bytes of header to come not counted.
+
+    ``probe``: whether sensitivities are measured on the model (``None``: up to two billion weights). ``over``: texts
+    to measure on. Raises ``WrongUse`` if the smallest mix is larger than the budget, and as ``plan_quantization``.
+    """
+    progress, threads = progress or Silent(), threads or usable_cores()
+    plan = plan_quantization(source, "Q8_0", imatrix, allow_requantize=True)
+    metadata = {key: value.value for key, value in source.metadata.items()}
+    limit = budget.file_bytes(plan.parameters, metadata)
+    ggml = Ggml.load()
+    opened = [
+        tensor.source
+        for tensor in plan.tensors
+        if is_quantizable(tensor.name, tensor.source.shape) and ggml.can_dequantize(tensor.source.type)
+    ]
+    names = {tensor.name for tensor in opened}
+    fixed = sum(align(tensor.nbytes, plan.alignment) for tensor in plan.tensors if tensor.name not in names)
+    header = sum(output_sizes(plan)) - plan.padded_bytes + reserve
+    free = limit - fixed - header
+    errors = _errors(source, opened, 8 * free / max(sum(t.elements for t in opened), 1), imatrix, threads, progress)
+    layers = int(metadata.get(f"{metadata.get('general.architecture')}.block_count", 0) or 0)
+    groups: dict[str, list[SourceTensor]] = {}
+    for tensor in opened:
+        groups.setdefault(group_of(tensor.name, layers), []).append(tensor)
+    found: dict[str, Sensitivity] = {}
+    if probe if probe is not None else plan.parameters <= MEASURED_UP_TO:
+        found = _probe(source, groups, errors, imatrix, tuple(over) or texts(), threads, progress)
+    options = {tensor.name: _options(plan, tensor, errors, _cost(tensor.name, layers, found)) for tensor in opened}
+    try:
+        chosen = choose(options, free)
+    except ValueError:
+        least = smallest(options) + fixed + header
+        raise WrongUse(
+            f"the smallest mix takes {least:,} bytes and the budget is {limit:,}",
+            where=f"--fit {budget.text}",
+            remedy="allow more"
+            if imatrix is not None
+            else "allow more, or give an --imatrix, which opens smaller types",
+        ) from None
+    text = recipe_text(budget, {name: option.type for name, option in chosen.items()}, layers)
+    return _result(source, imatrix, limit, text, chosen, found)
+
+
+def fit_file(
+    source: str,
+    size: str,
+    imatrix: Path | None = None,
+    *,
+    probe: bool | None = None,
+    reserve: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Return ``fit`` of the local model that ``source`` names, for a size as people write it."""
+    budget = parse_budget(size)
+    importances = None if imatrix is None else read_imatrix(imatrix)
+    with open_tensors(source) as opened:
+        return fit(opened, budget, importances, probe=probe, reserve=reserve, threads=threads, progress=progress)
+
+
+def _result(
+    source: TensorSource,
+    imatrix: Imatrix | None,
+    limit: int,
+    text: str,
+    chosen: Mapping[str, Option[Q]],
+    found: Mapping[str, Sensitivity],
+) -> FitResult:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fit.toml"
+        path.write_text(text, encoding="utf-8")
+        recipe = read_recipe(path)
+    plan = plan_quantization(source, recipe, imatrix, allow_requantize=True)
+    return FitResult(
+        budget=limit,
+        size=sum(output_sizes(plan)),
+        bits_per_weight=plan.bits_per_weight,
+        recipe=recipe,
+        text=text,
+        predicted_kl=sum(option.cost for option in chosen.values()),
+        types={name: option.type for name, option in chosen.items()},
+        sensitivities=found,
+        lossless=all(option.cost == 0 for option in chosen.values()),
+    )
+
+
+def _errors(
+    source: TensorSource,
+    opened: Sequence[SourceTensor],
+    bits: float,
+    imatrix: Imatrix | None,
+    threads: int,
+    progress: Progress,
+) -> Errors:
+    types = {*CANDIDATES, *(tensor.type for tensor in opened)}
+    if bits < SMALL_BITS and imatrix is not None:
+        types |= set(SMALL_CANDIDATES)
+    cache = cache_dir() / "fit" / f"{sha256_text(source.fingerprint)[:32]}.json"
+    return error_table(source, opened, sorted(types), imatrix, threads=threads, cache=cache, progress=progress)
+
+
+def _options(plan: QuantPlan, tensor: SourceTensor, errors: Errors, cost: float) -> list[Option[Q]]:
+    least = LEAST_BITS.get(role_of(tensor.name), 0.0)
+    return [
+        Option(type, align(tensor_nbytes(tensor.shape, type), plan.alignment), cost * error)
+        for type, error in errors[tensor.name].items()
+        if fits_rows(type, tensor) and 8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] >= least
+    ]
+
+
+def _cost(name: str, layers: int, found: Mapping[str, Sensitivity]) -> float:
+    """Return the nats that one unit of relative error in the tensor costs."""
+    group = group_of(name, layers)
+    if group in found:
+        # The group's tensors were rounded together: its divergence is over the sum of their errors.
+        return found[group].cost
+    known = next((cost for part, cost in KNOWN_COSTS.items() if part in name), 1.0)
+    return known / max(layers, 1) if name.startswith("blk.") else known
+
+
+def _probe(
+    source: TensorSource,
+    groups: Mapping[str, Sequence[SourceTensor]],
+    errors: Errors,
+    imatrix: Imatrix | None,
+    over: Sequence[Text],
+    threads: int,
+    progress: Progress,
+) -> dict[str, Sensitivity]:
+    with tempfile.TemporaryDirectory(prefix="strata-fit-") as folder:
+        base = Path(folder) / "base.gguf"
+        half = plan_quantization(source, "F16", allow_requantize=True)
+        run_plan(half, base, threads=threads)
+        return measure(base, groups, errors, imatrix, over, Path(folder), threads=threads, progress=progress)
+
+
+def nearest_preset(bits: float) -> str:
+    """Return the preset a recipe of ``bits`` a weight is based on: it names the file type in the header."""
+    ladder = (("Q2_K", 3.0), ("Q3_K_M", 4.2), ("Q4_K_M", 5.2), ("Q5_K_M", 6.1), ("Q6_K", 7.5), ("Q8_0", 12.0))
+    return next((name for name, most in ladder if bits <= most and name in PRESETS), "F16")
+
+
+def recipe_text(budget: Budget, types: Mapping[str, Q], layers: int) -> str:
+    """Return the recipe file: a rule for each kind of tensor and type, with its layers."""
+    bits = [8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] for type in types.values()]
+    kinds: dict[tuple[str, Q], list[int]] = {}
+    for name, type in types.items():
+        match = re.fullmatch(r"blk\.(\d+)\.(.+)", name)
+        pattern = rf"^{re.escape(name)}$" if match is None else rf"^blk\.\d+\.{re.escape(match[2])}$"
+        kinds.setdefault((pattern, type), []).extend([] if match is None else [int(match[1])])
+    rules = []
+    for (pattern, type), numbers in sorted(kinds.items(), key=lambda one: (one[0][0], one[0][1].name)):
+        lines = ["[[rule]]", f"tensors = '{pattern}'"]
+        if numbers and sorted(numbers) != list(range(layers)):
+            lines.append(f'layers = "{layer_ranges(numbers)}"')
+        rules.append("\n".join([*lines, f'type = "{type.name}"']))
+    base = nearest_preset(sum(bits) / max(len(bits), 1))
+    head = f'# The best mix found for --fit "{budget.text}".\nbase = "{base}"'
+    return "\n\n".join([head, *rules]) + "\n"
+
+
+def layer_ranges(numbers: Sequence[int]) -> str:
+    """Return block numbers as a recipe writes them: ``0-3,7``."""
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in ranges)

@@ -1,0 +1,140 @@
+"""What an error costs: how far the model's next tokens move when one group of tensors is stored less exactly.
+
+A copy of the model in F16 is evaluated over a short text. Then, group after group, the tensors are rounded to a block
+type, written back as F16 into that copy, evaluated and restored. The divergence over the group's errors is the cost of
+one unit of relative error there; to second order the divergences of groups add up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.compare.fit.errors import Errors, round_trip
+from strata_pack.compare.full import score_blocks
+from strata_pack.compare.kept import KeptLogits, keep
+from strata_pack.compare.texts import Text
+from strata_pack.llama.ggml import Floats
+from strata_pack.llama.logits import LogitStream, open_logits
+from strata_pack.llama.quantizer import Quantizer
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import GgufFile, TensorInfo
+from strata_pack.weights.quantize.imatrix import Imatrix
+from strata_pack.weights.tensor_source import SourceTensor
+
+CONTEXT = 256
+"""Tokens of the window that is evaluated of each text."""
+STEPS = (0.15, 0.85)
+"""Where the first and the last layers end, as shares of the depth: they answer errors differently."""
+LEAST = 1e-9
+"""Divergence of a group that seems not to matter: no cost is 0, or its tensors would be stored in any way."""
+_LAYER = re.compile(r"blk\.(\d+)\.(.+)\.weight")
+ROWS = 4096
+"""Rows that are rounded at a time."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What a group costs: ``cost`` in nats of mean divergence for one unit of relative error of one of its tensors."""
+
+    group: str
+    cost: float
+    measured: float
+    """The divergence that was seen, in nats."""
+
+
+def group_of(name: str, layers: int) -> str:
+    """Return the group of a tensor: what it does, and whether it stands first, in the middle or last."""
+    match = _LAYER.fullmatch(name)
+    if match is None:
+        return name
+    depth = (int(match[1]) + 0.5) / max(layers, 1)
+    return f"{match[2]} {'first' if depth < STEPS[0] else 'last' if depth > STEPS[1] else 'middle'}"
+
+
+def probe_type(errors: Mapping[Q, float]) -> Q:
+    """Return the type whose error is nearest to one part in a hundred: far above noise, and no ruin."""
+    block = {type: error for type, error in errors.items() if error > 0}
+    return min(block or errors, key=lambda type: abs(np.log(max(errors[type], 1e-12) / 0.01)))
+
+
+def measure(
+    base: Path,
+    groups: Mapping[str, Sequence[SourceTensor]],
+    errors: Errors,
+    imatrix: Imatrix | None,
+    over: Sequence[Text],
+    folder: Path,
+    *,
+    threads: int,
+    progress: Progress,
+) -> dict[str, Sensitivity]:
+    """Return the sensitivity of each group. ``base`` is the model's copy in F16: it is changed and restored.
+
+    ``folder`` takes the kept logits. Errors as of ``open_logits``.
+    """
+    kept = []
+    for number, text in enumerate(over):
+        place = folder / f"{number}.logits"
+        with _open(base, text, threads) as stream:
+            keep(place, stream, "fit", Silent(), text.name)
+        logits = KeptLogits.open(place, "fit")
+        assert logits is not None
+        kept.append(logits)
+    task = progress.task("cost of errors", len(groups), "groups")
+    found = {}
+    with GgufFile.open(base) as header, base.open("r+b", buffering=0) as file:
+        for group, tensors in groups.items():
+            spent = 0.0
+            saved: list[tuple[int, bytes]] = []
+            try:
+                for tensor in tensors:
+                    type = probe_type(errors[tensor.name])
+                    spent += errors[tensor.name].get(type, 0.0)
+                    saved.append(_round_in_place(file, header, header.tensor(tensor.name), type, tensor, imatrix))
+                seen = []
+                for text, logits in zip(over, kept, strict=True):
+                    with _open(base, text, threads) as stream:
+                        scores = score_blocks(stream.blocks(), logits.blocks(), stream.header, Silent())
+                        seen.append(float(scores.kl.mean()))
+            finally:
+                for start, data in saved:
+                    file.seek(start)
+                    file.write(data)
+            divergence = max(sum(seen) / len(seen), LEAST)
+            found[group] = Sensitivity(group, divergence / spent if spent > 0 else LEAST, divergence)
+            task.advance(1)
+    task.done()
+    return found
+
+
+def _open(base: Path, text: Text, threads: int) -> AbstractContextManager[LogitStream]:
+    return open_logits(base, text.content, context=CONTEXT, limit=1, threads=threads, parse_special=text.parse_special)
+
+
+def _round_in_place(
+    file: BinaryIO, header: GgufFile, info: TensorInfo, type: Q, tensor: SourceTensor, imatrix: Imatrix | None
+) -> tuple[int, bytes]:
+    """Round a tensor of the F16 copy to ``type``; return where its bytes stand and what they were."""
+    quantizer = Quantizer.load()
+    start = header.data_offset + info.offset
+    file.seek(start)
+    saved = file.read(info.nbytes)
+    importances = None if imatrix is None else imatrix.importances(tensor)
+    row = info.shape[0]
+    per_matrix = max(tensor.rows // tensor.matrices, 1)
+    halves = np.frombuffer(saved, np.float16).reshape(-1, row)
+    file.seek(start)
+    for first in range(0, len(halves), ROWS):
+        rows: Floats = halves[first : first + ROWS].astype(np.float32)
+        places = np.arange(first, first + len(rows)) // per_matrix
+        weights = None if importances is None else np.ascontiguousarray(importances[places])
+        file.write(round_trip(quantizer, type, rows, weights).astype(np.float16).tobytes())
+    return start, saved

@@ -1,0 +1,170 @@
+"""The best mix for a size: budgets, the choice, errors, and a whole search on a tiny model."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Q
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata_pack.compare.fit import errors as fit_errors
+from strata_pack.compare.fit.budget import parse_budget
+from strata_pack.compare.fit.choose import Option, choose, hull, smallest
+from strata_pack.compare.fit.errors import error_table
+from strata_pack.compare.fit.search import fit, layer_ranges
+from strata_pack.compare.fit.sensitivity import group_of
+from strata_pack.errors import WrongUse
+from strata_pack.llama.memory import OVERHEAD
+from strata_pack.progress import Silent
+from strata_pack.weights.quantize.plan import plan_quantization
+from strata_pack.weights.quantize.run import run_plan
+from strata_pack.weights.tensor_source import GgufSource
+from tests.compare.test_compare import write_wide
+
+SHAPE = {
+    "general.architecture": "llama",
+    "llama.block_count": 2,
+    "llama.attention.head_count": 4,
+    "llama.embedding_length": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("600MiB", 600 << 20), ("600 MiB", 600 << 20), ("1.5GB", 1_500_000_000), ("4bpw", 500), ("4.5 bpw", 562)],
+)
+def test_a_size_is_read_as_people_write_it(text: str, size: int) -> None:
+    assert parse_budget(text).file_bytes(1000, {}) == size
+
+
+def test_a_card_leaves_what_cache_and_buffers_do_not_take() -> None:
+    left = parse_budget("1GiB card at 4k context").file_bytes(1000, SHAPE)
+    assert left == (1 << 30) - OVERHEAD - 4096 * 2 * 32 * 8
+
+
+def test_a_card_that_is_full_of_cache_is_refused() -> None:
+    with pytest.raises(WrongUse, match="leave nothing for the weights"):
+        parse_budget("1MiB card at 4k context").file_bytes(1000, SHAPE)
+
+
+@pytest.mark.parametrize("text", ["", "much", "600", "600 parsecs", "card at 32k context", "4bpw card at 4k context"])
+def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(WrongUse, match=r"600MiB|unit|size in bytes"):
+        parse_budget(text)
+
+
+OPTIONS = st.lists(
+    st.builds(Option, st.just("t"), st.integers(1, 40), st.integers(0, 30).map(float)), min_size=1, max_size=5
+)
+
+
+@given(OPTIONS)
+def test_a_hull_grows_in_bytes_falls_in_cost_and_gains_less_and_less(options: list[Option[str]]) -> None:
+    steps = hull(options)
+    gains = [(a.cost - b.cost) / (b.nbytes - a.nbytes) for a, b in itertools.pairwise(steps)]
+    assert all(gain > 0 for gain in gains)
+    assert gains == sorted(gains, reverse=True)
+    assert steps[0].nbytes == min(option.nbytes for option in options)
+    assert steps[-1].cost == min(option.cost for option in options)
+
+
+@given(st.lists(OPTIONS, min_size=1, max_size=4), st.integers(0, 160))
+@settings(max_examples=300, deadline=None)
+def test_a_choice_fits_and_is_within_one_step_of_the_best(tensors: list[list[Option[str]]], budget: int) -> None:
+    options = {str(number): some for number, some in enumerate(tensors)}
+    if budget < smallest(options):
+        with pytest.raises(ValueError, match="the smallest choice"):
+            choose(options, budget)
+        return
+    chosen = choose(options, budget)
+    assert sum(option.nbytes for option in chosen.values()) <= budget
+    cost = sum(option.cost for option in chosen.values())
+    best = min(
+        sum(option.cost for option in some)
+        for some in itertools.product(*options.values())
+        if sum(option.nbytes for option in some) <= budget
+    )
+    step = max((a.cost - b.cost for some in options.values() for a, b in itertools.pairwise(hull(some))), default=0.0)
+    assert cost <= best + step + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("blk.0.attn_q.weight", "attn_q first"),
+        ("blk.15.attn_q.weight", "attn_q middle"),
+        ("blk.29.ffn_down.weight", "ffn_down last"),
+        ("token_embd.weight", "token_embd.weight"),
+    ],
+)
+def test_tensors_are_grouped_by_what_they_do_and_where(name: str, group: str) -> None:
+    assert group_of(name, 30) == group
+
+
+def test_layers_are_written_as_ranges() -> None:
+    assert layer_ranges([7, 0, 1, 2, 9, 10]) == "0-2,7,9-10"
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    return write_wide(tmp_path / "wide.gguf")
+
+
+def test_fewer_bits_have_larger_errors_and_the_own_type_none(wide: Path) -> None:
+    with GgufSource(wide) as source:
+        tensors = [tensor for tensor in source.tensors if tensor.name == "blk.0.ffn_up.weight"]
+        types = (Q.Q2_K, Q.Q4_K, Q.Q6_K, Q.Q8_0, Q.F16, Q.F32)
+        table = error_table(source, tensors, types, None, threads=1, cache=None, progress=Silent())
+    errors = [table["blk.0.ffn_up.weight"][type] for type in types]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] == 0
+
+
+def test_errors_are_found_again_in_the_cache(wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "errors.json"
+    with GgufSource(wide) as source:
+        tensors = [tensor for tensor in source.tensors if len(tensor.shape) == 2]
+        first = error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent())
+        monkeypatch.setattr(fit_errors, "_error", None)
+        assert error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent()) == first
+
+
+@pytest.mark.parametrize("bits", [4.6, 5.5, 7.0])
+def test_a_file_ends_just_below_its_size_and_the_recipe_makes_it_again(wide: Path, tmp_path: Path, bits: float) -> None:
+    with GgufSource(wide) as source:
+        found = fit(source, parse_budget(f"{bits}bpw"), probe=False, threads=1)
+        run_plan(plan_quantization(source, found.recipe), tmp_path / "fit.gguf")
+    size = (tmp_path / "fit.gguf").stat().st_size
+    assert size == found.size <= found.budget
+    assert found.size > 0.9 * found.budget  # one tensor of this tiny model is a tenth of it
+    (tmp_path / "again.toml").write_text(found.text)
+    from strata_pack.weights.quantize.recipes import read_recipe
+
+    with GgufSource(wide) as source:
+        run_plan(plan_quantization(source, read_recipe(tmp_path / "again.toml")), tmp_path / "again.gguf")
+    assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "fit.gguf").read_bytes()
+
+
+def test_more_bytes_never_cost_more(wide: Path) -> None:
+    with GgufSource(wide) as source:
+        costs = [fit(source, parse_budget(f"{b}bpw"), probe=False, threads=1).predicted_kl for b in (4.6, 5, 6, 8)]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_a_size_that_nothing_fits_is_refused_with_the_smallest(wide: Path) -> None:
+    with GgufSource(wide) as source, pytest.raises(WrongUse, match=r"the smallest mix takes [\d,]+ bytes"):
+        fit(source, parse_budget("10kB"), probe=False, threads=1)
+
+
+def test_the_cost_of_errors_is_measured_on_the_model_and_leaves_no_file(wide: Path) -> None:
+    before = wide.read_bytes()
+    with GgufSource(wide) as source:
+        found = fit(source, parse_budget("5bpw"), probe=True, threads=1)
+    assert {group.split()[0] for group in found.sensitivities} >= {"attn_q", "ffn_down", "token_embd.weight"}
+    assert all(one.cost > 0 for one in found.sensitivities.values())
+    assert wide.read_bytes() == before
+    assert np.isfinite(found.predicted_kl)
