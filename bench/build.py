@@ -42,7 +42,8 @@ BUILD = """
 import json, sys, time
 started = time.perf_counter()
 from pathlib import Path
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
 imported = time.perf_counter()
 result = build_pack(BuildRequest(sys.argv[1], Path(sys.argv[2]), make_recipe(sys.argv[3])))

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from strata_pack.errors import EnvironmentFailure as EnvironmentFailure
     from strata_pack.errors import StrataError as StrataError
     from strata_pack.errors import WrongUse as WrongUse
-    from strata_pack.pack.build import BuildRequest as BuildRequest
     from strata_pack.pack.build import BuildResult as BuildResult
     from strata_pack.pack.build import build_pack as build_pack
     from strata_pack.pack.layout import Pack as Pack
+    from strata_pack.pack.request import BuildRequest as BuildRequest
     from strata_pack.pack.verification import verify as verify
     from strata_pack.parsing.output_parser import OutputParser as OutputParser
     from strata_pack.progress import Progress as Progress
@@ -43,10 +43,10 @@ __getattr__, __dir__, __all__ = door(
             "WrongUse",
         ),
         "pack.build": (
-            "BuildRequest",
             "BuildResult",
             "build_pack",
         ),
+        "pack.request": ("BuildRequest",),
         "pack.layout": ("Pack",),
         "pack.verification": ("verify",),
         "parsing.output_parser": ("OutputParser",),

@@ -34,6 +34,7 @@ class Fault:
     and sends that many bytes too few. ``ignore_range``: 200 with the whole body. ``status``: this status, with
     ``headers``. ``corrupt``: the last byte is another one. ``extra``: so many bytes too many.
     ``rate``: bytes per second. ``etag``: another identity in the hub's headers. ``wrong_range``: Content-Range lies.
+    ``body``: this instead, with status 200 and ``headers``, as a proxy answers.
     """
 
     break_after: int | None = None
@@ -46,6 +47,7 @@ class Fault:
     rate: int | None = None
     etag: str | None = None
     wrong_range: bool = False
+    body: bytes | None = None
     times: int = 1
 
 
@@ -105,6 +107,8 @@ class HubServer:
         self.api_faults: list[Fault] = []
         self.hits: list[Hit] = []
         self.page = 1000
+        self.most_at_once = 0
+        self._at_once = 0
         self._lock = threading.Lock()
         self._servers = [_Server(("127.0.0.1", 0), _HubHandler, self), _Server(("127.0.0.1", 0), _StorageHandler, self)]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
@@ -152,6 +156,18 @@ class HubServer:
         with self._lock:
             self.hits.append(hit)
 
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Count a body that is on its way; ``most_at_once`` is the largest number there ever was."""
+        with self._lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
     def body_hits(self, path: str | None = None) -> list[Hit]:
         """Return the requests that asked for a body (redirects left out)."""
         return [
@@ -161,11 +177,15 @@ class HubServer:
             if path is None or hit.path.endswith("/" + path)
         ]
 
-    def forget(self, path: str) -> None:
-        """Clear the log; waits for the request of ``path`` that a client has broken off, which is logged at its end."""
+    def settle(self, path: str) -> None:
+        """Wait for the request of ``path`` to be logged: that happens at its end, which a client need not wait for."""
         deadline = time.monotonic() + 10
         while not self.body_hits(path) and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def forget(self, path: str) -> None:
+        """Clear the log after the request of ``path`` that a client has broken off."""
+        self.settle(path)
         self.hits.clear()
 
     def bytes_sent(self, path: str | None = None) -> int:
@@ -224,6 +244,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def send_body(self, data: bytes, fault: Fault, headers: dict[str, str]) -> None:
         """Send a body, whole or a range of it, with what goes wrong."""
+        if fault.body is not None:
+            self.reply(200, fault.body, fault.headers)
+            return
         if fault.status is not None:
             self.reply(fault.status, b"fault on demand", {**headers, **fault.headers})
             return
@@ -250,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         sent = 0
         if self.command == "GET":
-            with suppress(OSError):
+            with self.server.hub.sending(), suppress(OSError):
                 for piece in self._pieces(body, fault):
                     self.wfile.write(piece)
                     sent += len(piece)
@@ -296,8 +319,8 @@ class _HubHandler(_Handler):
 
     def _api(self, name: str, rest: list[str], query: dict[str, list[str]]) -> None:
         fault = self.server.hub.next_api_fault()
-        if fault.status is not None:
-            self.reply(fault.status, b"{}", fault.headers)
+        if fault.status is not None or fault.body is not None:
+            self.reply(fault.status or 200, fault.body or b"{}", fault.headers)
             return
         repo = self._open(name)
         if repo is None:

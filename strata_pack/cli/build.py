@@ -65,7 +65,8 @@ def build(
     out: Out,
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
-    from strata_pack.pack.build import BuildRequest, build_pack, plan_build
+    from strata_pack.pack.build import build_pack, plan_build
+    from strata_pack.pack.request import BuildRequest
     from strata_pack.weights.gguf.edit import RESERVE
     from strata_pack.weights.quantize.recipes import make_recipe
 
@@ -122,6 +123,7 @@ def build(
             "ok": True,
             "pack": str(result.path),
             "resumed": result.resumed,
+            "kept": list(result.kept),
             "seconds": {stage: round(spent, 3) for stage, spent in result.seconds.items()},
             "manifest": result.manifest,
         }

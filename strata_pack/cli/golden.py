@@ -52,10 +52,12 @@ def check(
     from strata_pack.chat.golden.cases import load_suite
     from strata_pack.chat.golden.check import check_golden
     from strata_pack.files import write_atomic
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.golden_target import golden_targets
     from strata_pack.report import junit as as_junit
     from strata_pack.report import sarif as as_sarif
 
+    check_outputs((junit, sarif), (target, golden, model))
     reports = []
     for one in golden_targets(target, golden):
         suite = load_suite(one.golden)
@@ -112,9 +114,11 @@ def add(
     """Add a conversation to a golden file, with the prompt that a template makes of it, after showing that prompt."""
     from strata_pack.chat.golden.edit import plan_add, write
     from strata_pack.chat.render.template import ChatTemplate
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.golden_target import template_source
     from strata_pack.report.diff import visible
 
+    check_outputs((suite,), (conversation, template))
     change = plan_add(suite, conversation, name, ChatTemplate(template_source(template)))
     case = change.cases[0]
     text = case.expected if case.error is None else f"(refused) {case.error}"
@@ -137,6 +141,7 @@ def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, ou
     from strata_pack.chat.golden.check import check_golden
     from strata_pack.chat.golden.edit import plan_update, write
     from strata_pack.errors import WrongUse
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.golden_target import golden_targets
 
     changed = []
@@ -146,6 +151,7 @@ def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, ou
         report = check_golden(one.source, load_suite(one.golden), [Jinja2Engine()])
         out.show(golden_faces.terminal(report, one.where))
         for change in plan_update(suite_files(one.golden), report):
+            check_outputs((change.path,), ())
             written = _confirmed(f"Record {len(change.cases)} new results in {change.path}?", yes=yes)
             if written:
                 write(change)

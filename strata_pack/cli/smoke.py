@@ -74,6 +74,7 @@ def smoke(
     from strata_pack import report as faces
     from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.layout import Pack
     from strata_pack.pack.paths import is_pack
     from strata_pack.smoke.prove import keep_report
@@ -81,6 +82,7 @@ def smoke(
     from strata_pack.smoke.target import one_of
 
     one_of(target, url)
+    check_outputs((html, junit, sarif), (target, template, golden, llama_server))
     options = SmokeOptions(
         runtime=None if url else pick_runtime(runtime, llama_server),
         only=tuple(only or ()),

@@ -44,6 +44,7 @@ def lint(
     from strata_pack.chat.lint.rules import lint_template, worst
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.template.source import load_template, read_copies
 
     if rules:
@@ -52,6 +53,7 @@ def lint(
         return
     if target is None:
         raise WrongUse("no template is given", remedy="name one, or use --rules to list the rules")
+    check_outputs((sarif,), (target,))
     with out.progress() as progress:
         found = load_template(target, progress)
     place = Path(target)

@@ -39,6 +39,7 @@ def repair(
     from strata_pack.chat.repair.repair import RepairRefused, diff, repair_template
     from strata_pack.errors import WrongUse
     from strata_pack.files import write_atomic
+    from strata_pack.outputs import check_outputs
     from strata_pack.pack.template.source import load_template
 
     place = Path(target)
@@ -48,6 +49,7 @@ def repair(
             where=target,
             remedy="use -o FILE, then `strata-pack template install` for a .gguf or a pack",
         )
+    check_outputs((output,), (target,))
     with out.progress() as progress:
         source = normalize_source(load_template(target, progress).text)
     with proof_engines(engine or ()) as engines:

@@ -4,7 +4,6 @@ from strata_pack.doors import door
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from strata_pack.pack.build import BuildRequest as BuildRequest
     from strata_pack.pack.build import BuildResult as BuildResult
     from strata_pack.pack.build import build_pack as build_pack
     from strata_pack.pack.build import plan_build as plan_build
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from strata_pack.pack.layout import gguf_template as gguf_template
     from strata_pack.pack.manifest import Manifest as Manifest
     from strata_pack.pack.manifest import read_manifest as read_manifest
+    from strata_pack.pack.request import BuildRequest as BuildRequest
     from strata_pack.pack.template.install import GoldenFailed as GoldenFailed
     from strata_pack.pack.template.install import InstallResult as InstallResult
     from strata_pack.pack.template.install import TargetStatus as TargetStatus
@@ -27,7 +27,6 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "pack.build": (
-            "BuildRequest",
             "BuildResult",
             "build_pack",
             "plan_build",
@@ -44,6 +43,7 @@ __getattr__, __dir__, __all__ = door(
             "Manifest",
             "read_manifest",
         ),
+        "pack.request": ("BuildRequest",),
         "pack.template.install": (
             "GoldenFailed",
             "InstallResult",

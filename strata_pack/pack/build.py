@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 from strata_pack import __version__
 from strata_pack.chat.engines.engines import available_engines
@@ -23,7 +23,9 @@ from strata_pack.chat.golden.check import GoldenReport, check_golden
 from strata_pack.errors import WrongUse
 from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE
-from strata_pack.llama.quantizer import KernelChoice, Quantizer
+from strata_pack.llama.quantizer import Quantizer
+from strata_pack.outputs import check_outputs
+from strata_pack.pack.finished import finished_pack
 from strata_pack.pack.manifest import (
     FORMAT,
     VERSION,
@@ -31,7 +33,6 @@ from strata_pack.pack.manifest import (
     Manifest,
     ModelEntry,
     QuantizerEntry,
-    RecipeEntry,
     write_manifest,
 )
 from strata_pack.pack.model_source import (
@@ -47,62 +48,48 @@ from strata_pack.pack.model_source import (
     source_template,
 )
 from strata_pack.pack.paths import GOLDEN, MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, TEMPLATE_KEY, TOKENIZER_DIR
+from strata_pack.pack.request import BuildRequest, read_paths, recipe_entry, recipe_options, request_entry
 from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
 from strata_pack.pack.template.install import GoldenFailed, golden_entry
 from strata_pack.pack.template.plan import golden_bytes
-from strata_pack.pack.workplace import Workplace, check_target, open_workplace
+from strata_pack.pack.workplace import Workplace, check_target, open_workplace, partial_folder
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
-from strata_pack.weights.gguf.file import GgufFile, MetaValue
+from strata_pack.weights.gguf.file import MetaValue
+from strata_pack.weights.input_files import InputFiles
 from strata_pack.weights.local_weights import open_weights
+from strata_pack.weights.partial_file import partial_path
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
-from strata_pack.weights.quantize.recipe_field import RecipeField
-from strata_pack.weights.quantize.run import QuantPlan, plan_quantization, quantized_types, run_plan
+from strata_pack.weights.quantize.run import (
+    QuantPlan,
+    output_paths,
+    output_sizes,
+    plan_quantization,
+    quantized_types,
+    run_plan,
+)
 from strata_pack.weights.source import HubSource, Source, parse_source
 from strata_pack.weights.tensor_source import TensorSource
 from strata_pack.weights.tokenizer.files import tokenizer_files
 
-Layout = Literal["pack", "gguf"]
-
-HEADER_ALLOWANCE = 64 << 20
-"""Bytes that a build may need beside the tensors: header, vocabulary, tokenizer files."""
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """What to build. ``recipe``, or the name of a preset, decides the types.
-
-    ``template`` and ``golden`` are as in ``choose_template``.
-
-    ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
-    """
-
-    source: str
-    out: Path
-    recipe: RecipeField = RecipeField()  # noqa: RUF009
-    template: str = AUTO
-    golden: Path | None = None
-    name: str | None = None
-    imatrix: Path | None = None
-    layout: Layout = "pack"
-    force: bool = False
-    allow_requantize: bool = False
-    allow_nonfinite: bool = False
-    keep_split: bool = False
-    threads: int | None = None
-    kernels: KernelChoice = "auto"
+MANIFEST_ROOM = 1 << 20
+"""Bytes for the manifest, the reports and what file systems round up to: a manifest lists every tensor."""
 
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The finished pack. ``seconds`` by stage; ``golden`` is the report of the golden check, if there were cases."""
+    """The finished pack. ``seconds`` by stage; ``golden`` is the report of the golden check, if there were cases.
+
+    ``kept`` names the files of the pack it replaced that no manifest lists: they lie in the new one.
+    """
 
     path: Path
     manifest: Manifest
     golden: GoldenReport | None
     seconds: Mapping[str, float]
     resumed: bool
+    kept: tuple[str, ...] = ()
 
 
 class _Clock:
@@ -130,6 +117,8 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
     clock = _Clock()
     out = request.out.absolute()
     source = parse_source(request.source)
+    check_outputs((out, partial_folder(out)), read_paths(request, source))
+    inputs = InputFiles.of([] if request.imatrix is None else [request.imatrix])
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     key = _key(request, source, imatrix)
     with open_workplace(out) as place:
@@ -138,31 +127,40 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
             place.remove()
             watcher.note(f"{out}: the build that was stopped had finished")
             return BuildResult(out, finished, None, {}, resumed=True)
-        check_target(out, force=request.force)
+        if not request.force:
+            finished = finished_pack(request, source, imatrix, out, place.source, watcher)
+            if finished is not None:
+                watcher.note(f"{out}: is this very pack already; nothing to do")
+                return BuildResult(out, finished, None, {}, resumed=True)
+        kept = check_target(out, force=request.force)
         with clock.stage("fetch"):
             model = bring(source, place.source, watcher, lambda folder: _early(request, folder))
+        inputs += InputFiles.of(file.path for file in model.files)
         with open_weights(model.root, model.weights) as tensors:
             with clock.stage("template"):
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
                 report = check_template(chosen, watcher)
             plan = _plan(request, tensors, imatrix)
-            check_disk([Stage("quantized model", place.root, plan.padded_bytes + HEADER_ALLOWANCE)])
-            resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
             name = file_stem(request.name) if request.name else f"{model.name}-{request.recipe.label}"
+            resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
+            side_files = _side_files(model, plan.source.metadata, chosen)
+            check_disk(_stages(place, plan, name, chosen, side_files))
             with SourceHashes(model) as hashes:
                 with clock.stage("quantize"):
                     quantized = _quantize(request, place, plan, chosen, name, watcher)
                 with clock.stage("hash the source"):
                     source_entry = hashes.entry()
+            inputs.check_unchanged()
         with clock.stage("write"):
-            written = _write_side_files(place.pack, model, quantized.files[0], chosen, report)
+            written = _write_side_files(place.pack, side_files, report)
             manifest = Manifest(
                 format=FORMAT,
                 version=VERSION,
                 tool=__version__,
                 source=source_entry,
                 model=_model_entry(plan, name, quantized),
-                recipe=_recipe_entry(request, imatrix),
+                request=request_entry(request, chosen.entry["sha256"]),
+                recipe=recipe_entry(request, imatrix),
                 quantizer=_quantizer_entry(request, plan),
                 template=chosen.entry,
                 golden=None if report is None or chosen.suite is None else golden_entry(chosen.suite, report),
@@ -170,8 +168,27 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
             )
             write_manifest(place.pack / MANIFEST, manifest)
         with clock.stage("install"):
-            place.install(place.pack if request.layout == "pack" else place.pack / MODEL_DIR)
-    return BuildResult(out, manifest, report, clock.seconds, resumed)
+            place.install(place.pack if request.layout == "pack" else place.pack / MODEL_DIR, kept)
+    for unlisted in kept:
+        watcher.note(f"{out / unlisted}: kept; the manifest does not list it")
+    return BuildResult(out, manifest, report, clock.seconds, resumed, tuple(kept))
+
+
+def _template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
+    return {TEMPLATE_KEY: MetaValue.string(chosen.text), PAD_KEY: pad_value(RESERVE)}
+
+
+def _stages(
+    place: Workplace, plan: QuantPlan, name: str, chosen: ChosenTemplate, side_files: Mapping[str, bytes]
+) -> list[Stage]:
+    """Return what is still to be written: every byte of it is known, and what a stopped build has left counts."""
+    model = sum(output_sizes(plan, _template_keys(chosen)))
+    paths = output_paths(plan, place.pack / MODEL_DIR / f"{name}.gguf")
+    there = sum(path.stat().st_size for final in paths for path in (final, partial_path(final)) if path.is_file())
+    return [
+        Stage("quantized model", place.root, max(0, model - there)),
+        Stage("tokenizer, golden cases, manifest", place.root, sum(map(len, side_files.values())) + MANIFEST_ROOM),
+    ]
 
 
 def _plan(request: BuildRequest, tensors: TensorSource, imatrix: Imatrix | None) -> QuantPlan:
@@ -194,7 +211,9 @@ def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
     if isinstance(source, HubSource):
         remedy = f"run `strata-pack fetch {request.source} --out DIR` and plan from DIR"
         raise WrongUse("a plan needs the weights on this disk", where=request.source, remedy=remedy)
-    check_target(request.out.absolute(), force=request.force)
+    out = request.out.absolute()
+    check_outputs((out, partial_folder(out)), read_paths(request, source))
+    check_target(out, force=request.force)
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     model = bring(source, request.out, Silent(), lambda _folder: None)
     with open_weights(model.root, model.weights) as tensors:
@@ -252,6 +271,7 @@ class WithoutKeys:
     def __init__(self, source: TensorSource, keys: frozenset[str]) -> None:
         self.label, self.fingerprint = source.label, source.fingerprint
         self.tensors, self.shards, self.rows = source.tensors, source.shards, source.rows
+        self.inputs = source.inputs
         self.metadata = {key: value for key, value in source.metadata.items() if key not in keys}
 
 
@@ -284,7 +304,7 @@ def _quantize(
     result = run_plan(
         plan,
         target,
-        metadata_overrides={TEMPLATE_KEY: MetaValue.string(chosen.text), PAD_KEY: pad_value(RESERVE)},
+        metadata_overrides=_template_keys(chosen),
         progress=progress,
         threads=request.threads,
         journal=place.journal / "tensors",
@@ -301,9 +321,17 @@ def _quantize(
     return _Quantized(tuple(file.path for file in result.files), entries, tensors)
 
 
-def _write_side_files(
-    root: Path, model: Model, gguf: Path, chosen: ChosenTemplate, report: GoldenReport | None
-) -> list[FileEntry]:
+def _side_files(model: Model, metadata: Mapping[str, MetaValue], chosen: ChosenTemplate) -> dict[str, bytes]:
+    """Return the content of every file of the pack but the model, the manifest and the reports, by its place."""
+    tokenizer = tokenizer_copies(model, chosen.text) | tokenizer_files(metadata)
+    data = {f"{TOKENIZER_DIR}/{name}": content for name, content in tokenizer.items()}
+    data[TEMPLATE] = chosen.text.encode("utf-8")
+    if chosen.suite is not None:
+        data[GOLDEN] = golden_bytes(chosen.suite)
+    return data
+
+
+def _write_side_files(root: Path, data: Mapping[str, bytes], report: GoldenReport | None) -> list[FileEntry]:
     """Write everything but the model and the manifest; return the entries of what belongs to the pack's identity.
 
     They are written anew each time: a stopped build may have left half of one under a temporary name.
@@ -311,12 +339,6 @@ def _write_side_files(
     for entry in root.iterdir():
         if entry.name != MODEL_DIR:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-    with GgufFile.open(gguf) as header:
-        made = tokenizer_files(header.metadata)
-    data = {f"{TOKENIZER_DIR}/{name}": text for name, text in (tokenizer_copies(model, chosen.text) | made).items()}
-    data[TEMPLATE] = chosen.text.encode("utf-8")
-    if chosen.suite is not None:
-        data[GOLDEN] = golden_bytes(chosen.suite)
     for name, content in data.items():
         write_atomic(root / name, content)
     if report is not None:
@@ -350,33 +372,6 @@ def _model_entry(plan: QuantPlan, name: str, quantized: _Quantized) -> ModelEntr
         bits_per_weight=round(plan.bits_per_weight, 4),
         files=[entry["path"] for entry in quantized.entries],
         tensors=quantized.tensors,
-    )
-
-
-def recipe_options(request: BuildRequest) -> dict[str, Any]:
-    """Return what makes the model differ from its preset, beside the recipe file's text, as JSON."""
-    recipe = request.recipe
-    options: dict[str, Any] = {
-        "rules": [
-            {"tensors": rule.pattern.pattern, "layers": [list(span) for span in rule.layers], "type": rule.type.name}
-            for rule in recipe.rules
-        ],
-        "output": recipe.output.name if recipe.output is not None else None,
-        "embedding": recipe.embedding.name if recipe.embedding is not None else None,
-        "leave_output": recipe.leave_output,
-        "pure": recipe.pure,
-        "keep_split": request.keep_split,
-        "allow_nonfinite": request.allow_nonfinite,
-    }
-    return {key: value for key, value in options.items() if value}
-
-
-def _recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry:
-    return RecipeEntry(
-        preset=request.recipe.base.name,
-        text=request.recipe.text,
-        options=recipe_options(request),
-        imatrix_sha256=None if imatrix is None else imatrix.sha256,
     )
 
 

@@ -57,6 +57,19 @@ class RecipeEntry(TypedDict):
     imatrix_sha256: str | None
 
 
+class RequestEntry(TypedDict):
+    """What the build was asked for: by it a finished pack is known again.
+
+    ``template`` is "auto", "keep", a shipped template's id and SHA-256, or the SHA-256 of a file; ``golden`` the
+    SHA-256 of cases that were given; ``name`` the name that was given; ``template_sha256`` what the build put in.
+    """
+
+    template: str
+    golden: str | None
+    name: str | None
+    template_sha256: str
+
+
 class LibraryEntry(TypedDict):
     library: str
     version: str
@@ -88,7 +101,13 @@ class GoldenEntry(TypedDict):
     engines: dict[str, dict[str, Any]]
 
 
-class Manifest(TypedDict):
+class _Later(TypedDict, total=False):
+    """What manifests of earlier releases do not have."""
+
+    request: RequestEntry
+
+
+class Manifest(_Later):
     format: str
     version: int
     tool: str

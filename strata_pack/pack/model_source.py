@@ -107,10 +107,14 @@ def _local_folder(folder: Path) -> Model:
     return Model("folder", _name(weights, folder.absolute().name), weights, folder, folder, files)
 
 
+def hub_folder(source: HubSource, into: Path) -> Path:
+    """Return where a Hub source is fetched to below ``into``: the converter takes the model's name from the folder's,
+    as llama.cpp's does."""
+    return into / source.repo_id.rpartition("/")[2]
+
+
 def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
-    # The converter takes the model's name from the folder's, as llama.cpp's does.
-    title = source.repo_id.rpartition("/")[2]
-    folder = into / title
+    folder = hub_folder(source, into)
     formats: list[str] = []
 
     def announce(plan: FetchPlan) -> None:
@@ -133,7 +137,7 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
     )
     weights = fetched.selection.weights
     files = tuple(SourceFile(file.path, folder / file.path, file.sha256) for file in fetched.files)
-    return Model("hub", _name(weights, title), weights, folder, folder, files, fetched.repo_id, fetched.commit)
+    return Model("hub", _name(weights, folder.name), weights, folder, folder, files, fetched.repo_id, fetched.commit)
 
 
 def _name(weights: Weights, otherwise: str) -> str:

@@ -6,8 +6,7 @@ Every check runs even if another failed, so that one look shows all that is wron
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
@@ -18,9 +17,10 @@ from strata_pack.chat.golden.check import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import CHUNK, read_bytes, sha256_text
+from strata_pack.pack.contents import covered_files
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.model_source import CONFIG_LIMIT
-from strata_pack.pack.paths import MANIFEST, MODEL_DIR, REPORTS_DIR, STATE_DIR, TEMPLATE, is_pack, member
+from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, is_pack, member
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
@@ -75,22 +75,9 @@ def _check(id: str, title: str, find: Callable[[], list[str]]) -> Check:
     return replace(Check(id, title, status, detail), seconds=monotonic() - started)
 
 
-def _walk(pack: Pack) -> Iterator[str]:
-    """Yield every file of the pack that its identity covers, as a path with ``/``."""
-    for folder, folders, names in os.walk(pack.path):
-        here = Path(folder)
-        if here == pack.path:
-            folders[:] = [name for name in folders if name not in (REPORTS_DIR, STATE_DIR)]
-        links = [name for name in folders if (here / name).is_symlink()]
-        for name in [*names, *links]:
-            relative = (here / name).relative_to(pack.path).as_posix()
-            if relative != MANIFEST:
-                yield relative
-
-
 def _files(pack: Pack) -> list[str]:
     listed = [entry["path"] for entry in pack.manifest["files"]]
-    there = set(_walk(pack))
+    there = covered_files(pack.path)
     wrong = [f"{path} is missing" for path in listed if path not in there]
     wrong += [f"{path} is not in the manifest" for path in sorted(there - set(listed))]
     wrong += [f"{path} is a link" for path in sorted(there) if (pack.path / path).is_symlink()]

@@ -15,8 +15,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,18 @@ from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
-from strata_pack.pack.manifest import Manifest
+from strata_pack.pack.contents import carry_over, unlisted_files
+from strata_pack.pack.manifest import Manifest, read_manifest
 from strata_pack.pack.paths import MANIFEST, PARTIAL_SUFFIX, TEMPLATE_KEY, is_pack
 from strata_pack.pack.swap import locked, put
 from strata_pack.weights.gguf.edit import PAD_KEY
 from strata_pack.weights.gguf.file import open_shards, shard_paths
 
 LOCK = "lock"
+STATE = "build.json"
+PARTS = frozenset({LOCK, STATE, "source", "journal", "pack"})
+"""All that a build makes in its folder."""
+_STATE_ON_ITS_WAY = re.compile(rf"\.{re.escape(STATE)}\..*\.tmp")
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Workplace:
 
     @property
     def _state(self) -> Path:
-        return self.root / "build.json"
+        return self.root / STATE
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -94,8 +100,12 @@ class Workplace:
         there = all(path.is_file() and sha256_file(path) == file["sha256"] for path, file in models)
         return manifest if there else None
 
-    def install(self, folder: Path) -> None:
-        """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace."""
+    def install(self, folder: Path, kept: Sequence[str] = ()) -> None:
+        """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace.
+
+        ``kept`` names the files of the present ``out`` that the new one holds too.
+        """
+        carry_over(kept, self.out, folder)
         manifest = (self.pack / MANIFEST).read_bytes().decode("utf-8")
         write_atomic(self._state, dump_json({**self._read(), "installing": manifest}))
         put(folder, self.out)
@@ -114,20 +124,35 @@ class Workplace:
             self.root.rmdir()
 
 
-def check_target(out: Path, *, force: bool) -> None:
-    """Raise ``WrongUse`` unless ``out`` is free, or a pack or bare GGUF that ``force`` may replace."""
+def check_target(out: Path, *, force: bool) -> list[str]:
+    """Raise ``WrongUse`` unless ``out`` is free, or a pack or bare GGUF that ``force`` may replace.
+
+    Returns the files in a pack there that its manifest does not list: they are not the tool's to delete.
+    """
     if out.name in ("", ".", "..") or out.name.endswith(PARTIAL_SUFFIX):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise WrongUse("exists and is not a folder", where=out, remedy="choose another name")
-    ours = {"pack": is_pack, "bare GGUF": _is_bare_gguf}
-    held = next((name for name, check in ours.items() if check(out)), None)
+    manifest = _manifest_of(out)
+    held = "pack" if manifest is not None else "bare GGUF" if _is_bare_gguf(out) else None
     if held is not None:
         if not force:
             remedy = "choose another folder, or --force to replace it"
             raise WrongUse(f"holds a {held} already", where=out, remedy=remedy)
     elif out.is_dir() and any(out.iterdir()):
         raise WrongUse("is a folder with other things in it", where=out, remedy="choose another one")
+    return [] if manifest is None else unlisted_files(out, manifest)
+
+
+def _manifest_of(out: Path) -> Manifest | None:
+    """Return the manifest in ``out``; ``WrongUse`` if a file of that name is something else's or damaged."""
+    if not is_pack(out):
+        return None
+    try:
+        return read_manifest(out / MANIFEST)
+    except BadInput as error:
+        problem = f"is a folder with other things in it: its {MANIFEST} {error.problem}"
+        raise WrongUse(problem, where=out, remedy="choose another folder") from error
 
 
 def _is_bare_gguf(folder: Path) -> bool:
@@ -148,12 +173,29 @@ def _is_bare_gguf(folder: Path) -> bool:
     return keys[-2:] == [TEMPLATE_KEY, PAD_KEY]
 
 
+def partial_folder(out: Path) -> Path:
+    """Return the folder in which the pack ``out`` is built."""
+    return out.with_name(out.name + PARTIAL_SUFFIX) if out.name else out
+
+
+def _refuse_foreign(root: Path) -> None:
+    """Raise ``WrongUse`` if ``root`` is there and no build has made it: a build removes what it finds in it."""
+    if root.is_symlink() or (root.exists() and not root.is_dir()):
+        raise WrongUse("is in the way: the build makes a folder there", where=root, remedy="move it away")
+    names = os.listdir(root) if root.is_dir() else []
+    foreign = sorted(name for name in names if name not in PARTS and not _STATE_ON_ITS_WAY.fullmatch(name))
+    if foreign:
+        problem = f"is in the way: a build would remove {foreign[0]} in it, which no build put there"
+        raise WrongUse(problem, where=root, remedy="move it away, or choose another name for the pack")
+
+
 @contextmanager
 def open_workplace(out: Path) -> Iterator[Workplace]:
     """Make (or find) and lock the partial folder beside ``out``."""
     if out.name in ("", ".."):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
-    root = out.with_name(out.name + PARTIAL_SUFFIX)
+    root = partial_folder(out)
+    _refuse_foreign(root)
     with disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
     # Only who holds the lock may remove the folder.

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from strata_pack.files import read_bytes
+from strata_pack.outputs import looks_like_pack
+from strata_pack.weights.checkpoint_index import INDEX_LIMIT
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.hub.select import Weights, choose_weights
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
@@ -20,27 +23,23 @@ def file_names(folder: Path) -> list[str]:
     names = []
     for here, folders, files in os.walk(folder):
         place = Path(here)
-        folders[:] = [name for name in folders if not name.endswith(".partial") and not _is_pack(place / name)]
+        folders[:] = [name for name in folders if not name.endswith(".partial") and not looks_like_pack(place / name)]
         names += [(place / name).relative_to(folder).as_posix() for name in files if (place / name).is_file()]
     return sorted(names)
 
 
-def _is_pack(folder: Path) -> bool:
-    return (folder / "manifest.json").is_file() and (folder / "model").is_dir()
-
-
 def find_weights(folder: Path) -> Weights:
     """Return the one model in ``folder``; ``BadInput`` if there is none, or more than one."""
-    return choose_weights(file_names(folder), None, str(folder))
+    return choose_weights(file_names(folder), None, str(folder), lambda name: read_bytes(folder / name, INDEX_LIMIT))
 
 
 @contextmanager
 def open_weights(root: Path, weights: Weights) -> Iterator[TensorSource]:
     """Open ``weights``, whose file names are relative to ``root``; a checkpoint is converted on the fly."""
-    first = root / weights.files[0]
     if weights.format == "gguf":
-        with GgufSource(first) as source:
+        with GgufSource(root / weights.files[0]) as source:
             yield source
     else:
-        with SafetensorsSource.open(first.parent) as checkpoint:
+        # A file that an index names may lie in a subfolder; the index itself never does.
+        with SafetensorsSource.open((root / (weights.index or weights.files[0])).parent) as checkpoint:
             yield checkpoint

@@ -73,14 +73,15 @@ def parse_source(text: str) -> Source:
             raise BadInput("is one file of a checkpoint", where=path, remedy="give the folder that holds it")
         raise BadInput("is neither a .gguf file nor a folder", where=path, remedy=_REMEDY)
     repo_id, at, revision = text.partition("@")
-    if _is_repo_id(repo_id) and not repo_id.lower().endswith((".gguf", ".safetensors")):
+    if is_repo_id(repo_id) and not repo_id.lower().endswith((".gguf", ".safetensors")):
         if at and not revision:
             raise BadInput("has an empty revision after '@'", where=text, remedy=_REMEDY)
         return HubSource(repo_id, unquote(revision) if at else None)
     raise BadInput("no such file or folder, and not a hub id either", where=text, remedy=_REMEDY)
 
 
-def _is_repo_id(text: str) -> bool:
+def is_repo_id(text: str) -> bool:
+    """Say whether ``text`` is a name as the Hub allows them: ``org/name``."""
     halves = text.split("/")
     return (
         len(halves) == 2
@@ -100,7 +101,7 @@ def _parse_uri(text: str) -> HubSource:
         rf"hf://(?:models/)?(?P<repo>[^/@]+/[^/@]+)(?:@(?P<rev>{_SPECIAL_REVISION.pattern}|[^/]*))?(?:/(?P<path>.*))?",
         text,
     )
-    if match is None or not _is_repo_id(match["repo"]) or match["repo"].startswith(_OTHER_KINDS):
+    if match is None or not is_repo_id(match["repo"]) or match["repo"].startswith(_OTHER_KINDS):
         raise BadInput("is not a hub URI", where=text, remedy="write hf://org/name@revision/path")
     if match["rev"] == "":
         raise BadInput("has an empty revision after '@'", where=text, remedy="write hf://org/name@revision/path")

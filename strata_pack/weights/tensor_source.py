@@ -19,7 +19,16 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo, encode_header, open_shards, tensor_nbytes
+from strata_pack.weights.gguf.file import (
+    GgufFile,
+    MetaValue,
+    TensorInfo,
+    encode_header,
+    open_shards,
+    shard_paths,
+    tensor_nbytes,
+)
+from strata_pack.weights.input_files import InputFiles
 
 RowReader = Callable[[int, int, npt.NDArray[np.uint8]], None]
 """``read(first, count, out)`` fills ``out`` with the bytes of ``count`` rows from row ``first`` on, in the tensor's
@@ -75,6 +84,10 @@ class TensorSource(Protocol):
         """Changes when any byte may have changed: interrupted work is resumed only on the same fingerprint."""
 
     @property
+    def inputs(self) -> InputFiles:
+        """The files it reads, as they were before the first look at them."""
+
+    @property
     def metadata(self) -> Mapping[str, MetaValue]:
         """The GGUF header of the unquantized model, without ``split.*`` keys."""
 
@@ -95,6 +108,7 @@ class GgufSource:
 
     def __init__(self, path: Path | str) -> None:
         """Open and check all files of the model; ``BadInput`` as ``open_shards`` raises it."""
+        self.inputs = InputFiles.of(shard_paths(path))
         self.files: list[GgufFile] = open_shards(path)
         first = self.files[0]
         self.label = str(path)
@@ -110,7 +124,7 @@ class GgufSource:
                 tensors.append(SourceTensor(info.name, info.shape, info.type, shard, position))
                 self._places[info.name] = (shard, file.data_offset + info.offset)
         self.tensors: Sequence[SourceTensor] = tuple(tensors)
-        self.fingerprint = _fingerprint(self.files)
+        self.fingerprint = _fingerprint(self.files, self.inputs)
 
     def __enter__(self) -> GgufSource:
         return self
@@ -145,11 +159,10 @@ class GgufSource:
         return read
 
 
-def _fingerprint(files: Sequence[GgufFile]) -> str:
+def _fingerprint(files: Sequence[GgufFile], inputs: InputFiles) -> str:
     """Hash what a header says and what the file system knows; reading all weights would cost a pass of its own."""
     digest = hashlib.sha256()
     for file in files:
-        status = file.path.stat()
         digest.update(encode_header(file.metadata, file.tensors, file.alignment))
-        digest.update(os.fsencode(file.path.name) + f" {status.st_size} {status.st_mtime_ns}\n".encode())
+    digest.update(inputs.fingerprint())
     return digest.hexdigest()

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.llama.ggml import Ggml
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.faults import arm
 from tests.pack.tiny_pack import hashes

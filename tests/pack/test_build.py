@@ -20,10 +20,11 @@ from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack import build as build_module
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.paths import GOLDEN, TEMPLATE
+from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.install import install_template
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from strata_pack.errors import BadInput
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
 from strata_pack.pack.paths import MANIFEST, TEMPLATE
+from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.verification import verify
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import STOCK, write_tiny

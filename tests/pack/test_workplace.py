@@ -10,6 +10,7 @@ import pytest
 
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.workplace import Workplace, check_target, open_workplace
+from tests.pack.tiny_pack import write_pack
 
 KEY = {"source": "a"}
 INPUTS = {"template": "1"}
@@ -76,15 +77,37 @@ def test_a_damaged_journal_starts_anew(tmp_path: Path) -> None:
 
 
 def test_a_pack_in_the_way_is_refused_without_force(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
+    write_pack(tmp_path / "p")
     with pytest.raises(WrongUse, match=r"holds a pack already.*--force"):
-        check_target(tmp_path, force=False)
+        check_target(tmp_path / "p", force=False)
 
 
 def test_force_allows_to_replace_a_pack(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    check_target(tmp_path, force=True)
-    assert (tmp_path / "manifest.json").exists()
+    write_pack(tmp_path / "p")
+    assert check_target(tmp_path / "p", force=True) == []
+    assert (tmp_path / "p/manifest.json").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", '{"name": "a web page"}', "[", ""])
+def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(tmp_path: Path, content: str) -> None:
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(WrongUse, match="other things in it"):
+        check_target(tmp_path, force=True)
+
+
+def test_a_folder_that_no_build_made_is_not_built_in(tmp_path: Path) -> None:
+    (tmp_path / "p.partial/thesis").mkdir(parents=True)
+    with pytest.raises(WrongUse, match="would remove thesis"), open_workplace(tmp_path / "p"):
+        pass
+    assert (tmp_path / "p.partial/thesis").is_dir()
+
+
+def test_a_partial_folder_that_is_a_link_is_not_built_in(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "p.partial").symlink_to("mine")
+    with pytest.raises(WrongUse, match="in the way"), open_workplace(tmp_path / "p"):
+        pass
+    assert (tmp_path / "p.partial").is_symlink()
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from strata_pack.errors import BadInput
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.request import BuildRequest
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 from strata_pack.smoke.target import open_target

@@ -22,6 +22,7 @@ from gguf import GGMLQuantizationType, LlamaFileType
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.progress import Progress
+from strata_pack.weights.checkpoint_index import INDEX_SUFFIX
 from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F16, F32
 from strata_pack.weights.convert.config import Config, linear_layers, read_json_object
@@ -46,6 +47,8 @@ from strata_pack.weights.convert.views import View
 from strata_pack.weights.convert.vocabulary import read_vocabulary
 from strata_pack.weights.convert.write import ConvertResult, write_gguf
 from strata_pack.weights.gguf.file import MetaValue, tensor_nbytes
+from strata_pack.weights.hub.select import SIDE_FILES
+from strata_pack.weights.input_files import InputFiles
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 __all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint", "result_dict"]
@@ -77,6 +80,7 @@ class SafetensorsSource:
 
     label: str
     fingerprint: str
+    inputs: InputFiles
     metadata: Mapping[str, MetaValue]
     tensors: Sequence[SourceTensor]
     shards = 1
@@ -116,6 +120,7 @@ class SafetensorsSource:
         self._folder, self._name = folder, name
         self._factors: npt.NDArray[np.float32] | None = None
         self.left_out = 0
+        self.inputs = InputFiles.of(path for path in sorted(folder.iterdir()) if _is_read(path))
         with _wrong_kinds(folder):
             # What config.json alone can tell is told first: it is the cheaper answer.
             raw = read_json_object(folder / "config.json")
@@ -123,6 +128,7 @@ class SafetensorsSource:
             read_encoding(raw, folder / "config.json")
             self._checkpoint = Checkpoint(folder)
             try:
+                self.inputs += InputFiles.of(self._checkpoint.files)
                 if part == "projector":
                     self._read_projector(raw, outtype)
                 elif known is not None:
@@ -234,10 +240,13 @@ class SafetensorsSource:
             digest.update(key.encode() + b"\0" + value.raw)
         for tensor in self.tensors:
             digest.update(f"{tensor.name} {tensor.shape} {tensor.type.name}\n".encode())
-        for path in self._checkpoint.files:
-            status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        digest.update(self.inputs.fingerprint())
         return digest.hexdigest()
+
+
+def _is_read(path: Path) -> bool:
+    """Whether a file of a checkpoint's folder decides about the model: weights, index, configuration, tokenizer."""
+    return path.is_file() and (path.name.endswith((".safetensors", INDEX_SUFFIX)) or path.name in SIDE_FILES)
 
 
 @contextmanager

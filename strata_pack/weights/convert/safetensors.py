@@ -19,11 +19,10 @@ import numpy.typing as npt
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import read_bytes
+from strata_pack.weights.checkpoint_index import INDEX, INDEX_LIMIT, SINGLE, find_index, read_index, unindexed_files
 
-INDEX_NAME = "model.safetensors.index.json"
 MAX_HEADER = 100_000_000
 """Bytes; the limit of the format's own library."""
-_INDEX_LIMIT = 256 << 20
 
 FLOATS: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 """The types that weights may have, and how numpy holds them: BF16 as its bits, numpy has no such type."""
@@ -95,12 +94,12 @@ class Checkpoint:
                 if index is not None and index.get(tensor.name) != name:
                     stated = index.get(tensor.name)
                     said = f"lies in {stated}" if stated else "does not exist"
-                    raise BadInput(f"holds {tensor.name}, which {said} by {INDEX_NAME}", where=path)
+                    raise BadInput(f"holds {tensor.name}, which {said} by {INDEX}", where=path)
                 self.tensors[tensor.name] = tensor
         for name, file in (index or {}).items():
             if name not in self.tensors:
                 raise BadInput(
-                    f"lacks {name}, which {INDEX_NAME} says it holds", where=folder / file, remedy="fetch it again"
+                    f"lacks {name}, which {INDEX} says it holds", where=folder / file, remedy="fetch it again"
                 )
         self.files: tuple[Path, ...] = tuple(folder / name for name in names)
 
@@ -191,27 +190,12 @@ def _check_layout(tensors: list[StoredTensor], path: Path, base: int, size: int)
 
 
 def _read_index(folder: Path) -> dict[str, str] | None:
-    path = folder / INDEX_NAME
-    if not path.exists():
-        return None
-    try:
-        weight_map = json.loads(read_bytes(path, _INDEX_LIMIT))["weight_map"]
-        for name, file in weight_map.items():
-            if not isinstance(name, str) or not isinstance(file, str):
-                raise TypeError(f"{name!r} has no file")
-            if Path(file).name != file or not file.endswith(".safetensors"):
-                raise ValueError(f"{file!r} is no file beside it")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadInput(f"is malformed ({error})", where=path, remedy="fetch it again") from error
-    if not weight_map:
-        raise BadInput("lists no tensor", where=path)
-    return dict(weight_map)
+    name = find_index((path.name for path in folder.iterdir()), str(folder)) if folder.is_dir() else None
+    return None if name is None else read_index(read_bytes(folder / name, INDEX_LIMIT), folder / name)
 
 
 def _single(folder: Path) -> list[str]:
-    names = sorted(path.name for path in folder.glob("model*.safetensors"))
-    if names == ["model.safetensors"]:
-        return names
-    if names:
-        raise BadInput(f"has {len(names)} shards and no {INDEX_NAME}", where=folder, remedy="fetch it")
-    raise BadInput("has no model.safetensors", where=folder, remedy="give the folder of a safetensors checkpoint")
+    names = unindexed_files((path.name for path in folder.iterdir()), str(folder)) if folder.is_dir() else ()
+    if not names:
+        raise BadInput(f"has no {SINGLE}", where=folder, remedy="give the folder of a safetensors checkpoint")
+    return list(names)

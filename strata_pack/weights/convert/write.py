@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from strata_pack.outputs import check_file_output, check_outputs
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import DEFAULT_ALIGNMENT, TensorInfo, align, encode_header
-from strata_pack.weights.partial_file import partial_writer
+from strata_pack.weights.partial_file import partial_path, partial_writer
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource
 
@@ -56,6 +57,8 @@ def write_gguf(
         offset += align(tensor.nbytes, DEFAULT_ALIGNMENT)
     header = encode_header(source.metadata, directory)
     digest = hashlib.sha256()
+    check_outputs((out_path, partial_path(out_path)), source.inputs.paths)
+    check_file_output(out_path, force=True)
     with partial_writer(out_path) as file:
         check_disk([Stage("converted file", out_path, len(header) + offset)])
         task = (progress or Silent()).task(f"convert to {out_path.name}", total=len(header) + offset)
@@ -63,6 +66,7 @@ def write_gguf(
             file.write(data)
             digest.update(data)
             task.advance(len(data))
+        source.inputs.check_unchanged()
     task.done()
     types = {tensor.name: tensor.type.name for tensor in source.tensors}
     return ConvertResult(out_path, len(header) + offset, digest.hexdigest(), types)

@@ -18,9 +18,11 @@ import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import CHUNK, disk_errors
-from strata_pack.weights.hub.repo import LOGIN_REMEDY, Patience, RepoFile, may_pass, retry_after_seconds
+from strata_pack.weights.hub.api import NOT_A_HUB
+from strata_pack.weights.hub.connection import LOGIN_REMEDY, Patience, may_pass, retry_after_seconds
+from strata_pack.weights.hub.tree import RepoFile
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class Stopped(Exception):
@@ -100,6 +102,8 @@ class _Part:
         job.part.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(job.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         self.offset = 0
+        self.refused_at: int | None = None
+        """Where the storage server refused last: a new link gets past a stale one, not past a closed door."""
         self.digest = ContentHash(job.file)
         self._take_over()
 
@@ -170,7 +174,11 @@ def _fill(client: httpx.Client, job: BodyJob, part: _Part) -> None:
         try:
             _request(client, job, part)
             fault = _Fault(f"the body ended at byte {part.offset} of {job.file.size}")
-        except httpx.TransportError as error:
+        except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
+            raise EnvironmentFailure(
+                f"{job.file.path}: redirected without end ({error})", where=job.url, remedy=NOT_A_HUB
+            ) from None
+        except httpx.RequestError as error:
             fault = _Fault(f"the connection broke ({error or type(error).__name__})")
         except _Fault as error:
             fault = error
@@ -194,6 +202,7 @@ def _request(client: httpx.Client, job: BodyJob, part: _Part) -> None:
         headers["Range"] = f"bytes={part.offset}-"
     with client.stream("GET", job.url, headers=headers) as response:
         _check_identity(response, job)
+        _check_kind(response, job)
         _check_status(response, job, part)
         for data in response.iter_raw():
             room = job.file.size - part.offset
@@ -223,13 +232,30 @@ def _check_status(response: httpx.Response, job: BodyJob, part: _Part) -> None:
         )
     elif status in (404, 410) and by_hub:
         raise BadInput(f"{job.file.path} is no longer there (HTTP {status})", where=job.url)
+    elif status in (401, 403) and part.offset == part.refused_at:
+        raise EnvironmentFailure(
+            f"{job.file.path}: the storage server {response.url.host} refuses access (HTTP {status}), also with a new "
+            "link",
+            where=job.url,
+            remedy="check the clock of this machine and whether a proxy blocks that server",
+        )
     elif may_pass(status) or not by_hub:
+        part.refused_at = part.offset
         # A storage server that refuses was given a signed link that has run out; the Hub signs a new one each time.
         raise _Fault(f"HTTP {status}", retry_after_seconds(response.headers.get("Retry-After")))
     else:
         raise EnvironmentFailure(f"HTTP {status} for {job.file.path}", where=job.url, remedy="run again later")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise _Fault(f"the body came as {response.headers['Content-Encoding']}, which was not asked for")
+
+
+def _check_kind(response: httpx.Response, job: BodyJob) -> None:
+    """Refuse a web page in place of a body, before it is taken for the beginning of one."""
+    kind = response.headers.get("Content-Type", "")
+    if response.is_success and "html" in kind and not job.file.path.endswith((".html", ".htm", ".md")):
+        raise EnvironmentFailure(
+            f"{job.file.path}: an HTML page came instead of the file", where=job.url, remedy=NOT_A_HUB
+        )
 
 
 def _check_identity(response: httpx.Response, job: BodyJob) -> None:

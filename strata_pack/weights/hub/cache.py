@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from strata_pack.errors import BadInput
-from strata_pack.weights.hub.repo import RepoFile, RepoTree, safe_path
+from strata_pack.weights.hub.tree import RepoFile, RepoTree, safe_path
 
 
 def cache_folder() -> Path:

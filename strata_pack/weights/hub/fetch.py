@@ -14,19 +14,22 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
-from urllib.parse import quote
 
 import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
+from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent, Task
 from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
 from strata_pack.weights.hub.cache import cached_blob, cached_tree
+from strata_pack.weights.hub.connection import Hub, Patience, connect, is_offline
 from strata_pack.weights.hub.pool import run_all
-from strata_pack.weights.hub.repo import Hub, Patience, RepoFile, RepoTree, connect, is_offline, read_tree
+from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.select import Selection, select_files
+from strata_pack.weights.hub.small import SmallFiles, body_url
+from strata_pack.weights.hub.tree import RepoFile, RepoTree
 from strata_pack.weights.preflight import Stage, check_disk, existing_ancestor, size_text
 
 Origin = Literal["present", "cache", "network"]
@@ -137,11 +140,12 @@ def fetch_repo(
     login, disk, another fetch in the folder). What arrived is kept, and a later call continues at the exact byte.
     """
     progress = progress or Silent()
+    check_outputs((dest,), ())
     hub = connect(endpoint, token, patience)
     offline = is_offline() if offline is None else offline
     # A repository that is not there, or has nothing to build from, leaves no folder behind.
     tree = _tree(hub, repo_id, revision, dest, offline=offline)
-    run = _Run(hub, tree, select_files(tree, path), dest, progress, parallel)
+    run = _Run(hub, tree, SmallFiles(hub, tree, dest, offline=offline), path, dest, progress, parallel)
     with fetch_state.locked(dest):
         record = fetch_state.read_fetch_record(dest)
         kept = _leave_behind(dest, record, run.tree, progress)
@@ -181,8 +185,9 @@ def look(
     """Return what ``fetch`` with the same arguments would do, without writing anything."""
     hub = connect(endpoint, token, patience)
     record = fetch_state.read_fetch_record(dest)
-    tree = _tree(hub, repo_id, revision, dest, offline=is_offline() if offline is None else offline)
-    run = _Run(hub, tree, select_files(tree, path), dest, progress or Silent(), PARALLEL)
+    offline = is_offline() if offline is None else offline
+    tree = _tree(hub, repo_id, revision, dest, offline=offline)
+    run = _Run(hub, tree, SmallFiles(hub, tree, dest, offline=offline), path, dest, progress or Silent(), PARALLEL)
     return run.look(set(record.taken) if record else set())
 
 
@@ -235,9 +240,17 @@ class _Run:
     """One fetch: what every file needs, and what became of it."""
 
     def __init__(
-        self, hub: Hub, tree: RepoTree, selection: Selection, dest: Path, progress: Progress, parallel: int
+        self,
+        hub: Hub,
+        tree: RepoTree,
+        small: SmallFiles,
+        path: str | None,
+        dest: Path,
+        progress: Progress,
+        parallel: int,
     ) -> None:
-        self._hub, self.tree, self.selection, self._dest = hub, tree, selection, dest
+        self._hub, self.tree, self._dest, self._small = hub, tree, dest, small
+        self.selection = select_files(tree, path, small.read)
         self._progress = progress
         self._parallel = max(1, parallel)
         self._stop = threading.Event()
@@ -355,8 +368,9 @@ class _Run:
                 self._travelled += amount
 
         part = fetch_state.part_path(self._dest, file)
+        self._small.seed(file, part)
         job = BodyJob(
-            url=f"{self._hub.endpoint}/{self.tree.repo_id}/resolve/{self.tree.commit}/{quote(file.path)}",
+            url=body_url(self._hub, self.tree, file),
             commit=self.tree.commit,
             file=file,
             part=part,
@@ -385,4 +399,5 @@ class _Run:
             for file in sorted(self.selection.files, key=lambda file: file.path)
         )
         tree = self.tree
-        return FetchResult(tree.repo_id, tree.revision, tree.commit, self._dest, self.selection, files, self._travelled)
+        travelled = self._travelled + self._small.travelled
+        return FetchResult(tree.repo_id, tree.revision, tree.commit, self._dest, self.selection, files, travelled)

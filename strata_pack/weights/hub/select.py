@@ -1,17 +1,19 @@
 """Which files of a repository a build needs: weights in one format, tokenizer, config, template. Nothing else travels.
 
-The choice is made on names alone, so the same rules serve a repository on the Hub and a folder on this disk.
+The choice is made on names and on a checkpoint's index, so the same rules serve a repository on the Hub and a folder
+on this disk.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from strata_pack.errors import BadInput
-from strata_pack.weights.hub.repo import RepoFile, RepoTree
+from strata_pack.weights.checkpoint_index import NoModel, checkpoint_files
+from strata_pack.weights.hub.tree import RepoFile, RepoTree
 
 SIDE_FILES = frozenset(
     {
@@ -31,10 +33,12 @@ SIDE_FILES = frozenset(
 )
 """Beside the weights. README.md because its head is the model card: licence, base models and languages go into GGUF."""
 
-INDEX = "model.safetensors.index.json"
 SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<ext>gguf|safetensors)")
 _NOT_A_MODEL = re.compile(r"(?i)(^|[/._-])(mmproj|imatrix)[^/]*\.gguf$")
 _SHOWN = 8
+
+ReadFile = Callable[[str], bytes]
+"""Returns the bytes of a small file by its name."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +64,16 @@ class Selection:
         return sum(file.size for file in self.files)
 
 
-def select_files(tree: RepoTree, path: str | None = None) -> Selection:
+def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
     """Return the files of ``tree`` that a build needs.
 
     ``path`` narrows it to one GGUF (any shard stands for all of its shards) or to one folder. Without it, safetensors
-    win over GGUF, and a repository with several GGUF models is refused with their names.
+    win over GGUF, and a repository with several GGUF models is refused with their names. ``read`` returns the bytes of
+    a small file of the repository: the index of a checkpoint, which names its weights.
     """
     where = f"{tree.repo_id}@{tree.revision}"
-    weights = choose_weights((file.path for file in tree.files), path, where)
-    folder = _folder_of(weights.files[0])
+    weights = choose_weights((file.path for file in tree.files), path, where, read)
+    folder = _folder_of(weights.index or weights.files[0])
     wanted = {*weights.files, *([weights.index] if weights.index else [])}
     present = {file.path for file in tree.files}
     for name in SIDE_FILES:
@@ -79,7 +84,7 @@ def select_files(tree: RepoTree, path: str | None = None) -> Selection:
     return Selection(weights, files, tuple(file for file in tree.files if file.path not in wanted))
 
 
-def choose_weights(names: Iterable[str], path: str | None, where: str) -> Weights:
+def choose_weights(names: Iterable[str], path: str | None, where: str, read: ReadFile) -> Weights:
     """Return the weights among ``names``; ``BadInput`` (naming ``where``) when there is no single answer."""
     names = sorted(names)
     if path is not None and path in names:
@@ -90,22 +95,24 @@ def choose_weights(names: Iterable[str], path: str | None, where: str) -> Weight
     inside = [name for name in names if name.startswith(folder)]
     if path is not None and not inside:
         raise BadInput(f"has no file or folder {path}", where=where, remedy="look at its file list")
-    here = [name for name in inside if "/" not in name[len(folder) :]]
-    return _safetensors(here, folder, where) or _single_gguf(here if path is not None else inside, where)
+    return _safetensors(inside, folder, where, read) or _single_gguf(
+        [name for name in inside if path is None or "/" not in name[len(folder) :]], where
+    )
 
 
-def _safetensors(here: list[str], folder: str, where: str) -> Weights | None:
-    models = [name for name in here if re.fullmatch(r"model.*\.safetensors", name[len(folder) :])]
-    if not models:
+def _safetensors(inside: list[str], folder: str, where: str, read: ReadFile) -> Weights | None:
+    relative = [name[len(folder) :] for name in inside]
+    ggufs = any(name.endswith(".gguf") for name in relative)
+    try:
+        index, files = checkpoint_files(relative, lambda name: read(folder + name), where)
+    except NoModel:
+        # Adapters and the like do not keep a GGUF beside them from being the model.
+        if not ggufs:
+            raise
         return None
-    index = folder + INDEX
-    single = folder + "model.safetensors"
-    if index not in here:
-        if single in models:
-            return Weights("safetensors", (single,))
-        raise BadInput(f"has safetensors shards but no {INDEX}", where=where, remedy="the repository is incomplete")
-    shards = [name for name in models if SHARD_NAME.fullmatch(name)]
-    return Weights("safetensors", tuple(_shards_of(shards[0], here, where)) if shards else tuple(models), index)
+    if not files:
+        return None
+    return Weights("safetensors", tuple(folder + name for name in files), None if index is None else folder + index)
 
 
 def _single_gguf(names: list[str], where: str) -> Weights:

@@ -18,7 +18,7 @@ from typing import Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, dump_json, read_bytes, write_atomic
-from strata_pack.weights.hub.repo import STATE_FOLDER, RepoFile, RepoTree, safe_path
+from strata_pack.weights.hub.tree import STATE_FOLDER, RepoFile, RepoTree, safe_path
 
 _RECORD_VERSION = 1
 _RECORD_LIMIT = 64 << 20

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from strata_pack.errors import WrongUse
 from strata_pack.llama.quantizer import KernelChoice
+from strata_pack.outputs import check_file_output, check_outputs
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.local_weights import find_weights, open_weights
 from strata_pack.weights.partial_file import partial_path
@@ -81,10 +82,10 @@ def quantize_file(request: QuantizeRequest, progress: Progress | None = None) ->
         raise WrongUse("the name of a GGUF file ends in .gguf", where=request.dest)
     with open_plan(request) as plan:
         paths = output_paths(plan, request.dest)
-        there = next((path for path in paths if path.exists()), None)
-        if there is not None and not request.force:
-            raise WrongUse("is there already", where=there, remedy="choose another name, or replace it with --force")
         partial = [partial_path(path) for path in paths]
+        check_outputs([*paths, *partial], [*plan.source.inputs.paths, request.imatrix, request.recipe.path])
+        for path in paths:
+            check_file_output(path, force=request.force)
         written = sum(path.stat().st_size for path in partial if path.is_file())
         check_disk([Stage("quantized model", request.dest.parent, max(0, sum(output_sizes(plan)) - written))])
         return run_plan(

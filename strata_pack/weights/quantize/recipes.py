@@ -69,6 +69,8 @@ class Recipe:
     """Whether every matrix gets the base type, whatever the preset would do."""
     text: str | None = None
     """The recipe file's text, for the manifest."""
+    path: Path | None = None
+    """Where the recipe file lies."""
 
     @property
     def label(self) -> str:
@@ -124,7 +126,7 @@ def read_recipe(path: Path) -> Recipe:
         table = tomllib.loads(text)
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"is no TOML: {error}", where=path) from None
-    return _recipe_from_table(table, str(path), text)
+    return replace(_recipe_from_table(table, str(path), text), path=path)
 
 
 def _recipe_from_table(table: Mapping[str, Any], where: str, text: str) -> Recipe:

@@ -190,6 +190,7 @@ def run_plan(
             if chunk.is_last:
                 files.append(tensor.shard, bytes(align(tensor.nbytes, plan.alignment) - tensor.nbytes))
                 files.mark(tensor.shard, tensor.name)
+        plan.source.inputs.check_unchanged()
         written = files.finish()
     task.done()
     return QuantResult(written, plan.types, len(done), pipeline.nonfinite)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from strata_pack.weights.hub.connection import Patience
 from strata_pack.weights.hub.fetch import FetchResult, fetch_repo
-from strata_pack.weights.hub.repo import Patience
 from tests.hub_server import HubServer, serve
 
 REPO = "org/model"

@@ -72,7 +72,7 @@ def test_uri_names_revision_and_file(hub: HubServer, dest: Path) -> None:
         (("nonsense",), 2, "not a hub id either"),
         ((f"{REPO}@main", "--revision", "main"), 2, "the revision is given twice"),
         ((REPO, "--revision", "nothing"), 2, "no such revision"),
-        (("org/nothing",), 3, "no such repository"),
+        (("org/nothing",), 2, "no such repository"),
     ],
 )
 def test_mistake_is_one_sentence(arguments: tuple[str, ...], code: int, sentence: str, dest: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from strata_pack.weights.hub.repo import STATE_FOLDER
+from strata_pack.weights.hub.tree import STATE_FOLDER
 from tests.hub_server import Fault, Hit, HubServer, etag_of
 from tests.weights.hub.fixtures import BODY, REPO, WEIGHTS, dest, hub
 

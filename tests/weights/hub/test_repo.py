@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.weights.hub.repo import connect, read_tree, retry_after_seconds, safe_path
+from strata_pack.weights.hub.connection import connect, retry_after_seconds
+from strata_pack.weights.hub.repo import read_tree
+from strata_pack.weights.hub.tree import safe_path
 from tests.hub_server import Fault, HubServer
 from tests.weights.hub.fixtures import QUICK, REPO, Fetch, dest, fetched, hub
 
@@ -113,12 +117,76 @@ def test_wrong_name_is_bad_input(repo_id: str, revision: str | None, sentence: s
         read(hub, repo_id, revision)
 
 
-def test_missing_repository_may_be_private(hub: HubServer) -> None:
-    with pytest.raises(EnvironmentFailure, match="no such repository, or access is restricted"):
+def test_missing_repository_is_as_wrong_as_a_missing_revision(hub: HubServer) -> None:
+    with pytest.raises(BadInput, match="no such repository on the Hub, or it is private"):
         read(hub, "org/nothing")
 
 
-@pytest.mark.parametrize(("header", "seconds"), [(None, None), ("7", 7.0), ("x", None), ("-5", -5.0)])
+ODD_ANSWERS = {
+    "a login page": Fault(body=b"<html>log in", headers={"Content-Type": "text/html; charset=utf-8"}),
+    "a page that says it is JSON": Fault(body=b"<html>", headers={"Content-Type": "application/json"}),
+    "nothing": Fault(body=b""),
+    "a number": Fault(body=b"7"),
+    "an empty list": Fault(body=b"[]"),
+    "no commit": Fault(body=b"{}"),
+    "nested without end": Fault(body=b"[" * 200_000),
+    "bytes that are no text": Fault(body=b"\xff\xfe"),
+    "not packed as it says": Fault(body=b"plain", headers={"Content-Encoding": "gzip"}),
+    "a redirect in a circle": Fault(status=302, headers={"Location": f"/api/models/{REPO}/revision/main"}),
+    "a redirect to nowhere": Fault(status=302, headers={"Location": "http://"}),
+    "a forbidden proxy": Fault(status=407),
+    "more patience than anybody has": Fault(status=429, headers={"Retry-After": "9" * 400}),
+    "a number beyond all": Fault(status=503, headers={"Retry-After": "9" * 6000}),
+    "a day that is none": Fault(status=503, headers={"Retry-After": "Wed, 99 Oct 99999 07:28:00 GMT"}),
+}
+
+
+@pytest.mark.parametrize("name", ODD_ANSWERS)
+def test_answer_of_something_else_is_one_sentence(name: str, hub: HubServer) -> None:
+    hub.api_faults.append(replace(ODD_ANSWERS[name], times=-1))
+    with pytest.raises(EnvironmentFailure) as caught:
+        read(hub)
+    assert len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
+
+
+ODD_LISTS = [b"{}", b"[7]", b"null", b'[{"type": "file"}]', b'[{"type": "file", "path": 7, "size": 1}]', b"<html>"]
+
+
+@pytest.mark.parametrize("body", ODD_LISTS)
+def test_list_of_something_else_is_one_sentence(body: bytes, hub: HubServer) -> None:
+    commit = hub.repos[REPO].commits[-1][0]
+    hub.api_faults += [Fault(body=json.dumps({"sha": commit}).encode()), Fault(body=body, times=-1)]
+    with pytest.raises((EnvironmentFailure, BadInput)):
+        read(hub)
+
+
+def test_list_that_goes_in_a_circle_ends(hub: HubServer) -> None:
+    commit = hub.repos[REPO].commits[-1][0]
+    link = f'<{hub.endpoint}/api/models/{REPO}/tree/{commit}?recursive=true&expand=false>; rel="next"'
+    hub.api_faults += [
+        Fault(body=json.dumps({"sha": commit}).encode()),
+        Fault(body=b"[]", headers={"Link": link}, times=-1),
+    ]
+    with pytest.raises(EnvironmentFailure, match="does not end, after 1 pages"):
+        read(hub)
+
+
+def test_next_page_of_another_origin_gets_no_token(hub: HubServer) -> None:
+    commit = hub.repos[REPO].commits[-1][0]
+    hub.api_faults += [
+        Fault(body=json.dumps({"sha": commit}).encode()),
+        Fault(body=b"[]", headers={"Link": f'<{hub.storage}/{REPO}/{commit}/config.json>; rel="next"'}),
+    ]
+    with pytest.raises(EnvironmentFailure):
+        read_tree(connect(hub.endpoint, "secret", QUICK), REPO, None)
+    assert {hit.auth for hit in hub.hits if hit.origin == "storage"} == {None}
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [(None, None), ("7", 7.0), ("x", None), ("-5", -5.0), (" 7 ", 7.0), ("9" * 400, float("inf")), ("\u00b2", None)],
+)
 def test_retry_after_number(header: str | None, seconds: float | None) -> None:
     assert retry_after_seconds(header) == seconds
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from strata_pack.cli.app import app
 from strata_pack.weights.gguf.file import open_shards
+from tests.pack.tiny_pack import hashes, write_pack
 from tests.tiny_models import write_model as write_checkpoint
 from tests.weights.quantize.models import DENSE, write_imatrix, write_model
 
@@ -87,10 +90,82 @@ def test_an_existing_file_is_replaced_only_by_force(model: Path, tmp_path: Path)
     assert call(model, out, "--force").exit_code == 0
 
 
-def test_a_model_may_be_quantized_onto_itself_by_force(model: Path, tmp_path: Path) -> None:
-    call(model, tmp_path / "q.gguf")
-    assert call(model, model, "--force").exit_code == 0
-    assert model.read_bytes() == (tmp_path / "q.gguf").read_bytes()
+def _itself(model: Path) -> Path:
+    return model
+
+
+def _another_spelling(model: Path) -> Path:
+    (model.parent / "x").mkdir()
+    return model.parent / "x" / ".." / model.name
+
+
+def _link(model: Path) -> Path:
+    (model.parent / "link.gguf").symlink_to(model.name)
+    return model.parent / "link.gguf"
+
+
+def _linked_folder(model: Path) -> Path:
+    (model.parent / "here").symlink_to(".")
+    return model.parent / "here" / model.name
+
+
+def _hard_link(model: Path) -> Path:
+    os.link(model, model.parent / "hard.gguf")
+    return model.parent / "hard.gguf"
+
+
+@pytest.mark.parametrize("spell", [_itself, _another_spelling, _link, _linked_folder, _hard_link])
+def test_a_model_is_never_quantized_onto_itself(model: Path, spell: Callable[[Path], Path]) -> None:
+    before = model.read_bytes()
+    result = call(model, spell(model), "--force")
+    assert result.exit_code == 2
+    assert "which this command reads" in result.stderr
+    assert model.read_bytes() == before
+
+
+def test_a_relative_name_of_the_source_is_the_source(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(model.parent)
+    assert call(model, model.name, "--force").exit_code == 2
+
+
+def test_a_split_model_is_never_quantized_onto_itself(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "model.gguf", SMALL, shards=2)
+    before = source.read_bytes()
+    assert call(source, tmp_path / "model.gguf", "--keep-split", "--force").exit_code == 2
+    assert source.read_bytes() == before
+
+
+def test_the_imatrix_is_never_written_over(model: Path, tmp_path: Path) -> None:
+    imatrix = write_imatrix(tmp_path / "i.gguf", SMALL)
+    assert call(model, imatrix, "--imatrix", imatrix, "--force").exit_code == 2
+
+
+def test_the_recipe_is_never_written_over(model: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.gguf"
+    recipe.write_text('base = "Q8_0"\n')
+    assert call(model, recipe, "--recipe", recipe, "--force").exit_code == 2
+    assert recipe.read_text() == 'base = "Q8_0"\n'
+
+
+def test_a_source_that_would_be_the_growing_output_is_refused(model: Path, tmp_path: Path) -> None:
+    hidden = model.rename(tmp_path / ".q.gguf.partial")
+    before = hidden.read_bytes()
+    assert call(hidden, tmp_path / "q.gguf").exit_code == 2
+    assert hidden.read_bytes() == before
+
+
+def test_a_folder_in_the_place_of_the_output_is_refused_before_any_work(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "q.gguf").mkdir()
+    result = call(model, tmp_path / "q.gguf", "--force")
+    assert (result.exit_code, "is a folder" in result.stderr) == (2, True)
+
+
+def test_the_model_of_a_finished_pack_is_never_written_over(model: Path, tmp_path: Path) -> None:
+    pack = write_pack(tmp_path / "pack")
+    before = hashes(pack)
+    result = call(model, pack / "model/tiny.gguf", "--force")
+    assert (result.exit_code, "belongs to the pack" in result.stderr) == (2, True)
+    assert hashes(pack) == before
 
 
 def test_nonfinite_weights_are_refused_and_allowed(tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""What lies in a pack: the files that its identity covers, and those that somebody else has put there.
+
+A rebuild replaces the first and keeps the second: a model card, a licence or notes are nobody's to delete.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from strata_pack.errors import WrongUse
+from strata_pack.files import disk_errors, fsync_dir
+from strata_pack.outputs import is_same_file
+from strata_pack.pack.manifest import Manifest
+from strata_pack.pack.paths import MANIFEST, REPORTS_DIR, STATE_DIR
+
+REPORTS = frozenset({f"{REPORTS_DIR}/golden.json", f"{REPORTS_DIR}/smoke.json"})
+"""What was proved of a pack; a new pack has to be proved anew."""
+
+
+def walk(root: Path, skipped: Sequence[str] = ()) -> Iterator[str]:
+    """Yield every file and every link below ``root`` as a path with ``/``, but for the folders ``skipped`` in it."""
+    for folder, folders, names in os.walk(root):
+        here = Path(folder)
+        if here == root:
+            folders[:] = [name for name in folders if name not in skipped]
+        links = [name for name in folders if (here / name).is_symlink()]
+        for name in [*names, *links]:
+            yield (here / name).relative_to(root).as_posix()
+
+
+def covered_files(root: Path) -> set[str]:
+    """Return every file of the pack in ``root`` that its identity covers: all but the manifest and the reports."""
+    return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST}
+
+
+def unlisted_files(root: Path, manifest: Manifest) -> list[str]:
+    """Return the files in the pack ``root`` that neither its manifest lists nor a check has written."""
+    ours = {MANIFEST, *REPORTS, *(entry["path"] for entry in manifest["files"])}
+    return sorted(set(walk(root, (STATE_DIR,))) - ours)
+
+
+def carry_over(names: Sequence[str], old: Path, new: Path) -> None:
+    """Give the folder ``new`` the files ``names`` of ``old``, where they stay too: no bytes are copied if avoidable.
+
+    Raises ``WrongUse``, before anything is linked, if ``new`` has a file of its own by one of the names.
+    """
+    for name in names:
+        if os.path.lexists(new / name) and not is_same_file(new / name, old / name):
+            raise WrongUse(
+                "is not in the manifest of the pack there, and the new pack has a file of that name",
+                where=old / name,
+                remedy="move it away and run the same build again: it goes on where it was",
+            )
+    for name in names:
+        target = new / name
+        with disk_errors(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not os.path.lexists(target):
+                _link(old / name, target)
+            fsync_dir(target.parent)
+
+
+def _link(source: Path, target: Path) -> None:
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # no hard links on this file system
+        shutil.copy2(source, target)

@@ -1,0 +1,112 @@
+"""What a build is asked for, and what its manifest says of that: enough to know a finished pack again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from strata_pack.chat.golden.check import load_suite
+from strata_pack.chat.library import list_templates
+from strata_pack.chat.render.template import read_template
+from strata_pack.errors import WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.llama.quantizer import KernelChoice
+from strata_pack.pack.manifest import RecipeEntry, RequestEntry
+from strata_pack.pack.template.choice import AUTO, KEEP
+from strata_pack.weights.gguf.file import shard_paths
+from strata_pack.weights.quantize.imatrix import Imatrix
+from strata_pack.weights.quantize.recipe_field import RecipeField
+from strata_pack.weights.source import LocalFolder, LocalGguf, Source
+
+Layout = Literal["pack", "gguf"]
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What to build. ``recipe``, or the name of a preset, decides the types.
+
+    ``template`` and ``golden`` are as in ``choose_template``.
+
+    ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
+    """
+
+    source: str
+    out: Path
+    recipe: RecipeField = RecipeField()  # noqa: RUF009
+    template: str = AUTO
+    golden: Path | None = None
+    name: str | None = None
+    imatrix: Path | None = None
+    layout: Layout = "pack"
+    force: bool = False
+    allow_requantize: bool = False
+    allow_nonfinite: bool = False
+    keep_split: bool = False
+    threads: int | None = None
+    kernels: KernelChoice = "auto"
+
+
+def recipe_options(request: BuildRequest) -> dict[str, Any]:
+    """Return what makes the model differ from its preset, beside the recipe file's text, as JSON."""
+    recipe = request.recipe
+    options: dict[str, Any] = {
+        "rules": [
+            {"tensors": rule.pattern.pattern, "layers": [list(span) for span in rule.layers], "type": rule.type.name}
+            for rule in recipe.rules
+        ],
+        "output": recipe.output.name if recipe.output is not None else None,
+        "embedding": recipe.embedding.name if recipe.embedding is not None else None,
+        "leave_output": recipe.leave_output,
+        "pure": recipe.pure,
+        "keep_split": request.keep_split,
+        "allow_nonfinite": request.allow_nonfinite,
+    }
+    return {key: value for key, value in options.items() if value}
+
+
+def recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry:
+    """Return what a manifest says of the recipe."""
+    return RecipeEntry(
+        preset=request.recipe.base.name,
+        text=request.recipe.text,
+        options=recipe_options(request),
+        imatrix_sha256=None if imatrix is None else imatrix.sha256,
+    )
+
+
+def request_entry(request: BuildRequest, template_sha256: str) -> RequestEntry:
+    """Return what was asked for, by content: files by hash, so that no path of this machine is in it.
+
+    ``template_sha256`` is the template the build gave the pack. Raises ``WrongUse`` for an unknown template.
+    """
+    return RequestEntry(
+        template=_template_key(request.template),
+        golden=None if request.golden is None else load_suite(request.golden).sha256,
+        name=request.name,
+        template_sha256=template_sha256,
+    )
+
+
+def _template_key(option: str) -> str:
+    if option in (AUTO, KEEP):
+        return option
+    shipped = next((one for one in list_templates() if one.id == option), None)
+    if shipped is not None:
+        return f"{shipped.id} {shipped.sha256}"
+    path = Path(option)
+    if not path.is_file():
+        raise WrongUse(f"no template {option!r}", where="--template", remedy="give an id, a file, auto or keep")
+    return sha256_text(read_template(path))
+
+
+def read_paths(request: BuildRequest, source: Source) -> Iterator[Path | str | None]:
+    """Yield every place on this disk that a build of ``request`` reads, ``None`` for what is not given."""
+    if isinstance(source, LocalGguf):
+        yield from shard_paths(source.path)
+    elif isinstance(source, LocalFolder):
+        yield source.path
+    yield from (request.imatrix, request.golden, request.recipe.path)
+    if request.template not in (AUTO, KEEP) and all(one.id != request.template for one in list_templates()):
+        yield request.template

@@ -1,0 +1,84 @@
+"""Which Hub is talked to, as whom, and how long its faults are borne."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+from strata_pack import __version__
+from strata_pack.errors import BadInput
+
+LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth login`, or set HF_TOKEN"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long faults are borne: ``tries`` in a row without a new byte, waiting ``base_s`` * 2^n between them.
+
+    ``timeout_s`` is the longest silence of a connection; a ``Retry-After`` above ``longest_wait_s`` gives up at once.
+    """
+
+    tries: int = 6
+    base_s: float = 1.0
+    cap_s: float = 30.0
+    longest_wait_s: float = 600.0
+    timeout_s: float = 30.0
+
+    def wait(self, failures: int, retry_after: float | None = None) -> float:
+        """Return the seconds to wait after the ``failures``-th fault in a row (1 is the first)."""
+        pause: float = min(self.cap_s, self.base_s * 2 ** (failures - 1))
+        return pause if retry_after is None else max(retry_after, 0.0)
+
+
+@dataclass(frozen=True)
+class Hub:
+    """Which Hub, as whom: ``endpoint`` without a final slash; ``token`` None uses the stored login, if any."""
+
+    endpoint: str
+    token: str | None = field(default=None, repr=False)
+    patience: Patience = Patience()
+
+    def headers(self) -> dict[str, str]:
+        """Return the request headers: user agent and, when logged in, the authorization."""
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+        return dict(build_hf_headers(token=self.token, library_name="strata-pack", library_version=__version__))
+
+
+def connect(endpoint: str | None = None, token: str | None = None, patience: Patience | None = None) -> Hub:
+    """Return the Hub to talk to; ``HF_ENDPOINT`` and ``HF_TOKEN`` stand in for what is not given."""
+    chosen = endpoint or os.environ.get("HF_ENDPOINT")
+    if not chosen:
+        from huggingface_hub.constants import ENDPOINT
+
+        chosen = ENDPOINT
+    if not chosen.startswith(("http://", "https://")):
+        raise BadInput("is not an http(s) address of a Hub", where=chosen, remedy="set HF_ENDPOINT to one")
+    return Hub(chosen.rstrip("/"), token or os.environ.get("HF_TOKEN") or None, patience or Patience())
+
+
+def is_offline() -> bool:
+    """Say whether ``HF_HUB_OFFLINE`` forbids the network."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
+
+
+def may_pass(status: int) -> bool:
+    """Say whether an HTTP status is one of those that go away by themselves."""
+    return status in (408, 425, 429) or 500 <= status <= 599
+
+
+def retry_after_seconds(header: str | None) -> float | None:
+    """Return the seconds a ``Retry-After`` header asks for (number or HTTP date), None without a readable one."""
+    if header is None:
+        return None
+    text = header.strip()
+    if text.removeprefix("-").isdecimal():
+        # A number of any length: beyond a float it is infinite, and no patience is as long.
+        return float(text)
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,83 @@
+"""Small files of a repository that have to be read before the choice of files is made: the index of a checkpoint.
+
+They are proved like every body, kept in memory, and handed to the fetch so that no byte travels twice.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2 as httpx
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import disk_errors, read_bytes
+from strata_pack.weights.checkpoint_index import INDEX_LIMIT
+from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
+from strata_pack.weights.hub.cache import cached_blob
+from strata_pack.weights.hub.connection import Hub
+from strata_pack.weights.hub.tree import RepoFile, RepoTree
+
+
+def body_url(hub: Hub, tree: RepoTree, file: RepoFile) -> str:
+    """Return the address of a file's body at the pinned commit."""
+    return f"{hub.endpoint}/{tree.repo_id}/resolve/{tree.commit}/{quote(file.path)}"
+
+
+class SmallFiles:
+    """Reads small files of one repository: from the folder, the Hub cache, or the Hub."""
+
+    def __init__(self, hub: Hub, tree: RepoTree, dest: Path, *, offline: bool) -> None:
+        self._hub, self._tree, self._dest, self._offline = hub, tree, dest, offline
+        self._fetched: dict[str, bytes] = {}
+
+    @property
+    def travelled(self) -> int:
+        """Bytes of bodies that came over the network."""
+        return sum(map(len, self._fetched.values()))
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of ``path``; ``BadInput`` if it is too large, ``EnvironmentFailure`` if out of reach."""
+        file = next(file for file in self._tree.files if file.path == path)
+        where = f"{self._tree.repo_id}@{self._tree.revision}"
+        if file.size > INDEX_LIMIT:
+            raise BadInput(f"{path} is larger than {INDEX_LIMIT} bytes", where=where)
+        for place in (self._dest / path, cached_blob(self._tree.repo_id, file)):
+            if place is not None and verified_sha256(place, file) is not None:
+                return read_bytes(place, INDEX_LIMIT)
+        if self._offline:
+            raise EnvironmentFailure(
+                f"offline, and {path} of {where} is neither in {self._dest} nor in the Hub cache",
+                remedy="unset HF_HUB_OFFLINE and run again",
+            )
+        self._fetched[path] = self._fetch(file)
+        return self._fetched[path]
+
+    def seed(self, file: RepoFile, part: Path) -> None:
+        """Make ``part`` what is known of ``file`` already, so that its body need not travel again."""
+        data = self._fetched.get(file.path)
+        if data is not None:
+            with disk_errors(part):
+                part.parent.mkdir(parents=True, exist_ok=True)
+                part.write_bytes(data)
+
+    def _fetch(self, file: RepoFile) -> bytes:
+        with tempfile.TemporaryDirectory(prefix="strata-index-") as name:
+            part = Path(name) / "part"
+            job = BodyJob(
+                url=body_url(self._hub, self._tree, file),
+                commit=self._tree.commit,
+                file=file,
+                part=part,
+                headers=self._hub.headers(),
+                patience=self._hub.patience,
+                stop=threading.Event(),
+                advance=lambda _amount: None,
+                received=lambda _amount: None,
+                note=lambda _text: None,
+            )
+            with httpx.Client(follow_redirects=True, timeout=self._hub.patience.timeout_s) as client:
+                fetch_body(client, job)
+            return part.read_bytes()

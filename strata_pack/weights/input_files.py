@@ -1,0 +1,82 @@
+"""The files that a build reads, held against what the file system said of them when reading began.
+
+A manifest names the hash of its source, and the source is read more than once: for its header, its tensors, its hash.
+All of it is the same bytes only if no file changed from the first look to the last.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_pack.errors import BadInput
+
+_REMEDY = "let nothing write it while it is read, and run again"
+
+
+@dataclass(frozen=True)
+class FileState:
+    """What changes when a file's bytes do. ``changed_ns`` (ctime) cannot be set back by whoever writes the file."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        """Return the state of the file that ``path`` leads to; raises ``OSError`` if there is none."""
+        info = os.stat(path)
+        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Files and their states at one moment."""
+
+    states: Mapping[Path, FileState]
+
+    @classmethod
+    def of(cls, paths: Iterable[Path]) -> InputFiles:
+        """Look at ``paths`` now; ``BadInput`` for one that is not there."""
+        states = {}
+        for path in paths:
+            try:
+                states[path] = FileState.of(path)
+            except FileNotFoundError:
+                raise BadInput("no such file", where=path) from None
+            except OSError as error:
+                raise BadInput(f"cannot be read ({error.strerror})", where=path) from None
+        return cls(states)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(self.states)
+
+    def check_unchanged(self) -> None:
+        """Raise ``BadInput`` if a file is not as it was: another one, of another size, or written since."""
+        for path, before in self.states.items():
+            try:
+                now = FileState.of(path)
+            except OSError:
+                raise BadInput("was removed while it was read", where=path, remedy=_REMEDY) from None
+            if now == before:
+                continue
+            if (now.device, now.inode) != (before.device, before.inode):
+                problem = "was replaced by another file while it was read"
+            elif now.size != before.size:
+                problem = f"had {before.size} bytes and has {now.size} now: it changed while it was read"
+            else:
+                problem = "was written to while it was read"
+            raise BadInput(problem, where=path, remedy=_REMEDY)
+
+    def fingerprint(self) -> bytes:
+        """Return bytes that change when any byte of the files may have; names count, folders do not."""
+        facts = [(path.name, state.size, state.modified_ns, state.changed_ns) for path, state in self.states.items()]
+        return "\n".join(map(repr, facts)).encode("utf-8", "surrogateescape")
+
+    def __add__(self, other: InputFiles) -> InputFiles:
+        return InputFiles({**other.states, **self.states})
