@@ -177,10 +177,10 @@ class HubServer:
             if path is None or hit.path.endswith("/" + path)
         ]
 
-    def settle(self, path: str) -> None:
-        """Wait for the request of ``path`` to be logged: that happens at its end, which a client need not wait for."""
+    def settle(self, path: str, count: int = 1) -> None:
+        """Wait for ``count`` requests of ``path`` to be logged: that is at their ends, which a client need not see."""
         deadline = time.monotonic() + 10
-        while not self.body_hits(path) and time.monotonic() < deadline:
+        while len(self.body_hits(path)) < count and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def forget(self, path: str) -> None:

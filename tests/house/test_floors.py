@@ -11,7 +11,7 @@ from tests.house.imports import Import, imports, modules, room
 STOREYS = (
     ("doors",),
     ("", "errors"),
-    ("extras", "files", "parsing", "progress", "resources"),
+    ("extras", "files", "outputs", "parsing", "progress", "resources"),
     ("llama", "replay", "report"),
     ("chat", "weights"),
     ("pack",),

@@ -366,6 +366,7 @@ def test_a_closed_storage_server_is_named_after_the_second_refusal(fetched: Fetc
     hub.fail(WEIGHTS, Fault(status=403, times=-1))
     with pytest.raises(EnvironmentFailure, match=r"the storage server 127\.0\.0\.1 refuses access \(HTTP 403\)"):
         fetched()
+    hub.settle(WEIGHTS, 2)
     assert len(hub.body_hits(WEIGHTS)) == 2
 
 
