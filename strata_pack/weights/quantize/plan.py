@@ -16,6 +16,7 @@ from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
 from strata_pack.weights.gguf.file import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, align, tensor_nbytes
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.quantize.presets import (
+    PER_LAYER_EMBEDDING,
     Assigner,
     Role,
     fallback,
@@ -221,9 +222,13 @@ def _base_types(
 
 
 def _explicit(tensor: SourceTensor, recipe: Recipe, rule: TypeRule | None, *, tied: bool) -> Q | None:
-    """Return the type a flag or rule names. The two flags for single tensors are the more specific word."""
+    """Return the type a flag or rule names. The two flags for single tensors are the more specific word.
+
+    A table of n-grams is an embedding too, but so large that a rule may name it apart.
+    """
     role = role_of(tensor.name)
-    if role is Role.EMBEDDING and recipe.embedding is not None:
+    named_apart = rule is not None and tensor.name == PER_LAYER_EMBEDDING
+    if role is Role.EMBEDDING and recipe.embedding is not None and not named_apart:
         return recipe.embedding
     if recipe.output is not None and (role is Role.OUTPUT or (role is Role.EMBEDDING and tied)):
         return recipe.output

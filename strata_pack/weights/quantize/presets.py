@@ -36,7 +36,8 @@ class Role(Enum):
     OTHER = "other"
 
 
-_EMBEDDINGS = frozenset({"token_embd.weight", "per_layer_token_embd.weight"})
+PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
+_EMBEDDINGS = frozenset({"token_embd.weight", PER_LAYER_EMBEDDING})
 _ROLE_BY_PART: tuple[tuple[str, Role], ...] = (
     ("attn_qkv.weight", Role.ATTN_V),
     ("attn_kv_b.weight", Role.ATTN_V),
@@ -52,7 +53,7 @@ _ROLE_BY_PART: tuple[tuple[str, Role], ...] = (
 
 _KEPT_PARTS = (
     *("_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj"),
-    *("ssm_conv1d", "shortconv.conv.weight", "attn_rel_b.weight"),
+    *("ssm_conv1d", "shortconv.conv.weight", "attn_rel_b.weight", "indexer.k_proj.weight", "indexer.q_proj.weight"),
     *("time_mix_first.weight", "time_mix_w0.weight", "time_mix_w1.weight", "time_mix_w2.weight"),
     *("time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight"),
     *("time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight"),
@@ -60,7 +61,7 @@ _KEPT_PARTS = (
     *("time_mix_lerp_fused.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_"),
     *(".rel_pos", ".patch_embd", ".patch_merger"),
 )
-"""Norms, routers, small convolutions and the like keep their type: they are tiny and sensitive."""
+"""Norms, routers, indexers, small convolutions and the like keep their type: they are tiny and sensitive."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
 
 MAX_ARCHITECTURE = 64

@@ -116,10 +116,18 @@ def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue |
         directory, offset = [], 0
         for tensor in plan.tensors:
             if tensor.shard == shard:
-                directory.append(TensorInfo(tensor.name, tensor.source.shape, tensor.type, offset, tensor.nbytes))
+                directory.append(TensorInfo(tensor.name, _dimensions(tensor), tensor.type, offset, tensor.nbytes))
                 offset += align(tensor.nbytes, plan.alignment)
         headers.append(encode_header(keys, directory, plan.alignment))
     return headers
+
+
+def _dimensions(tensor: PlannedTensor) -> tuple[int, ...]:
+    """Return a tensor's shape as ggml counts its dimensions: without ones at the end, but for the first."""
+    shape = tensor.source.shape
+    while len(shape) > 1 and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
 
 
 def output_sizes(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | None] | None = None) -> list[int]:
