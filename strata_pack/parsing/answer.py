@@ -8,8 +8,7 @@ from typing import Any
 from strata_pack.parsing.calls import CallStates
 from strata_pack.parsing.content import SpanLookout
 from strata_pack.parsing.machine import State
-from strata_pack.parsing.tags import Token, held_from
-from strata_pack.parsing.thinking import one_of
+from strata_pack.parsing.tags import Token, held_from, one_of
 
 
 class AnswerStates(CallStates):
@@ -58,9 +57,14 @@ class AnswerStates(CallStates):
         self._answer(tag)
         return at + len(tag)
 
-    def _call_in_content(self, _text: str, at: int) -> int:
+    def _call_in_content(self, text: str, at: int) -> int:
         if self._tracker.fenced():
             return self._text_tag(self._call_open, at)
+        openers = self._tags.openers.match(text, at)
+        if openers is not None and not self._tracker.open_ticks():
+            self._wrapped_prose = self._wrapped_prose or "\n" in openers[0]
+            self._answer(openers[0])
+            return openers.end()
         self._held.write(self._call_open)
         self._ticks = self._tracker.open_ticks()
         if self._ticks:

@@ -119,7 +119,7 @@ class MarkdownTracker:
         if self._opening is not None:
             if "`" in piece:
                 self._no_fence()
-        elif not self._containers and piece[0].isalpha() and not self._beginning:
+        elif not self._containers and (piece[0] == "<" or piece[0].isalpha()) and not self._beginning:
             self._settled = True  # prose at the left margin, by far the most lines
             self._paragraph = self._fence is None
         else:

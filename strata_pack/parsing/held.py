@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from io import StringIO
 
+_PART = 4096
+"""Characters from which on a part of a segment grows no more."""
+
 
 class HeldText:
     """Text in segments. ``write`` appends to the present one, of which ``size`` is the number of characters."""
 
-    __slots__ = ("_present", "_segments", "write")
+    __slots__ = ("_before", "_parts", "_present", "_segments", "write")
 
     def __init__(self) -> None:
         self._segments: list[str] = []
         self._begin()
 
     def _begin(self) -> None:
+        self._parts: list[str] = []
+        self._before = 0
+        self._begin_part()
+
+    def _begin_part(self) -> None:
         # A StringIO keeps one growing buffer; a list of 4-character pieces would cost 15 times their text.
         self._present = StringIO(newline="")
         self.write: Callable[[str], int] = self._present.write  # no call in between: this runs for every delta
@@ -23,37 +31,49 @@ class HeldText:
     @property
     def size(self) -> int:
         """The characters of the present segment."""
-        return self._present.tell()
+        return self._before + self._present.tell()
+
+    def _settle(self) -> list[str]:
+        """Return the present segment in parts; the next ones begin behind them."""
+        # Never read from a StringIO that is written to: it would keep four bytes for each character from then on.
+        fresh = self._present.getvalue()
+        if fresh:
+            if self._parts and len(self._parts[-1]) < _PART:
+                self._parts[-1] += fresh
+            else:
+                self._parts.append(fresh)
+            self._before += len(fresh)
+            self._begin_part()
+        return self._parts
 
     def head(self, count: int) -> str:
-        """Return the first ``count`` characters of the present segment."""
-        present = self._present
-        end = present.tell()
-        present.seek(0)
-        text = present.read(count)
-        present.seek(end)
-        return text
+        """Return the first ``count`` characters of the present segment, at most a part of it."""
+        parts = self._settle()
+        return parts[0][:count] if parts else ""
 
     def tail(self, count: int) -> str:
         """Return the last ``count`` characters of the present segment."""
-        present = self._present
-        present.seek(max(0, present.tell() - count))
-        return present.read()
+        text = ""
+        for part in reversed(self._settle()):
+            text = part[-count:] + text if len(part) >= count else part + text
+            if len(text) >= count:
+                break
+        return text[-count:] if count else ""
 
     def present(self) -> str:
         """Return the present segment."""
-        return self._present.getvalue()
+        return "".join([*self._parts, self._present.getvalue()])
 
     def cut(self) -> str:
         """Close the present segment, begin the next one, and return the closed one."""
-        segment = self._present.getvalue()
+        segment = self.present()
         self._segments.append(segment)
         self._begin()
         return segment
 
     def text(self) -> str:
         """Return everything."""
-        return "".join([*self._segments, self._present.getvalue()])
+        return "".join([*self._segments, self.present()])
 
     def clear(self) -> None:
         """Forget everything."""

@@ -20,6 +20,7 @@ from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.json_call import JsonCall
 from strata_pack.parsing.schema import read_tools
+from strata_pack.parsing.spelling import Spelling
 from strata_pack.parsing.stranded import StrandedCalls
 from strata_pack.parsing.tags import WHITESPACE, tags_of
 from strata_pack.parsing.tool_call import XmlCall
@@ -85,6 +86,7 @@ class Machine:
         self._think_open, self._think_close = self.dialect.think_open, self.dialect.think_close
         self._call_open, self._call_close = self.dialect.call_open, self.dialect.call_close
         self._function_open = self.dialect.function_open
+        self._spelling = Spelling(self.dialect)
         self.counters = Counters()
         self._tools_known = tools is not None
         listed = list(tools or ())

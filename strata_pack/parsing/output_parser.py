@@ -79,8 +79,28 @@ class OutputParser:
         """Whether a call, or what may become one, is being read inside the thinking."""
         raise NotImplementedError
 
-    def feed(self, delta: str) -> list[Event]:
-        """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held."""
+    def feed(self, delta: str, special: bool | None = None) -> list[Event]:
+        """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held.
+
+        ``special``: True for a piece that is one special token of the vocabulary, False for one that is known to be of
+        ordinary tokens, None where that is not known. The tags of the thinking and of calls are text where ordinary
+        tokens spell them.
+        """
+        raise NotImplementedError
+
+    def end_thinking(self) -> list[Event]:
+        """End the thinking here, as a ``</think>`` would, for a caller that knows better than the text.
+
+        What was held is decided as at a cut; half a call in the thinking stays reasoning. Newlines and a ``</think>``
+        that come next are dropped. Nothing happens where the thinking is over.
+        """
+        raise NotImplementedError
+
+    def reopen_thinking(self) -> list[Event]:
+        """Begin the thinking again here: the text that comes is reasoning up to the next end of the thinking.
+
+        What was held is decided as at a cut. Nothing happens where the thinking goes on.
+        """
         raise NotImplementedError
 
     def finish(self, finish_reason: str | None = "stop") -> list[Event]:

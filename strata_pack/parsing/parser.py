@@ -11,7 +11,9 @@ from itertools import groupby
 from strata_pack.parsing.answer import AnswerStates
 from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.events import Event, EventKind, new_event
+from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.machine import State
+from strata_pack.parsing.spelling import spelled_out
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
 """Finish reasons after which the text is no whole reply: nothing that misses its end is completed."""
@@ -43,7 +45,7 @@ class LayeredParser(AnswerStates):
     @property
     def pending(self) -> bool:
         """Whether any text is held back undecided; a reasoning budget must not cut there."""
-        if self._rest or self._held.size or self._strict.size or self._content.holds:
+        if self._rest or self._held.size or self._strict.size or self._content.holds or self._spelling.rest:
             return True
         if self._state is State.CALL:
             return self._reader is not None and self._reader.holds
@@ -61,8 +63,12 @@ class LayeredParser(AnswerStates):
 
     # Reading.
 
-    def feed(self, delta: str) -> list[Event]:
+    def feed(self, delta: str, special: bool | None = None) -> list[Event]:
         """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held."""
+        if special is not None:
+            delta = self._spelling.read(delta, special)
+            if self._spelling.rest:
+                self._take_no_short_way()
         if "<" not in delta:
             flowing = self._flowing
             if (
@@ -83,6 +89,8 @@ class LayeredParser(AnswerStates):
                     return events
         if self._finished:
             raise RuntimeError("the reply was finished; make a new parser for the next one")
+        if special is None and self._spelling.rest:
+            delta = self._spelling.read(delta, None)
         self._consume([(delta, True)])
         self._settle()
         return self._take_events()
@@ -115,9 +123,7 @@ class LayeredParser(AnswerStates):
         """End the reply; return the last events. The reason "length" (and its kin) means that the text was cut."""
         if self._finished:
             return []
-        while self._at_end(cut=finish_reason in CUT_REASONS):
-            again, self._again = self._again, []
-            self._consume(again)
+        self._decide(cut=finish_reason in CUT_REASONS)
         self._finished = True
         self._kind = self._flowing = self._reader = self._taking = None
         newlines = self._content.finish()
@@ -128,6 +134,41 @@ class LayeredParser(AnswerStates):
         self.counters.ended_inside_thinking = self._thinking
         return self._take_events()
 
+    def end_thinking(self) -> list[Event]:
+        """End the thinking here; return what that decides. Nothing happens where the thinking is over."""
+        if self._finished or not self._thinking:
+            return []
+        self._decide(cut=True)
+        if self._thinking:
+            self._end_thinking()
+        self._settle()
+        return self._take_events()
+
+    def reopen_thinking(self) -> list[Event]:
+        """Begin the thinking again here; return what that decides. Nothing happens where it goes on."""
+        if self._finished or self._thinking:
+            return []
+        self._decide(cut=True)
+        newlines = self._content.finish()
+        if newlines:
+            self._out.append(Event("content", newlines))
+        self._thinking = True
+        self._think_close_due = self._wrapped_prose = self._granted = False
+        self._tracker = MarkdownTracker(spans=False)
+        self._last = ""
+        self._state = State.REASONING
+        self._settle()
+        return self._take_events()
+
+    def _decide(self, *, cut: bool) -> None:
+        """Let everything that is held be decided as if the text ended here."""
+        rest = self._spelling.flush()
+        if rest:
+            self._consume([(rest, True)])
+        while self._at_end(cut=cut):
+            again, self._again = self._again, []
+            self._consume(again)
+
     def _take_events(self) -> list[Event]:
         out = self._out
         if self._reader is not None and self._reader.events:
@@ -135,16 +176,24 @@ class LayeredParser(AnswerStates):
             self._reader.events.clear()
         if len(out) > 1:
             out = _joined(out)
+        if self._spelling.used:
+            out = [spelled_out(event) for event in out]
         self._out = []
         return out
 
     def _settle(self) -> None:
         """Find out whether the next delta can go the short way through ``feed``."""
+        if self._spelling.rest or self._spelling.used:
+            self._take_no_short_way()
+            return
         kind = self._kind = None if self._rest else _KINDS.get(self._state)
         flows = kind is not None and self._tracker.quiet and self._flows(kind)
         self._flowing = kind if flows else None
         # Only while the call is read: a reader that has finished stays for a while, and takes nothing more.
         self._taking = self._reader if self._state is State.CALL and not self._rest else None
+
+    def _take_no_short_way(self) -> None:
+        self._kind = self._flowing = self._taking = None
 
     def _flows(self, kind: EventKind) -> bool:
         return self._content.flows if kind == "content" else self._stranded.idle

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from strata_pack.parsing.dialect import Dialect
-from strata_pack.parsing.tags import held_from, prefixes
+from strata_pack.parsing.tags import held_from, one_of, prefixes
 
 
 class _Seen(Enum):
@@ -27,13 +27,13 @@ class StrandedCalls:
     ``</tool_call>`` behind. It need not be re-read exactly: the count tells an operator that calls get lost.
     """
 
-    __slots__ = ("_beginnings", "_dialect", "_last", "_rest", "_seen", "_tags", "count")
+    __slots__ = ("_beginnings", "_dialect", "_last", "_rest", "_seen", "_tag", "count")
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         tags = (dialect.call_open, dialect.call_close, dialect.function_open, dialect.function_close)
-        self._tags = tuple(tag for tag in dict.fromkeys(tags) if tag)
-        self._beginnings = prefixes(self._tags)
+        self._tag = one_of(tuple(tag for tag in dict.fromkeys(tags) if tag))
+        self._beginnings = prefixes([tag for tag in tags if tag])
         self.count = 0
         self._seen = _NOTHING
         self._rest = ""
@@ -51,17 +51,13 @@ class StrandedCalls:
         text = self._rest + text
         pos, end = 0, held_from(text, 0, self._beginnings)
         self._rest = text[end:]
-        while pos < end:
-            at = text.find("<", pos, end)
-            self._read_text(text[pos : end if at < 0 else at])
-            if at < 0:
-                break
-            tag = next((tag for tag in self._tags if text.startswith(tag, at)), "")
-            if tag:
-                self._read_tag(tag)
-            else:
-                self._read_text("<")
-            pos = at + max(1, len(tag))
+        for found in self._tag.finditer(text, 0, end):
+            if found.start() > pos:
+                self._read_text(text[pos : found.start()])
+            self._read_tag(found[0])
+            pos = found.end()
+        if pos < end:
+            self._read_text(text[pos:end])
 
     def finish(self) -> None:
         """End the thinking: a call of which only ``</tool_call>`` is missing counts."""

@@ -99,6 +99,12 @@ def held_from(text: str, pos: int, beginnings: frozenset[str]) -> int:
     return at if at >= 0 and text[at:] in beginnings else len(text)
 
 
+@cache
+def one_of(tags: tuple[str, ...]) -> re.Pattern[str]:
+    """Return the pattern of any of ``tags``."""
+    return re.compile("|".join(map(re.escape, tags)))
+
+
 def clean_name(raw: str) -> str:
     """Return a name without the spaces and quotes that models put around it."""
     name = raw.strip(" \t")
@@ -129,6 +135,11 @@ class Tags:
         openers = [opener for opener in (dialect.function_open, dialect.parameter_open) if opener]
         self.beginnings = {tag: prefixes([tag]) for tag in (*fixed, dialect.think_open, *openers)}
         self.open_in_call = prefixes([*fixed, *openers])
+        opener = re.escape(dialect.call_open)
+        self.openers = re.compile(rf"(?:{opener}[ \t\r\n]*)+(?={opener})")
+        """Openers of calls before another one: none of them begins a call. Read at once, however many they are."""
+        self.lines_of_openers = re.compile(rf"(?:{opener}[ \t\r\n]*\n)+(?={opener})")
+        self.adjacent_openers = re.compile(rf"(?:{opener})+")
         self._parameter_word = _word(dialect.parameter_close)
         self._function_word = _word(dialect.function_close) if dialect.wrapped else ""
         self._like = {

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 
 from strata_pack.parsing.events import Reason
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.machine import Machine, State
-from strata_pack.parsing.tags import held_from
+from strata_pack.parsing.tags import held_from, one_of
 
 _NEWLINES = re.compile(r"[\r\n]*")
-
-
-@cache
-def one_of(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the pattern of any of ``tags``."""
-    return re.compile("|".join(map(re.escape, tags)))
 
 
 class ThinkingStates(Machine):
@@ -62,7 +55,7 @@ class ThinkingStates(Machine):
         at = found.start()
         self._reason(text[pos:at])
         if found[0] == self._call_open:
-            return self._candidate(at + len(self._call_open))
+            return self._candidate(text, at)
         quoted = self._is_quoted(text, at)
         if quoted is None:
             return self._wait(text, at)
@@ -75,17 +68,33 @@ class ThinkingStates(Machine):
     def _tags_of_reasoning(self) -> tuple[str, ...]:
         return (self._think_close, self._call_open) if self._calls else (self._think_close,)
 
-    def _candidate(self, end: int) -> int:
+    def _candidate(self, text: str, at: int) -> int:
         """A ``<tool_call>`` in the thinking: perhaps its end."""
-        reason, here = self._position()
-        if here and self._may_end and self._policy != "off":
+        end = at + len(self._call_open)
+        if self._may_be_the_end(1):
+            openers = self._tags.lines_of_openers.match(text, at)
+            if openers is not None:
+                self.counters.rejected_candidates["no_function"] += openers[0].count(self._call_open)
+                self._reason(openers[0])
+                return openers.end()
             self._held.write(self._call_open)
             self._state = State.OPENER
-        else:
-            if reason is not None:
-                self.counters.rejected_candidates[reason] += 1
-            self._reason(self._call_open)
-        return end
+            return end
+        self._reason(self._call_open)
+        more = self._tags.adjacent_openers.match(text, end)
+        if more is None or self._may_be_the_end(more[0].count(self._call_open)):
+            return end
+        self._reason(more[0])
+        return more.end()
+
+    def _may_be_the_end(self, candidates: int) -> bool:
+        """Return whether a call may end the thinking here; if not, count the ``candidates`` that stand here."""
+        reason, here = self._position()
+        if here and self._may_end and self._policy != "off":
+            return True
+        if reason is not None:
+            self.counters.rejected_candidates[reason] += candidates
+        return False
 
     def _position(self) -> tuple[Reason | None, bool]:
         """Return what speaks against a call here (None: nothing), and whether the policy lets it end the thinking."""

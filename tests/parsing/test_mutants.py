@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from collections import Counter
 from typing import Any
@@ -53,13 +54,12 @@ def owners(value: Any) -> frozenset[str]:
     return frozenset(name for name in ("alpha", "beta") if name in str(value))
 
 
-@st.composite
-def damaged(draw: st.DrawFn) -> str:
-    """Two calls with several defects."""
-    pieces, possible = draw(st.sampled_from(MANY))
-    drops_only = draw(st.booleans())
-    candidates = [change for change in possible if not change[3]] if drops_only else possible
-    chosen = draw(st.lists(st.sampled_from(candidates), min_size=2, max_size=MOST_DEFECTS))
+def damaged(seed: int) -> str:
+    """Return two calls with several defects. (Drawn by a seed: drawing each by hypothesis costs more than parsing.)"""
+    chance = random.Random(seed)
+    pieces, possible = chance.choice(MANY)
+    candidates = [change for change in possible if not change[3]] if chance.random() < 0.5 else possible
+    chosen = chance.sample(candidates, chance.randint(2, MOST_DEFECTS))
     parts: list[str] = []
     at = 0
     for _, start, end, instead in sorted(chosen, key=lambda change: change[1]):
@@ -69,27 +69,31 @@ def damaged(draw: st.DrawFn) -> str:
     return "".join(parts + [piece.text for piece in pieces[at:]])
 
 
+DAMAGED = st.integers(0, 2**64).map(damaged)
+
+
 def no_call_is_mixed(text: str) -> None:
     for _, arguments in calls_of(text):
         held = {owners(value) for value in arguments.values()}
         assert not {frozenset({"alpha"}), frozenset({"beta"})} <= held, arguments
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
-@given(damaged())
+@settings(derandomize=True, deadline=None, max_examples=500)
+@given(DAMAGED)
 def test_two_calls_with_some_defects_are_never_mixed(text: str) -> None:
     no_call_is_mixed(text)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @settings(deadline=None, max_examples=int(os.environ.get("STRATA_EXAMPLES", "100000")))
-@given(damaged())
+@given(DAMAGED)
 def test_two_calls_with_many_defects_are_never_mixed(text: str) -> None:
     no_call_is_mixed(text)
 
 
 @settings(derandomize=True, deadline=None, max_examples=25)
-@given(damaged(), st.sampled_from(["stop", "length"]), st.booleans())
+@given(DAMAGED, st.sampled_from(["stop", "length"]), st.booleans())
 def test_damaged_calls_are_the_same_for_every_cut_and_lose_no_word(text: str, finish: str, thinking: bool) -> None:
     outcome = check(text, [], finish, thinking=thinking, tools=TOOLS)
     out = outcome.reasoning + outcome.content + " ".join(str(arguments) for _, arguments in outcome.calls)
