@@ -18,7 +18,12 @@ INLINE float bits_float(uint32_t bits) {
 
 /* Scaling by 2^112 and 2^-110 lets the float unit round at the half's last bit, subnormal halves included. */
 INLINE uint16_t to_half(float value) {
-    const uint32_t bits = float_bits(value), twice = bits << 1, sign = bits & 0x80000000u;
+    uint32_t bits = float_bits(value);
+#if !defined(__x86_64__)
+    /* A NaN that an operation makes is negative on x86-64, positive elsewhere; its half is part of the bytes. */
+    if (bits << 1 > 0xff000000u) bits ^= 0x80000000u;
+#endif
+    const uint32_t twice = bits << 1, sign = bits & 0x80000000u;
     float base = (bits_float(bits & 0x7fffffffu) * 0x1.0p+112f) * 0x1.0p-110f;
     uint32_t bias = twice & 0xff000000u;
     if (bias < 0x71000000u) bias = 0x71000000u;

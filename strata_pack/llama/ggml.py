@@ -40,7 +40,8 @@ TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_X
 
 _PROBE_ROWS, _PROBE_COLUMNS = 6, 512
 _MODULE = "xllamacpp"
-_EXPONENT_BITS = {Q.F16: np.uint16(0x7C00), Q.BF16: np.uint16(0x7F80)}
+EXPONENT_BITS = {Q.F16: np.uint16(0x7C00), Q.BF16: np.uint16(0x7F80)}
+"""All of them are set in NaN and infinities."""
 _TO_F32_FLOATS = {Q.F16: "ggml_fp16_to_fp32_row", Q.BF16: "ggml_bf16_to_fp32_row"}
 
 
@@ -161,7 +162,7 @@ class Ggml:
         """
         if type is Q.F32:
             return bool(np.isfinite(data.view(np.float32)).all())
-        exponent = _EXPONENT_BITS.get(type)
+        exponent = EXPONENT_BITS.get(type)
         if exponent is not None:
             # All exponent bits set: numpy compares integers far faster than ggml or numpy itself decode halves.
             return not ((data.view(np.uint16) & exponent) == exponent).any()

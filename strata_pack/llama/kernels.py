@@ -27,7 +27,7 @@ Bytes = npt.NDArray[np.uint8]
 
 VERSION = 1
 """Of the calls and of the bytes; the same number stands in ``kernels/version.c``."""
-PLAIN = frozenset({Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS})
+PLAIN = frozenset({Q.Q8_0, Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS})
 """The types that kernels write without importances. ggml's own Q3_K, Q4_0, Q5_0, ... leave little to win."""
 WEIGHED = PLAIN | {Q.Q3_K, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1}
 """The types that kernels write with importances."""
@@ -91,6 +91,7 @@ class Kernels:
             version = int(library.strata_kernels_version())
             self.source = str(library.strata_kernels_source().decode("ascii"))
             self._functions = {type: getattr(library, f"strata_quantize_{_name(type)}") for type in WEIGHED}
+            self._readers = {Q.F16: library.strata_f16_to_f32, Q.BF16: library.strata_bf16_to_f32}
         except (OSError, AttributeError, UnicodeDecodeError) as error:
             raise EnvironmentFailure(f"cannot be used to quantize ({error})", where=path) from error
         if version != VERSION:
@@ -98,6 +99,8 @@ class Kernels:
         for function in self._functions.values():
             function.restype = None
             function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
+        for reader in self._readers.values():
+            reader.restype, reader.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
 
     @property
     def name(self) -> str:
@@ -127,6 +130,20 @@ class Kernels:
                 raise ValueError("the importances must be one float32 a column")
             weights = importance.ctypes.data
         self._functions[type](source.ctypes.data, weights, out.ctypes.data, rows, columns)
+
+    def reads(self, type: Q) -> bool:
+        """Return whether ``to_f32`` knows ``type``."""
+        return type in self._readers
+
+    def to_f32(self, type: Q, source: Bytes, out: Floats) -> bool:
+        """Turn the bytes of F16 or BF16 into the floats they stand for and return whether all are finite.
+
+        Where not, ``out`` is of no use. Raises ``ValueError`` for buffers that do not fit each other.
+        """
+        fits = source.nbytes == 2 * out.size and out.dtype == np.float32
+        if not (fits and source.flags.c_contiguous and out.flags.c_contiguous):
+            raise ValueError("the buffers do not fit each other")
+        return bool(self._readers[type](source.ctypes.data, out.ctypes.data, out.size))
 
 
 @lru_cache(maxsize=1)

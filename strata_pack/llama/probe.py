@@ -65,6 +65,8 @@ def kernel_probe() -> tuple[Floats, Floats]:
 
 
 PROBE_HASHES: dict[tuple[str, bool], str] = {
+    ("Q8_0", False): "fb2a32c3e62952c1d4c32fa3f9eb1ae8533942013f81b0ab9fc17fb6d5bd4083",
+    ("Q8_0", True): "fb2a32c3e62952c1d4c32fa3f9eb1ae8533942013f81b0ab9fc17fb6d5bd4083",
     ("Q2_K", False): "6ebff5ef57792f2b5a8e339dd9c31e590df298f59016c345d8da64f3e1bb7efe",
     ("Q4_K", False): "34be669d20027625e4cf2e9de217b79db951675eadbf87b42a303aef22650b5d",
     ("Q5_K", False): "01a78ae9964450d99c54f27f28dfd443bf230d5fbd6b801c3e2fc15e2ec66c2f",

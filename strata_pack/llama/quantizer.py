@@ -19,7 +19,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.llama.ggml import Bytes, Floats, Ggml, row_nbytes
+from strata_pack.llama.ggml import EXPONENT_BITS, Bytes, Floats, Ggml, row_nbytes
 from strata_pack.llama.kernels import PLAIN, VERSION, WEIGHED, Kernels, Missing, find_kernels
 from strata_pack.llama.probe import PROBE_HASHES, kernel_probe
 
@@ -59,6 +59,7 @@ class Quantizer:
         self.reason = kernels.reason if isinstance(kernels, Missing) else None
         self._is_oracle = platform.machine() in ("x86_64", "AMD64") if is_oracle is None else is_oracle
         self._proved: dict[tuple[Q, bool], bool] = {}
+        self._readers: dict[Q, bool] = {}
         self._lock = threading.Lock()
 
     @classmethod
@@ -97,6 +98,23 @@ class Quantizer:
                     return row
         return None
 
+    def reads(self, type: Q) -> bool:
+        """Return whether ``finite_floats`` knows ``type``."""
+        return self.kernels is not None and self.kernels.reads(type)
+
+    def finite_floats(self, type: Q, source: Bytes, out: Floats) -> bool:
+        """Turn ``source`` into floats and return whether it could be done and all are finite.
+
+        If not, ``out`` is of no use: ask ggml. F16 and BF16 only, where a kernel proved itself on all 65,536 of them.
+        """
+        if self.kernels is None:
+            return False
+        with self._lock:
+            if type not in self._readers:
+                self._readers[type] = self._proves_reading(self.kernels, type)
+            proved = self._readers[type]
+        return proved and self.kernels.to_f32(type, source, out)
+
     def entry(self, types: Iterable[tuple[Q, bool]]) -> KernelEntry:
         """Return the manifest's words for a model with tensors of ``types`` (with importances or without)."""
         engines: dict[str, Engine] = {}
@@ -132,6 +150,22 @@ class Quantizer:
             reason=self.reason,
             types=tuple(good),
             differing=tuple(bad),
+        )
+
+    def _proves_reading(self, kernels: Kernels, type: Q) -> bool:
+        everything = np.arange(1 << 16, dtype=np.uint16)
+        exponent = everything & EXPONENT_BITS[type]
+        finite = everything[exponent != EXPONENT_BITS[type]]
+        ours, theirs = np.empty(finite.size, np.float32), np.empty(finite.size, np.float32)
+        self.ggml.to_f32(type, finite.view(np.uint8), theirs)
+        if not kernels.to_f32(type, finite.view(np.uint8), ours) or ours.tobytes() != theirs.tobytes():
+            return False
+        rest = everything[exponent == EXPONENT_BITS[type]]
+        scratch = np.empty(33, np.float32)
+        return not any(
+            kernels.to_f32(type, np.where(np.arange(33) == place, value, 0).astype(np.uint16).view(np.uint8), scratch)
+            for place in (0, 17, 32)
+            for value in rest[:: rest.size // 8]
         )
 
     def _probe(self, kernels: Kernels, type: Q, *, weighed: bool) -> bool:

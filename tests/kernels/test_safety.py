@@ -86,8 +86,8 @@ def test_a_type_that_fails_its_probe_is_written_by_ggml_and_named(
     expected = quantize(model, tmp_path / "ggml.gguf", "Q4_K_M", choice="ggml").files[0].sha256
     monkeypatch.setattr(Quantizer, "load", lambda _choice="auto": planted)
     assert quantize(model, tmp_path / "planted.gguf", "Q4_K_M").files[0].sha256 == expected
-    types = [(Q.Q4_K, False), (Q.Q6_K, False), (Q.Q8_0, False)]
-    assert planted.entry(types) == {"version": 1, "types": {"Q4_K": "kernel", "Q6_K": "ggml", "Q8_0": "ggml"}}
+    types = [(Q.Q4_K, False), (Q.Q6_K, False), (Q.TQ2_0, False)]
+    assert planted.entry(types) == {"version": 1, "types": {"Q4_K": "kernel", "Q6_K": "ggml", "TQ2_0": "ggml"}}
     assert planted.state().differing == ("Q6_K", "Q6_K with importances")
     assert ["Q6_K" in note for note in planted.notes(types)] == [True]
 

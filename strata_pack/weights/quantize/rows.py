@@ -144,19 +144,24 @@ class Pipeline:
         tensor, target = planned.source, planned.type
         raw = buffers.take(0, chunk.source_bytes)
         chunk.job.read(chunk.first, chunk.rows, raw)
-        sound = not ggml.can_dequantize(tensor.type) or ggml.is_finite(tensor.type, raw)
-        if not sound and not self._allow:
-            raise self._refusal(chunk, self._floats(chunk, raw, buffers), tensor.type.name)
-        if not planned.changed:
-            return raw, 0 if sound else _count_nonfinite(self._floats(chunk, raw, buffers))
-        weights, nonfinite = self._floats(chunk, raw, buffers), 0
+        weights = self._finite_floats(chunk, raw, buffers) if planned.changed else None
+        sound, nonfinite = True, 0
+        if weights is None:
+            sound = not ggml.can_dequantize(tensor.type) or ggml.is_finite(tensor.type, raw)
+            if not sound and not self._allow:
+                raise self._refusal(chunk, self._floats(chunk, raw, buffers), tensor.type.name)
+            if not planned.changed:
+                return raw, 0 if sound else _count_nonfinite(self._floats(chunk, raw, buffers))
+            weights = self._floats(chunk, raw, buffers)
+            # Sound blocks of a type with 8-bit exponents may stand for infinities still.
+            sound = sound and (tensor.type in FLOAT_TYPES or bool(np.isfinite(weights).all()))
         if not sound:
             nonfinite = _count_nonfinite(weights)
             if target not in FLOAT_TYPES:
                 np.nan_to_num(weights, copy=False, nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF)
         out = buffers.take(2, chunk.rows * row_nbytes(target, tensor.row_length))
         importance = None if chunk.job.importances is None else chunk.job.importances[chunk.matrix]
-        if sound and np.isfinite(weights).all():
+        if sound:
             row = self._quantizer.quantize_chunk(target, weights, out, importance, first_row=chunk.first)
             if row is not None:
                 raise differing_row(planned.name, target, row)
@@ -168,12 +173,23 @@ class Pipeline:
             raise self._refusal(chunk, result, f"{target.name}, which cannot hold it")
         return out, nonfinite
 
+    def _finite_floats(self, chunk: Chunk, raw: Bytes, buffers: _Buffers) -> Floats | None:
+        """Return the chunk's weights if a kernel can turn them into floats and all are finite."""
+        tensor = chunk.job.planned.source
+        if not self._quantizer.reads(tensor.type):
+            return None
+        weights = self._room(chunk, buffers)
+        return weights if self._quantizer.finite_floats(tensor.type, raw, weights) else None
+
+    def _room(self, chunk: Chunk, buffers: _Buffers) -> Floats:
+        shape = (chunk.rows, chunk.job.planned.source.row_length)
+        return buffers.take(1, 4 * shape[0] * shape[1]).view(np.float32).reshape(shape)
+
     def _floats(self, chunk: Chunk, raw: Bytes, buffers: _Buffers) -> Floats:
         tensor = chunk.job.planned.source
-        shape = (chunk.rows, tensor.row_length)
         if planned_is_f32(chunk):
-            return raw.view(np.float32).reshape(shape)
-        weights = buffers.take(1, 4 * chunk.rows * tensor.row_length).view(np.float32).reshape(shape)
+            return raw.view(np.float32).reshape(chunk.rows, tensor.row_length)
+        weights = self._room(chunk, buffers)
         self._ggml.to_f32(tensor.type, raw, weights)
         return weights
 

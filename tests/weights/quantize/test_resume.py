@@ -21,6 +21,7 @@ from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import sha256_file
+from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.weights.gguf.file import TensorInfo, encode_header
 from strata_pack.weights.quantize.run import QuantResult, plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource
@@ -40,18 +41,20 @@ def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return run(source, tmp_path_factory.mktemp("whole") / "whole.gguf").files[0].sha256
 
 
-def run(source: Path, out: Path, preset: str = PRESET) -> QuantResult:
+def run(source: Path, out: Path, preset: str = PRESET, kernels: KernelChoice = "auto") -> QuantResult:
     with GgufSource(source) as opened:
-        return run_plan(plan_quantization(opened, preset), out)
+        return run_plan(plan_quantization(opened, preset), out, kernels=kernels)
 
 
 def command(source: Path, out: Path) -> list[str]:
+    # Kernels would be done before the signal comes.
     # A test run in the background of a shell ignores SIGINT, and so would everything it starts.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from strata_pack.cli.main import main; main()"
     )
-    return [sys.executable, "-c", program, "quantize", str(source), str(out), "--quant", PRESET, "--threads", "1"]
+    flags = ["--quant", PRESET, "--threads", "1", "--kernels", "ggml"]
+    return [sys.executable, "-c", program, "quantize", str(source), str(out), *flags]
 
 
 def finished_tensors(out: Path) -> int:
@@ -90,7 +93,7 @@ def kill_again_and_again(source: Path, expected: str, out: Path, kills: int, see
         hit += 1
     assert hit > 0
     before = finished_tensors(out)
-    result = run(source, out)
+    result = run(source, out, kernels="ggml")
     assert result.files[0].sha256 == expected == hashlib.sha256(out.read_bytes()).hexdigest()
     if hit == kills:
         assert result.resumed_tensors == before
@@ -119,7 +122,7 @@ def test_a_stopped_command_leaves_no_model_and_goes_on_later(
     assert stop_after(source, out, 5, 0.0, number) == code
     assert not out.exists()
     before = finished_tensors(out)
-    result = run(source, out)
+    result = run(source, out, kernels="ggml")
     assert (result.files[0].sha256, result.resumed_tensors) == (expected, before)
     assert before >= 5
 
