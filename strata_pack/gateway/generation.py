@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.logprobs import ContentLogprobs
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
-from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.turn import GrammarAnswer, Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import Event, OutputParser
 
@@ -100,6 +101,7 @@ class Generation:
         self._prompts = prompts
         self._constraint = constraint or {}
         self._seed = seed
+        self._checked = False
         self._thinking = prompt.thinking
         """Whether what comes is thinking; some models open it themselves."""
         self._answering = False
@@ -187,6 +189,8 @@ class Generation:
         stop = list(turn.stop)
         constraint: dict[str, Any] = {}
         if self._constraint and self._thinking:
+            if isinstance(turn.answer, GrammarAnswer) and not self._checked:
+                await self._check_grammar(turn.answer)
             stop.append(THINK_END)
         elif self._constraint and not await self._wants_call(self._prompt):
             constraint = self._constraint
@@ -208,6 +212,17 @@ class Generation:
             body["timings_per_token"] = True
         self._spent = 0
         return body
+
+    async def _check_grammar(self, answer: GrammarAnswer) -> None:
+        """Raise the server's refusal of a client's grammar, before the thinking that it would come after."""
+        self._checked = True
+        body = {"prompt": " ", "n_predict": 0, "cache_prompt": False, "grammar": answer.grammar}
+        try:
+            await self._upstream.json("POST", "/completion", body, generates=True)
+        except ApiError as error:
+            if error.status == 400:
+                raise bad_request(f"{answer.field}: {error.message}", answer.field) from error
+            raise
 
     async def _wants_call(self, prompt: Prompt) -> bool:
         """Whether a turn whose answer must be JSON, but which may call tools, goes on with a call.

@@ -5,8 +5,10 @@ One ``Record`` accompanies a request and is added up when it ends, whatever way 
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,6 +16,10 @@ HISTORY = 200
 IMPLICIT_TEXTS = 20
 IMPLICIT_TEXT_LIMIT = 4000
 REJECTIONS = ("mid_line", "indented", "fenced", "quoted", "no_function")
+
+MAX_KINDS = 100
+KIND = re.compile(r"(?:tool|item|block|media) [a-z0-9_.-]{1,48}", re.IGNORECASE)
+OTHER_KIND = "other"
 
 COUNTS = (
     "implicit_reasoning_ends",
@@ -106,6 +112,7 @@ class Metrics:
         self._rejected: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
         self._apis: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
         self.durations = Histogram((0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
         self.first_tokens = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
 
@@ -138,6 +145,19 @@ class Metrics:
         """Count a request that was turned away before it became one (no key, not found, malformed)."""
         self._errors[kind] += 1
 
+    def left_out(self, kinds: Iterable[str]) -> list[str]:
+        """Count what a model was not shown of a request; return the kinds that are new."""
+        new: list[str] = []
+        for kind in kinds:
+            known = kind in self._left_out
+            if not known and (len(self._left_out) >= MAX_KINDS or not KIND.fullmatch(kind)):
+                kind = OTHER_KIND  # clients write these words, and each one is kept for ever
+                known = kind in self._left_out
+            if not known:
+                new.append(kind)
+            self._left_out[kind] += 1
+        return new
+
     def implicit_end(self, record: Record, calls: list[str], reasoning: str) -> None:
         """Keep the end of the thinking in which calls were found."""
         self.ends.appendleft(ImplicitEnd(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
@@ -148,6 +168,7 @@ class Metrics:
         return {
             **{name: self._counts[name] for name in names},
             "rejected_candidates": {reason: self._rejected[reason] for reason in REJECTIONS},
+            "left_out": dict(sorted(self._left_out.items())),
             "errors": dict(sorted(self._errors.items())),
             "requests_by_api": dict(sorted(self._apis.items())),
         }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from types import NoneType
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
 from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.media import settle_media
 from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
@@ -21,16 +24,34 @@ MAX_COUNTED_PIECES = 64
 NEAREST_EFFORT = {"minimal": "low", "max": "xhigh", "xhigh": "high"}
 """Efforts of the APIs that a template may refuse -> the one to give it then."""
 
+KNOWN_BOOLEANS = (
+    "enable_thinking",
+    "thinking",
+    "preserve_thinking",
+    "clear_thinking",
+    "add_vision_id",
+    "keep_past_thinking",
+)
+"""Booleans of the templates there are."""
+
+FALSE_WORDS = (False, "false", "no", "off", "0", "", "none", "null", None)
+TRUE_WORDS = (True, "true", "yes", "on", "1")
+_COMPARED = re.compile(r"\b([a-z_]\w*)\s*(?:\bis\s+(?:not\s+)?|==\s*|!=\s*)(?:[Tt]rue|[Ff]alse)\b")
+
 SYSTEM_ROLES = ("system", "developer")
 THINK_CLOSE = "\n</think>\n\n"
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens."""
+    """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens.
+
+    ``left_out``: what of the conversation the model does not get ("media image").
+    """
 
     text: str
     pieces: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def thinking(self) -> bool:
@@ -40,7 +61,7 @@ class Prompt:
     def then(self, *pieces: str) -> Prompt:
         """Return the prompt with more text behind it; each piece after the first is cut off from the one before."""
         joined = (*self.pieces[:-1], self.pieces[-1] + pieces[0], *pieces[1:])
-        return Prompt(self.text + "".join(pieces), joined)
+        return replace(self, text=self.text + "".join(pieces), pieces=joined)
 
 
 def without_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -59,6 +80,46 @@ def efforts(variables: dict[str, Any]) -> list[dict[str, Any]]:
     while isinstance(effort := tried[-1].get("reasoning_effort"), str) and effort in NEAREST_EFFORT:
         tried.append({**variables, "reasoning_effort": NEAREST_EFFORT[effort]})
     return tried
+
+
+def template_booleans(source: str) -> frozenset[str]:
+    """Return the names of variables that a template takes for booleans: the known ones, and those it compares."""
+    return frozenset((*KNOWN_BOOLEANS, *_COMPARED.findall(source)))
+
+
+def booleans_read(variables: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """Return ``variables`` with booleans that were written otherwise as booleans.
+
+    A template compares with ``false``, and takes "false", 0, null and "" for true. Raises a 400 for what is neither.
+    """
+    read = dict(variables)
+    for name in names & variables.keys():
+        value = variables[name]
+        if isinstance(value, bool):
+            continue
+        word = value.strip().lower() if isinstance(value, str) else value
+        if isinstance(word, (str, int, float, NoneType)) and word in FALSE_WORDS:
+            read[name] = False
+        elif isinstance(word, (str, int, float)) and word in TRUE_WORDS:
+            read[name] = True
+        else:
+            path = f"chat_template_kwargs.{name}"
+            raise bad_request(f"{path}: must be true or false", path)
+    return read
+
+
+def is_sound(text: str) -> bool:
+    """Whether a text can be encoded: it cannot if it holds half a surrogate pair, as the JSON in an argument may."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def sound(text: str) -> str:
+    """Return ``text`` with U+FFFD for every half of a surrogate pair."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Prompts:
@@ -81,6 +142,7 @@ class Prompts:
         self.template = template
         self.control = control
         self._upstream = upstream
+        self._booleans = template_booleans(template.source)
         self._form: Literal["xml", "json"] = "json" if call_format == "json" else "xml"
         self._bos = bos if adds_bos else ""
 
@@ -91,7 +153,9 @@ class Prompts:
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, in this thread."""
-        messages = normalize_messages(turn.messages, continues=turn.continues, form=self._form)
+        turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
+        settled, lost = settle_media(turn.messages)
+        messages = normalize_messages(settled, continues=turn.continues, form=self._form)
         try:
             mark = choose_mark(messages, turn.callable_tools, turn.variables, self.template.source)
         except ValueError as error:
@@ -105,12 +169,15 @@ class Prompts:
         except TemplateError as error:
             message = str(error).replace(mark, "")
             raise bad_request(f"the conversation cannot be rendered: {message}", "messages") from None
+        if not is_sound(text):
+            text = sound(text)
         # A template that prints JSON in ASCII escapes the mark.
         text = text.replace(f"\\u{ord(mark):04x}", mark)
         if self._bos and text.startswith(self._bos):
             text = text[len(self._bos) :]
         pieces = tuple(text.split(mark))
-        return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
+        text = text.replace(mark, "") if len(pieces) > 1 else text
+        return Prompt(text, pieces, tuple(f"media {kind}" for kind in lost))
 
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
         """Return the marked prompt.

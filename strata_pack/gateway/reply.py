@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.generation import Outcome
+from strata_pack.gateway.turn import CUSTOM_INPUT
 from strata_pack.parsing import Counters, Event, ToolCall
 
 quoted = json.JSONEncoder(ensure_ascii=False).encode
@@ -70,6 +71,14 @@ class Writer(Protocol):
 
     def failure(self, error: ApiError) -> bytes:
         """Return the end of a stream that breaks."""
+
+
+def custom_input(call: ToolCall) -> str:
+    """Return the text that a call of a custom tool's function carries."""
+    value = call.arguments.get(CUSTOM_INPUT)
+    if isinstance(value, str):
+        return value
+    return call.arguments_json if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def add_usage(choices: Iterable[Choice]) -> dict[str, int]:

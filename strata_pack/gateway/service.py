@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from strata_pack.gateway.admission import Admission
+from strata_pack.gateway.api.responses.store import Store
 from strata_pack.gateway.failures import ApiError, internal
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, Record
 from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
-from strata_pack.gateway.reply import Choice, Writer, data_event, encode
+from strata_pack.gateway.reply import Choice, Logprobs, Writer, data_event, encode
 from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import EventStream, Reply, whole_events
-from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.turn import GrammarAnswer, Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat, Counters, Dialect, Event, OutputParser
 
@@ -62,6 +63,7 @@ class Gateway:
         self.prompts = prompts
         self.metrics = Metrics()
         self.admission = Admission(limits.parallel, limits.queue, limits.queue_seconds)
+        self.store = Store(limits.store_bytes, limits.store_seconds)
         self.draining = False
         self._call_format = call_format
         self._dialect = dialect
@@ -108,7 +110,9 @@ class Gateway:
     async def _ask(self, turn: Turn) -> _Asked:
         """Return what is asked of the upstream for ``turn``, the same for all its choices."""
         constraint: dict[str, Any] = {}
-        if turn.answer is not None:
+        if isinstance(turn.answer, GrammarAnswer):
+            constraint = {"grammar": turn.answer.grammar}
+        elif turn.answer is not None:
             schema = turn.answer.schema
             constraint = await aside(weight(schema), lambda: answer_constraint(schema))
         if turn.tool_choice == "required":
@@ -116,7 +120,14 @@ class Gateway:
             form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
             grammar = await aside(weight(tools), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
             constraint = {"grammar": grammar}
-        return _Asked(turn, await self.prompts.build(turn), constraint)
+        prompt = await self.prompts.build(turn)
+        if left_out := (*turn.left_out, *prompt.left_out):
+            self._note_left_out(left_out)
+        return _Asked(turn, prompt, constraint)
+
+    def _note_left_out(self, left_out: tuple[str, ...]) -> None:
+        for what in self.metrics.left_out(left_out):
+            log.info("left out, because it cannot be served here: %s (said once; /metrics counts them)", what)
 
     def _generation(self, asked: _Asked, index: int) -> Generation:
         turn, prompt = asked.turn, asked.prompt
@@ -210,7 +221,8 @@ class Gateway:
                 record.first_token(generation.outcome.usage.prompt)
                 for event in events:
                     if event.kind == "reasoning":
-                        reasoning.append(event.text)
+                        if asked.turn.shows_reasoning:
+                            reasoning.append(event.text)
                     elif event.kind == "content":
                         content.append(event.text)
                     elif event.kind == "tool_call" and event.call is not None:
@@ -247,7 +259,10 @@ class Gateway:
         async with self._running(generation, record) as batches:
             async for events in batches:
                 record.first_token(generation.outcome.usage.prompt)
-                yield writer.delta(index, events, generation.take_logprobs())
+                logprobs = generation.take_logprobs()
+                if not asked.turn.shows_reasoning:
+                    events, logprobs = _without_reasoning(events, logprobs)
+                yield writer.delta(index, events, logprobs)
         choice = self._close(generation, record)
         record.finish_reason = choice.outcome.finish_reason
         choices.append(choice)
@@ -345,6 +360,12 @@ def _counts(counters: Counters) -> dict[str, int]:
         "suspect_values": counters.suspect_values,
         "ended_inside_thinking": int(counters.ended_inside_thinking),
     }
+
+
+def _without_reasoning(events: list[Event], logprobs: Logprobs) -> tuple[list[Event], Logprobs]:
+    """Return the events that are no thinking, and their log probabilities."""
+    shown = [number for number, event in enumerate(events) if event.kind != "reasoning"]
+    return [events[number] for number in shown], logprobs and [logprobs[number] for number in shown]
 
 
 async def _together(runs: list[Any]) -> list[Choice]:

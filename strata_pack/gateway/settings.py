@@ -25,7 +25,10 @@ class Served:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes in bytes, times in seconds, counts of requests."""
+    """Sizes in bytes, times in seconds, counts of requests.
+
+    ``store_*`` bound what is kept of the last responses, for each client; 0 bytes keep nothing.
+    """
 
     parallel: int = 1
     queue: int = 64
@@ -39,6 +42,8 @@ class Limits:
     choices: int = 16
     ping_seconds: float = 15.0
     drain_seconds: float = 30.0
+    store_bytes: int = 64 << 20
+    store_seconds: float = 8 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,14 @@ class Settings:
 
     ``hosts``: the names under which a client may call a gateway without keys (a browser that was told to think of
     another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
-    request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy.
+    request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy. ``cors`` are the origins of
+    web pages that may ask; "*" for all of them.
     """
 
     served: Served
     limits: Limits = field(default_factory=Limits)
     api_keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
+    cors: tuple[str, ...] = ()
     reasoning_budget: int | None = None
     implicit_end: ImplicitEnd = "guarded"

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ToolChoice = Literal["auto", "none", "required"]
+
+
+CUSTOM_INPUT = "input"
+"""The one parameter of a function that stands for a custom tool."""
 
 
 @dataclass(frozen=True)
@@ -13,6 +18,26 @@ class JsonAnswer:
     """The answer must be JSON; ``schema`` ``{}`` allows any object."""
 
     schema: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GrammarAnswer:
+    """The answer must follow ``grammar`` (GBNF), which the client wrote in its field ``field``."""
+
+    grammar: str
+    field: str
+
+
+Answer = JsonAnswer | GrammarAnswer
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a client declared that the model knows as a function of another name or kind."""
+
+    name: str
+    namespace: str | None = None
+    custom: bool = False
 
 
 @dataclass(frozen=True)
@@ -24,7 +49,9 @@ class Turn:
     ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's, ``effort_field`` the
     request's field for the ``reasoning_effort`` among them; ``sampling`` fields of llama-server's ``/completion``;
     ``stop`` applies to all generated text, thinking and calls included; ``top_logprobs`` ``None`` for no log
-    probabilities; ``reasoning_budget`` in tokens.
+    probabilities; ``reasoning_budget`` in tokens; ``shows_reasoning`` false: the client wants no thinking in the reply;
+    ``origins`` of those tools that the client declared as something else than functions; ``left_out`` what of the
+    request the model does not get ("tool web_search", "item compaction").
     """
 
     messages: list[dict[str, Any]]
@@ -33,7 +60,7 @@ class Turn:
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool = True
-    answer: JsonAnswer | None = None
+    answer: Answer | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     effort_field: str = "reasoning_effort"
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -45,6 +72,9 @@ class Turn:
     reasoning_budget: int | None = None
     continues: bool = False
     stream: bool = False
+    shows_reasoning: bool = True
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     @property
     def parsed_tools(self) -> list[dict[str, Any]] | None:

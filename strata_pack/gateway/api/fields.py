@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from strata_pack.gateway.failures import ApiError, bad_request
 
@@ -42,11 +43,51 @@ LARGE_NUMBERS = (b"0e000", b"0e+000", b"0" * 200)
 
 ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 
+
+def _nothing_if(*values: Any) -> BeforeValidator:
+    """Return what reads some values as a field that is not given."""
+    return BeforeValidator(lambda value: None if any(value is one or _same(value, one) for one in values) else value)
+
+
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
+
+
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Count = Annotated[int, Field(ge=1, le=1 << 30)]
+MOST_TOKENS = 1 << 30
+TokenLimit = Annotated[
+    Count | None,
+    _nothing_if(-1),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}, {"enum": [-1, None]}]}),
+]
+"""A number of tokens; -1, as llama.cpp and LM Studio have it, for no limit."""
+
+Predict = Annotated[
+    Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None,
+    _nothing_if(-1, -2),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -2, "maximum": MOST_TOKENS}, {"type": "null"}]}),
+]
+"""llama.cpp's ``n_predict``: like ``TokenLimit``; 0 reads the prompt into the cache and generates nothing."""
+
+StopTexts = Annotated[
+    StopText | Annotated[list[StopText], Field(max_length=16)] | None,
+    _nothing_if("", []),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": 1024},
+                {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 1024}, "maxItems": 16},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+"""One stop string or several; an empty one, or an empty list, is none."""
+
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 Temperature = Annotated[float, Field(ge=0, le=100)]
 Budget = Annotated[int, Field(ge=0, le=1 << 30)]
@@ -75,6 +116,32 @@ def text_field(where: str, fields: Mapping[str, Any], name: str, *, default: str
     if not isinstance(value, str):
         raise bad_request(f"{where}.{name}: must be a string", f"{where}.{name}")
     return value
+
+
+SURROGATE = re.compile(
+    rb"\\(?:"
+    rb"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair
+    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb"|.)",
+    re.DOTALL,
+)
+"""An escape in JSON; ``half`` is one of half a surrogate pair."""
+
+RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
+BOM = b"\xef\xbb\xbf"
+
+
+def sound_json(data: bytes) -> bytes:
+    """Return a body with U+FFFD for every half of a surrogate pair, and without a byte order mark.
+
+    Agents cut texts in the middle of an emoji; the half stays in their history, in every request from then on.
+    """
+    data = data.removeprefix(BOM)
+    if b"\\ud" in data or b"\\uD" in data:
+        data = SURROGATE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
+    if b"\xed" in data:
+        data = RAW_SURROGATE.sub("\N{REPLACEMENT CHARACTER}".encode(), data)
+    return data
 
 
 def read_body(kind: type[B], data: bytes) -> B:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote
 
@@ -17,12 +18,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.api.chat.reply import ChatWriter, FunctionsWriter
 from strata_pack.gateway.api.chat.request import ChatRequest, chat_turn
-from strata_pack.gateway.api.fields import Body, Count, read_body
+from strata_pack.gateway.api.fields import Body, TokenLimit, read_body, sound_json
 from strata_pack.gateway.api.messages.reply import MessagesWriter
 from strata_pack.gateway.api.messages.request import CountRequest, MessagesRequest, count_turn, messages_turn
 from strata_pack.gateway.api.openapi import openapi
 from strata_pack.gateway.api.responses.reply import ResponsesWriter
-from strata_pack.gateway.api.responses.request import ResponsesRequest, responses_turn
+from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
+from strata_pack.gateway.api.responses.store import NoMemory, input_items
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
 from strata_pack.gateway.metrics import Record
 from strata_pack.gateway.offload import aside
@@ -40,6 +42,8 @@ Routes = dict[str, dict[str, Endpoint]]
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 MODEL_PATH = "/v1/models/"
+RESPONSE_PATH = "/v1/responses/"
+PREFIXES = (MODEL_PATH, RESPONSE_PATH)
 EXTRA_HEADER = "x-strata"
 METRICS_FORMS = {"application/json": "json", "text/plain": "text", "application/openmetrics-text": "text"}
 WEIGHT = re.compile(r"[01](?:\.[0-9]{0,3})?")
@@ -55,7 +59,16 @@ class CompletionRequest(Body):
         | Annotated[list[list[int]], Field(min_length=1)]
     )
     stream: bool | None = None
-    max_tokens: Count | None = None
+    max_tokens: TokenLimit = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+
+
+UNKNOWN_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+"""Constraints that llama-server would pass over without a word."""
 
 
 def create_app(gateway: Gateway) -> ASGIApp:
@@ -70,9 +83,9 @@ def create_app(gateway: Gateway) -> ASGIApp:
 
 
 def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
-    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts, but for a model's name."""
+    """Return what answers this path and method; raises 404 or 405. Paths are fixed texts, or begin with one."""
     path = scope["path"]
-    methods = routes.get(MODEL_PATH if path.startswith(MODEL_PATH) else path)
+    methods = routes.get(path) or next((routes[prefix] for prefix in PREFIXES if path.startswith(prefix)), None)
     if methods is None:
         raise ApiError(404, "there is nothing at this path", kind="no_route")
     endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
@@ -93,20 +106,56 @@ def _routes(gateway: Gateway) -> Routes:
         caller = _caller(request)
         kind = ChatWriter if body.functions is None else FunctionsWriter
         writer = kind(
-            caller.request_id, served.model, include_usage=body.include_usage, show_extra=_wants_extra(request)
+            caller.request_id,
+            served.model,
+            include_usage=body.include_usage,
+            show_extra=_wants_extra(request),
+            origins=turn.origins,
         )
         return await gateway.answer("chat", turn, writer, caller)
 
     async def responses(request: Request) -> Response:
-        turn = await _read(request, ResponsesRequest, responses_turn)
         caller = _caller(request)
-        writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request))
+        memory = gateway.store.of(caller.client)
+        data = await request.body()
+
+        def read() -> tuple[bytes, ResponsesTurn]:
+            sound = sound_json(data)
+            return sound, responses_turn(read_body(ResponsesRequest, sound), memory or NoMemory())
+
+        body, turn = await aside(len(data), read)
+        keep = None
+        if memory is not None and turn.store:
+            keep = partial(memory.add, body=body, previous_id=turn.told["previous_response_id"])
+        writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request), keep=keep)
         return await gateway.answer("responses", turn, writer, caller)
+
+    async def response(request: Request) -> Response:
+        memory = gateway.store.of(_caller(request).client)
+        response_id, _, rest = unquote(request.scope["path"].removeprefix(RESPONSE_PATH)).partition("/")
+        if rest not in ("", "input_items") or (rest and request.method == "DELETE"):
+            raise ApiError(404, "there is nothing at this path", kind="no_route")
+        if memory is None:
+            raise ApiError(404, "responses are not stored here", kind="no_response", code="response_not_found")
+        if request.method == "DELETE":
+            memory.delete(response_id)
+            return Reply(encode({"id": response_id, "object": "response", "deleted": True}))
+        kept = memory.get(response_id)
+        if not rest:
+            return Reply(kept.response)
+        return Reply(encode(input_items(kept, request.query_params)))
+
+    async def count_input(request: Request) -> Response:
+        memory = gateway.store.of(_caller(request).client)
+        turn = await _read(request, ResponsesRequest, lambda body: responses_turn(body, memory or NoMemory()))
+        prompt = await gateway.prompts.build(turn)
+        tokens = await gateway.prompts.count(prompt)
+        return Reply(encode({"object": "response.input_tokens", "input_tokens": tokens}))
 
     async def messages(request: Request) -> Response:
         turn = await _read(request, MessagesRequest, messages_turn)
         caller = _caller(request)
-        writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request))
+        writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request), origins=turn.origins)
         return await gateway.answer("messages", turn, writer, caller)
 
     async def count_tokens(request: Request) -> Response:
@@ -116,7 +165,11 @@ def _routes(gateway: Gateway) -> Routes:
 
     async def completions(request: Request) -> Response:
         data = await request.body()
+        data = await aside(len(data), lambda: sound_json(data))
         body = read_body(CompletionRequest, data)
+        for field in UNKNOWN_CONSTRAINTS:
+            if getattr(body, field) is not None:
+                raise bad_request(f"{field}: is not served here; llama-server knows grammar and json_schema", field)
         prompts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if not isinstance(one, int)]
         if len(prompts) > limits.choices:
             raise bad_request(f"prompt: at most {limits.choices} prompts at a time", "prompt")
@@ -173,6 +226,9 @@ def _routes(gateway: Gateway) -> Routes:
     table: tuple[tuple[str, str, Endpoint], ...] = (
         ("POST", "/v1/chat/completions", chat),
         ("POST", "/v1/responses", responses),
+        ("POST", "/v1/responses/input_tokens", count_input),
+        ("GET", RESPONSE_PATH, response),
+        ("DELETE", RESPONSE_PATH, response),
         ("POST", "/v1/messages", messages),
         ("POST", "/v1/messages/count_tokens", count_tokens),
         ("POST", "/v1/completions", completions),
@@ -196,7 +252,7 @@ def _routes(gateway: Gateway) -> Routes:
 async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
     """Return what ``make`` makes of the request's body."""
     data = await request.body()
-    return await aside(len(data), lambda: make(read_body(kind, data)))
+    return await aside(len(data), lambda: make(read_body(kind, sound_json(data))))
 
 
 def _model_entry(name: str, created: int) -> dict[str, Any]:

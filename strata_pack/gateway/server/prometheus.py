@@ -52,6 +52,7 @@ class _Collector:
             yield family
         for name, label, text in (
             ("rejected_candidates", "reason", "Tags in the thinking that were judged to be no call."),
+            ("left_out", "what", "Tools, items, blocks and media that the model was not shown."),
             ("errors", "kind", "Requests that got an error."),
         ):
             family = CounterMetricFamily(f"strata_{name}", text, labels=(*names, label))

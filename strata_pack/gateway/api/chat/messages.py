@@ -1,4 +1,4 @@
-"""The messages of ``/v1/chat/completions``: their form, and what of them cannot be served."""
+"""The messages of ``/v1/chat/completions``: their form, and what the model gets for what is no text."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from strata_pack.chat.normalize import TEXT_PARTS, THINKING_PARTS
 from strata_pack.gateway.api.fields import Kept
+from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
-
-IMAGE_PARTS = ("image", "image_url", "input_image", "video", "video_url", "input_audio", "audio", "file", "input_file")
+from strata_pack.gateway.media import KINDS, media_part, placeholder
+from strata_pack.gateway.turn import CUSTOM_INPUT
 
 
 class Message(Kept):
@@ -28,17 +29,41 @@ class Message(Kept):
     function_call: dict[str, Any] | None = None
 
 
-def check_messages(messages: list[dict[str, Any]]) -> None:
-    """Raise a 400 for the first part that is no text, and for a call without a name."""
-    for number, message in enumerate(messages):
-        where = f"messages.{number}"
-        parts = message.get("content")
-        for index, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict):
-                _check_part(f"{where}.content.{index}", part)
-        if message["role"] == "assistant":
-            for path, call in _calls(where, message):
-                _check_name(path, call)
+def readable_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return ``messages`` with their media as ``media_part`` and their calls as calls of functions.
+
+    Raises a 400 for a part without its text, and for a call without a name.
+    """
+    return [_readable(f"messages.{number}", message) for number, message in enumerate(messages)]
+
+
+def _readable(where: str, message: dict[str, Any]) -> dict[str, Any]:
+    parts = message.get("content")
+    if isinstance(parts, list):
+        foreign = message["role"] in ("tool", "function")
+        read = [_part(f"{where}.content.{index}", part, foreign=foreign) for index, part in enumerate(parts)]
+        if any(one is not part for one, part in zip(read, parts, strict=True)):
+            message = {**message, "content": read}
+    if message["role"] == "assistant":
+        if message.get("tool_calls"):
+            message = {**message, "tool_calls": [_call(call) for call in message["tool_calls"]]}
+        for path, call in _calls(where, message):
+            _check_name(path, call)
+    return message
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    """Return a call of a custom tool, or of one in a namespace, as the call of the function that stands for it."""
+    custom, function = call.get("custom"), call.get("function")
+    if call.get("type") == "custom" and isinstance(custom, dict):
+        arguments = {CUSTOM_INPUT: custom.get("input", "")}
+        function = {**custom, "arguments": arguments}
+    if isinstance(function, dict) and isinstance(function.get("name"), str):
+        namespace = function.get("namespace")
+        if isinstance(namespace, str) or function is not call.get("function"):
+            name = flat_name(namespace if isinstance(namespace, str) else None, function["name"])
+            return {**call, "type": "function", "function": {"name": name, "arguments": function.get("arguments", {})}}
+    return call
 
 
 def check_continued(message: dict[str, Any]) -> None:
@@ -52,23 +77,26 @@ def check_continued(message: dict[str, Any]) -> None:
         )
 
 
-def _check_part(where: str, part: dict[str, Any]) -> None:
+def _part(where: str, part: Any, *, foreign: bool) -> Any:
+    """Return a part as it is, or what the model gets for it. ``foreign``: it is a tool's, and no template's matter."""
+    if not isinstance(part, dict):
+        return part
     kind = part.get("type")
     if not isinstance(kind, (str, NoneType)):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
-    if kind in IMAGE_PARTS:
-        raise bad_request(
-            f"{where}: the model has no projector, so parts of type {kind!r} cannot be read; send text",
-            where,
-            code="unsupported_media",
-        )
+    if kind is not None and kind in KINDS:
+        return media_part(KINDS[kind], where, part)
+    if foreign and kind is not None and kind not in TEXT_PARTS:
+        text = part.get("text")
+        return {"type": "text", "text": text if isinstance(text, str) else placeholder(kind[:64])}
     key = TEXT_PARTS.get(kind or "text", "text")
     # A part of another type is the template's to judge; but one that prints "text" would print null as a word.
     if key not in part and kind is not None and kind not in TEXT_PARTS:
-        return
+        return part
     wanted = (str, list) if kind in THINKING_PARTS else str
     if not isinstance(part.get(key), wanted):
         raise bad_request(f"{where}.{key}: must be a string", f"{where}.{key}")
+    return part
 
 
 def _calls(where: str, message: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

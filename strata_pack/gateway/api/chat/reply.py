@@ -7,6 +7,7 @@ newer vLLM): clients read one of the two.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
@@ -14,12 +15,14 @@ from strata_pack.gateway.reply import (
     Choice,
     Logprobs,
     add_usage,
+    custom_input,
     data_event,
     encode,
     quoted,
     with_x_strata,
     x_strata,
 )
+from strata_pack.gateway.turn import Origin
 from strata_pack.parsing import Event, ToolCall
 
 DONE = b"data: [DONE]\n\n"
@@ -41,10 +44,31 @@ def _function(call: ToolCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments_json}
 
 
-class ChatWriter:
-    """Writes one chat completion. ``include_usage``: a stream ends with a chunk that has the usage."""
+def _called(call: ToolCall, origin: Origin, *, begun: bool = False) -> dict[str, Any]:
+    """Return a call as the tool that the client declared has it; without arguments if it has only ``begun``."""
+    named = {"name": origin.name, **({} if origin.namespace is None else {"namespace": origin.namespace})}
+    if origin.custom:
+        return {"id": call.id, "type": "custom", "custom": {**named, "input": "" if begun else custom_input(call)}}
+    function = {**named, "arguments": "" if begun else call.arguments_json}
+    return {"id": call.id, "type": "function", "function": function}
 
-    def __init__(self, request_id: str, model: str, *, include_usage: bool, show_extra: bool) -> None:
+
+class ChatWriter:
+    """Writes one chat completion.
+
+    ``include_usage``: a stream ends with a chunk that has the usage; ``origins`` are those of ``Turn``.
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        *,
+        include_usage: bool,
+        show_extra: bool,
+        origins: Mapping[str, Origin] | None = None,
+    ) -> None:
+        self._origins = origins or {}
         self._request_id = request_id
         self._head: dict[str, Any] = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
         self._include_usage = include_usage
@@ -83,12 +107,15 @@ class ChatWriter:
 
     def _calls(self, calls: list[ToolCall]) -> dict[str, Any]:
         """Return the field of a message that has its calls."""
-        return {"tool_calls": [{"id": call.id, "type": "function", "function": _function(call)} for call in calls]}
+        return {"tool_calls": [_called(call, self._origins.get(call.name, Origin(call.name))) for call in calls]}
 
     def _call_start(self, index: int, call: ToolCall) -> str:
         """Return the fields of a delta that announces ``call``."""
         numbers = self._numbers.setdefault(index, {})
         number = numbers.setdefault(call.id, len(numbers))
+        if (origin := self._origins.get(call.name)) is not None:
+            shown = {"index": number, **_called(call, origin, begun=True)}
+            return f'"tool_calls":[{encode(shown).decode()}]'
         return (
             f'"tool_calls":[{{"index":{number},"id":{quoted(call.id)},"type":"function",'
             f'"function":{{"name":{quoted(call.name)},"arguments":""}}}}]'
@@ -97,7 +124,17 @@ class ChatWriter:
     def _call_arguments(self, index: int, call: ToolCall, text: str) -> str:
         """Return the fields of a delta with more of the arguments of ``call``."""
         number = self._numbers[index][call.id]
+        if call.name in self._origins and self._origins[call.name].custom:
+            return ""  # its input is one text, which JSON of half of it does not tell
         return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(text)}}}}}]'
+
+    def _call_end(self, index: int, call: ToolCall) -> str:
+        """Return the fields of a delta that ends ``call``; "" for a function's, which was told piece by piece."""
+        origin = self._origins.get(call.name)
+        if origin is None or not origin.custom:
+            return ""
+        number = self._numbers[index][call.id]
+        return f'"tool_calls":[{{"index":{number},"custom":{{"input":{quoted(custom_input(call))}}}}}]'
 
     # Streams
 
@@ -134,7 +171,9 @@ class ChatWriter:
             return self._call_start(index, event.call)
         if event.kind == "tool_args" and event.call is not None:
             return self._call_arguments(index, event.call, event.text)
-        return ""  # tool_call: told already, piece by piece
+        if event.kind == "tool_call" and event.call is not None:
+            return self._call_end(index, event.call)
+        return ""
 
     def finish(self, index: int, choice: Choice) -> bytes:
         shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": self._finish_reason(choice)}

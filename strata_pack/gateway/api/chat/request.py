@@ -2,49 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from strata_pack.gateway.api.chat.messages import Message, check_continued, check_messages
+from strata_pack.gateway.api.chat.messages import Message, check_continued, readable_messages
 from strata_pack.gateway.api.chat.tools import ToolFields, wanted_calls
+from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
 from strata_pack.gateway.api.fields import (
     Body,
-    Budget,
-    Count,
-    Effort,
-    JsonSchema,
     Penalty,
+    Predict,
     Probability,
     Seed,
-    StopText,
+    StopTexts,
     Temperature,
+    TokenLimit,
 )
+from strata_pack.gateway.api.thinking import ThinkingFields, wanted_thinking
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.turn import JsonAnswer, Turn
+from strata_pack.gateway.turn import Turn
+
+NEVER = -100.0
+"""The bias of a token that llama.cpp's list of pairs gives as ``false``."""
 
 
-class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
+def _pairs(value: Any) -> Any:
+    """Return llama.cpp's list of (token id, bias) pairs as OpenAI's object."""
+    if not isinstance(value, list):
+        return value
+    try:
+        return {str(int(token)): NEVER if bias is False else bias for token, bias in value}
+    except (TypeError, ValueError):
+        raise bad_request("logit_bias: must hold pairs of a token id and a bias", "logit_bias") from None
+
+
+LogitBias = Annotated[
+    Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None,
+    BeforeValidator(_pairs, json_schema_input_type=dict[str, float] | list[tuple[int, float | bool]] | None),
+]
 
 
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ChatRequest(ToolFields):
+class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
     """A chat completion request: OpenAI's fields, and those that llama.cpp's and vLLM's users know."""
 
     messages: list[Message] = Field(min_length=1)
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    max_tokens: TokenLimit = None
+    max_completion_tokens: TokenLimit = None
+    n_predict: Predict = None
+    stop: StopTexts = None
     seed: Seed | None = None
     temperature: Temperature | None = None
     top_p: Probability | None = None
@@ -55,14 +69,9 @@ class ChatRequest(ToolFields):
     frequency_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)] | None = None
+    logit_bias: LogitBias = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    reasoning_effort: Effort | None = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_budget: Budget | None = None
-    thinking_budget: Budget | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
 
@@ -84,29 +93,6 @@ SAMPLING = {
 }
 """Fields that go to llama-server's ``/completion`` as they are, under its name."""
 
-RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-"""Template variables that ``chat_template_kwargs`` may not set: they have fields of their own."""
-
-
-def template_variables(
-    kwargs: dict[str, Any] | None, effort: str | None, enable_thinking: bool | None
-) -> dict[str, Any]:
-    """Return the template's variables; effort "none" means no thinking, as in OpenAI's API.
-
-    Any other effort goes to the template as it is; ``prompt.py`` looks for the nearest that the template knows.
-    """
-    for name in kwargs or {}:
-        if name in RESERVED:
-            raise bad_request(f"chat_template_kwargs.{name}: has a field of its own", f"chat_template_kwargs.{name}")
-    variables = dict(kwargs or {})
-    if effort == "none":
-        variables["enable_thinking"] = False
-    elif effort is not None:
-        variables["reasoning_effort"] = effort
-    if enable_thinking is not None:
-        variables["enable_thinking"] = enable_thinking
-    return variables
-
 
 def llama_seed(seed: int | None) -> int | None:
     """Return the seed as llama-server has it: 32 bits, all ones for random."""
@@ -115,9 +101,9 @@ def llama_seed(seed: int | None) -> int | None:
 
 def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
     """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served."""
-    messages = [message.given() for message in request.messages]
-    check_messages(messages)
+    messages = readable_messages([message.given() for message in request.messages])
     calls = wanted_calls(request)
+    thinking = wanted_thinking(request)
     choices = request.n or 1
     if choices > max_choices:
         raise bad_request(f"n: at most {max_choices} choices", "n")
@@ -135,29 +121,27 @@ def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
         tool_choice=calls.choice,
         tool_name=calls.name,
         parallel_tool_calls=calls.parallel,
-        answer=_answer(request.response_format),
-        variables=template_variables(request.chat_template_kwargs, request.reasoning_effort, request.enable_thinking),
-        effort_field="reasoning_effort" if request.reasoning_effort else "chat_template_kwargs.reasoning_effort",
+        answer=wanted_answer(request),
+        variables=thinking.variables,
+        effort_field=thinking.effort_field,
         sampling=_sampling(request),
         seed=llama_seed(request.seed),
-        max_tokens=request.max_completion_tokens or request.max_tokens,
+        max_tokens=_token_limit(request),
         stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop or ()),
         choices=choices,
         top_logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        reasoning_budget=request.thinking_budget if request.reasoning_budget is None else request.reasoning_budget,
+        reasoning_budget=thinking.budget,
         continues=continues,
         stream=bool(request.stream),
+        shows_reasoning=thinking.shown,
+        origins=calls.origins,
+        left_out=calls.left_out,
     )
 
 
-def _answer(wanted: ResponseFormat | None) -> JsonAnswer | None:
-    if wanted is None or wanted.type == "text":
-        return None
-    if wanted.type == "json_object":
-        return JsonAnswer({"type": "object"})
-    if wanted.json_schema is None or wanted.json_schema.json_schema is None:
-        raise bad_request("response_format.json_schema.schema: is missing", "response_format.json_schema.schema")
-    return JsonAnswer(wanted.json_schema.json_schema)
+def _token_limit(request: ChatRequest) -> int | None:
+    limits = (request.max_completion_tokens, request.max_tokens, request.n_predict)
+    return next((limit for limit in limits if limit is not None), None)
 
 
 def _sampling(request: ChatRequest) -> dict[str, Any]:

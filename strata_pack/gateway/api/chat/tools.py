@@ -6,28 +6,34 @@ reply.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from strata_pack.gateway.api.fields import Body, Kept, Name, ToolFunction
+from strata_pack.gateway.api.tools import ToolList, flat_name
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.turn import ToolChoice
+from strata_pack.gateway.turn import Origin, ToolChoice
 
 
 class Tool(Kept):
-    type: Literal["function"]
-    function: ToolFunction
+    """A tool; only "function", "custom" and "namespace" can be served."""
+
+    type: str = "function"
+    function: ToolFunction | None = None
 
 
 class NamedFunction(Body):
     name: Name
+    namespace: str | None = None
 
 
 class AllowedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: str
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
 
 
 class AllowedTools(Body):
@@ -36,10 +42,11 @@ class AllowedTools(Body):
 
 
 class ChosenTools(Body):
-    """A choice of one function, or of those that may be called; ``type`` says which field it needs."""
+    """A choice of one tool, or of those that may be called; ``type`` says which field it needs."""
 
-    type: Literal["function", "allowed_tools"]
+    type: Literal["function", "custom", "allowed_tools"]
     function: NamedFunction | None = None
+    custom: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
 
 
@@ -55,12 +62,17 @@ class ToolFields(Body):
 
 @dataclass(frozen=True)
 class Calls:
-    """What a turn may call: ``tools`` OpenAI tool objects; ``name`` the function that it must call."""
+    """What a turn may call: ``tools`` OpenAI tool objects; ``name`` the function that it must call.
+
+    ``origins`` and ``left_out`` are those of ``Turn``.
+    """
 
     tools: list[dict[str, Any]]
     choice: ToolChoice
     name: str | None
     parallel: bool
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 def wanted_calls(request: ToolFields) -> Calls:
@@ -69,20 +81,42 @@ def wanted_calls(request: ToolFields) -> Calls:
         return _legacy(request, request.functions)
     if request.function_call is not None:
         raise bad_request("function_call: there are no functions", "function_call")
-    tools = [tool.given() for tool in request.tools or []]
-    parallel = request.parallel_tool_calls is not False
+    listed = _listed(request.tools or [])
+    tools = listed.tools
+    choice: ToolChoice = "auto"
+    name: str | None = None
     wanted = request.tool_choice
     if not isinstance(wanted, ChosenTools):
-        calls = Calls(tools, wanted or "auto", None, parallel)
+        choice = wanted or "auto"
     elif wanted.type == "allowed_tools":
         choice, tools = _allowed(wanted.allowed_tools, tools)
-        calls = Calls(tools, choice, None, parallel)
-    elif wanted.function is None:
-        raise bad_request("tool_choice.function: is missing", "tool_choice.function")
     else:
-        calls = Calls(tools, "required", wanted.function.name, parallel)
-    check_choice(calls.choice, calls.name, calls.tools)
-    return calls
+        chosen = getattr(wanted, wanted.type)
+        if chosen is None:
+            raise bad_request(f"tool_choice.{wanted.type}: is missing", f"tool_choice.{wanted.type}")
+        choice, name = "required", flat_name(chosen.namespace, chosen.name)
+    check_choice(choice, name, tools)
+    parallel = request.parallel_tool_calls is not False
+    return Calls(tools, choice, name, parallel, listed.origins, tuple(listed.left_out))
+
+
+def _listed(tools: list[Tool]) -> ToolList:
+    listed = ToolList()
+    for number, tool in enumerate(tools):
+        where, given = f"tools.{number}", tool.given()
+        if tool.type == "function":
+            if tool.function is None:
+                raise bad_request(f"{where}.function: is missing", f"{where}.function")
+            listed.add(given)
+        elif tool.type == "custom":
+            inner = given.get("custom")
+            listed.add_custom(where, inner if isinstance(inner, dict) else given)
+        elif tool.type == "namespace":
+            inner = given.get("namespace")
+            listed.add_namespace(where, inner if isinstance(inner, dict) else given)
+        else:
+            listed.leave_out(tool.type)
+    return listed
 
 
 def check_choice(
@@ -96,9 +130,9 @@ def check_choice(
 
 
 def _legacy(request: ToolFields, functions: list[ToolFunction]) -> Calls:
-    for field in ("tools", "tool_choice"):
-        if getattr(request, field) is not None:
-            raise bad_request(f"functions: cannot stand beside {field}; use tools and tool_choice alone", "functions")
+    for newer in ("tools", "tool_choice"):
+        if getattr(request, newer) is not None:
+            raise bad_request(f"functions: cannot stand beside {newer}; use tools and tool_choice alone", "functions")
     tools = [{"type": "function", "function": function.given()} for function in functions]
     if isinstance(request.function_call, NamedFunction):
         name = request.function_call.name
@@ -114,10 +148,16 @@ def _allowed(
     if allowed is None:
         raise bad_request("tool_choice.allowed_tools: is missing", "tool_choice.allowed_tools")
     known = {tool["function"]["name"] for tool in tools}
-    names = [tool.function.name for tool in allowed.tools]
-    for number, name in enumerate(names):
+    wanted: set[str] = set()
+    for number, tool in enumerate(allowed.tools):
+        if tool.type not in ("function", "custom"):
+            continue  # a tool that was left out
+        where = f"tool_choice.allowed_tools.tools.{number}.{tool.type}"
+        named = tool.function if tool.type == "function" else tool.custom
+        if named is None:
+            raise bad_request(f"{where}: is missing", where)
+        name = flat_name(named.namespace, named.name)
         if name not in known:
-            where = f"tool_choice.allowed_tools.tools.{number}.function.name"
-            raise bad_request(f"{where}: no tool is called {name!r}", where)
-    wanted = set(names)
+            raise bad_request(f"{where}.name: no tool is called {name!r}", f"{where}.name")
+        wanted.add(name)
     return allowed.mode, [tool for tool in tools if tool["function"]["name"] in wanted]

@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's Messages API as the text that the model reads.
+"""Content blocks of Anthropic's Messages API as the text that the model reads, or as media.
 
 A block stands at a path (``messages.0.content.1``), and every complaint names it. Documents and search results are text
 in a wrapping; the model gets them as a tag of that name, with what is told about them as its attributes.
@@ -6,12 +6,14 @@ in a wrapping; the model gets them as a tag of that name, with what is told abou
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from strata_pack.gateway.api.fields import Kept, text_field
-from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.media import Part, media_part, no_projector
 
 
 class Block(Kept):
@@ -24,8 +26,11 @@ Located = tuple[str, Block]
 """A block and its path."""
 
 TEXT_ONLY = ("text",)
-MEDIA = ("image", "document")
-"""Types that may hold something else than text."""
+SILENT = ("container_upload", "redacted_thinking", "compaction_delta")
+"""Types that hold nothing that a model could read."""
+
+SECRET = frozenset(("encrypted_content", "encrypted_index", "encrypted_stdout", "data", "signature"))
+"""Keys of other servers' results whose values are for them alone, or bytes."""
 
 
 def located(where: str, content: Any) -> list[Located]:
@@ -37,18 +42,43 @@ def located(where: str, content: Any) -> list[Located]:
     return [(f"{where}.{index}", _block(f"{where}.{index}", part)) for index, part in enumerate(content)]
 
 
+def content_pieces(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> list[str | Part]:
+    """Return the texts and media of a content whose blocks are of the ``allowed`` types."""
+    return [piece for place, block in located(where, content) for piece in block_pieces(place, block, allowed)]
+
+
 def content_text(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> str:
-    """Return the text of a content whose blocks are of the ``allowed`` types, one block below the other."""
-    return "\n".join(block_text(place, block, allowed) for place, block in located(where, content))
+    """Return the text of a content that may hold no media, one block below the other."""
+    pieces = content_pieces(where, content, allowed)
+    for piece in pieces:
+        if not isinstance(piece, str):
+            raise no_projector(piece["where"], f"blocks of type {piece['given'].get('type')!r}")
+    return "\n".join(map(str, pieces))
 
 
-def block_text(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> str:
-    """Return the text of one block; raises ``ApiError`` for a type that is not ``allowed`` here, and for media."""
+def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> list[str | Part]:
+    """Return what one block holds; raises ``ApiError`` for a type that is not ``allowed`` here.
+
+    A document that is no text is media, as an image is; a block that says nothing is nothing.
+    """
+    if block.type in SILENT:
+        return []
+    if block.type == "image":
+        return [media_part("image", where, block.given())]
     if block.type in allowed:
-        return READERS[block.type](where, block.given())
-    if block.type in MEDIA:
-        raise _media(where, f"blocks of type {block.type!r}")
+        return [READERS[block.type](where, block.given())]
     raise bad_request(f"{where}: a block of type {block.type!r} cannot stand here", where)
+
+
+def readable(value: Any) -> str:
+    """Return another server's value as text that a model can read: without what is encrypted, and without bytes."""
+    return value if isinstance(value, str) else json.dumps(_open(value), ensure_ascii=False)
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _open(one) for key, one in value.items() if key not in SECRET}
+    return [_open(one) for one in value] if isinstance(value, list) else value
 
 
 def _block(where: str, part: Any) -> Block:
@@ -59,12 +89,6 @@ def _block(where: str, part: Any) -> Block:
     return Block.model_validate(part)
 
 
-def _media(where: str, what: str) -> ApiError:
-    return bad_request(
-        f"{where}: the model has no projector, so {what} cannot be read; send text", where, code="unsupported_media"
-    )
-
-
 # Types of blocks
 
 
@@ -72,7 +96,7 @@ def _text(where: str, given: Mapping[str, Any]) -> str:
     return text_field(where, given, "text")
 
 
-def _document(where: str, given: Mapping[str, Any]) -> str:
+def _document(where: str, given: Mapping[str, Any]) -> str | Part:
     source, place = given.get("source"), f"{where}.source"
     if not isinstance(source, dict):
         raise bad_request(f"{place}: must be an object", place)
@@ -81,7 +105,7 @@ def _document(where: str, given: Mapping[str, Any]) -> str:
     elif source.get("type") == "content":
         text = content_text(f"{place}.content", source.get("content"))
     else:
-        raise _media(place, f"a document from a source of type {source.get('type')!r}")
+        return media_part("document", place, given)
     return _tagged("document", _attributes(where, given, "title", "context"), text)
 
 
@@ -103,10 +127,10 @@ def _tagged(tag: str, attributes: str, text: str) -> str:
     return f"<{tag}{attributes}>\n{text}\n</{tag}>"
 
 
-READERS: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], str | Part]] = {
     "text": _text,
     "document": _document,
     "search_result": _search_result,
     "tool_reference": _tool_reference,
 }
-"""How the text of each type is read."""
+"""How each type is read."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.reply import Choice, Logprobs, add_usage, named_event, quoted, with_x_strata, x_strata
+from strata_pack.gateway.turn import Origin
 from strata_pack.parsing import Event, ToolCall
 
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
@@ -38,9 +40,12 @@ class Signature:
 
 
 class MessagesWriter:
-    """Writes one message."""
+    """Writes one message. ``origins`` are those of ``Turn``."""
 
-    def __init__(self, request_id: str, model: str, *, show_extra: bool) -> None:
+    def __init__(
+        self, request_id: str, model: str, *, show_extra: bool, origins: Mapping[str, Origin] | None = None
+    ) -> None:
+        self._origins = origins or {}
         self._request_id = request_id
         self._head: dict[str, Any] = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
         self._show_extra = show_extra
@@ -56,10 +61,14 @@ class MessagesWriter:
             blocks.append({"type": "thinking", "thinking": choice.reasoning, "signature": signature})
         if choice.content:
             blocks.append({"type": "text", "text": choice.content})
-        blocks += [{"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
-                   for call in choice.calls]  # fmt: skip
+        blocks += [self._call(call, call.arguments) for call in choice.calls]
         reply = {**self._head, "content": blocks, **_ending(choice), "usage": _usage([choice])}
         return with_x_strata(reply, self._extra(choice))
+
+    def _call(self, call: ToolCall, arguments: dict[str, Any]) -> dict[str, Any]:
+        origin = self._origins.get(call.name, Origin(call.name))
+        block = {"type": "tool_use", "id": call.id, "name": origin.name, "input": arguments}
+        return block if origin.namespace is None else {**block, "namespace": origin.namespace}
 
     def _extra(self, choice: Choice) -> dict[str, Any] | None:
         return x_strata(self._request_id, [choice]) if self._show_extra else None
@@ -88,7 +97,7 @@ class MessagesWriter:
                 name, key = DELTAS[kind]
                 parts.append(self._piece(f'"type":"{name}","{key}":{quoted(event.text)}'))
             elif event.call is not None and event.kind == "tool_start":
-                parts.append(self._begin(event.call.id, _empty_call(event.call)))
+                parts.append(self._begin(event.call.id, self._call(event.call, {})))
             elif event.kind == "tool_args":
                 parts.append(self._piece(f'"type":"input_json_delta","partial_json":{quoted(event.text)}'))
             elif event.kind == "tool_call":
@@ -128,10 +137,6 @@ class MessagesWriter:
 
     def failure(self, error: ApiError) -> bytes:
         return named_event("error", error.anthropic())
-
-
-def _empty_call(call: ToolCall) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
 
 
 def _ending(choice: Choice) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from strata_pack.gateway.api.chat.request import template_variables
 from strata_pack.gateway.api.chat.tools import check_choice
+from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
 from strata_pack.gateway.api.fields import (
     Body,
     Budget,
@@ -23,29 +23,27 @@ from strata_pack.gateway.api.fields import (
     Temperature,
     text_field,
 )
-from strata_pack.gateway.api.messages.blocks import TEXT_ONLY, Block, block_text, content_text, located
+from strata_pack.gateway.api.messages.blocks import TEXT_ONLY, Block, block_pieces, content_pieces, located, readable
+from strata_pack.gateway.api.messages.tools import AnthropicTool, listed_tools
+from strata_pack.gateway.api.thinking import template_variables
+from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import ApiError, bad_request
-from strata_pack.gateway.turn import JsonAnswer, ToolChoice, Turn
+from strata_pack.gateway.media import Part, is_media, joined, placeholder
+from strata_pack.gateway.turn import Answer, JsonAnswer, ToolChoice, Turn
 
-INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
+INPUT_BLOCKS = {"user": ("text", "document", "search_result", "tool_reference"), "system": TEXT_ONLY}
 """What a message may hold as text, by its role."""
 
-RESULT_BLOCKS = (*INPUT_BLOCKS["user"], "tool_reference")
+RESULT_BLOCKS = INPUT_BLOCKS["user"]
 ERROR_MARK = "Error"
+SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
+RESULT = "_tool_result"
+"""How the types of other servers' results end."""
 
 
 class InputMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: str | list[Block]
-
-
-class AnthropicTool(Body):
-    """A tool of the client's own; server tools (``web_search`` ...) are refused."""
-
-    name: Name
-    input_schema: dict[str, Any] | None = None
-    description: str | None = None
-    type: str | None = None
 
 
 class Choice(Body):
@@ -69,7 +67,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class CountRequest(Body):
+class CountRequest(ConstraintFields):
     """What ``count_tokens`` reads."""
 
     messages: list[InputMessage] = Field(min_length=1)
@@ -79,6 +77,10 @@ class CountRequest(Body):
     tool_choice: Choice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None
+    enable_thinking: bool | None = None
+    think: bool | None = None
+    include_reasoning: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -95,28 +97,31 @@ class MessagesRequest(CountRequest):
 
 def count_turn(request: CountRequest) -> Turn:
     """Return the turn whose prompt is to be counted."""
-    tools = [_tool(number, tool) for number, tool in enumerate(request.tools or [])]
+    listed = listed_tools(request.tools or [])
     choice, name = _choice(request.tool_choice)
-    check_choice(choice, name, tools)
-    messages = [*_system(request.system), *_openai_messages(request.messages)]
+    check_choice(choice, name, listed.tools)
+    left_out = [*listed.left_out]
+    messages = [*_system(request.system), *_openai_messages(request.messages, left_out)]
     continues = request.messages[-1].role == "assistant"
     if continues and (calls := messages[-1].get("tool_calls")):
         raise _unanswered(len(request.messages) - 1, [call["id"] for call in calls])
     config = request.output_config or OutputConfig()
     thinking = request.thinking
+    off = (thinking and thinking.type == "disabled") or False in (request.enable_thinking, request.think)
     return Turn(
         messages=messages,
-        tools=tools,
+        tools=listed.tools,
         tool_choice=choice,
         tool_name=name,
         parallel_tool_calls=not (request.tool_choice and request.tool_choice.disable_parallel_tool_use),
-        answer=None if config.format is None else JsonAnswer(config.format.json_schema),
-        variables=template_variables(
-            request.chat_template_kwargs, config.effort, False if thinking and thinking.type == "disabled" else None
-        ),
+        answer=wanted_answer(request, _answer(config.format, request.output_format)),
+        variables=template_variables(request.chat_template_kwargs, config.effort, False if off else None),
         effort_field="output_config.effort",
         reasoning_budget=thinking.budget_tokens if thinking else None,
         continues=continues,
+        shows_reasoning=request.include_reasoning is not False,
+        origins=listed.origins,
+        left_out=tuple(left_out),
     )
 
 
@@ -137,14 +142,10 @@ def messages_turn(request: MessagesRequest) -> Turn:
     )
 
 
-def _tool(number: int, tool: AnthropicTool) -> dict[str, Any]:
-    if tool.type not in (None, "custom"):
-        raise bad_request(f"tools.{number}: there is no server tool {tool.type!r} here", f"tools.{number}.type")
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.input_schema or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
+def _answer(wanted: OutputFormat | None, older: OutputFormat | None) -> tuple[str, Answer] | None:
+    if wanted is not None:
+        return "output_config.format", JsonAnswer(wanted.json_schema)
+    return None if older is None else ("output_format", JsonAnswer(older.json_schema))
 
 
 def _choice(choice: Choice | None) -> tuple[ToolChoice, str | None]:
@@ -158,15 +159,18 @@ def _choice(choice: Choice | None) -> tuple[ToolChoice, str | None]:
 
 
 def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
-    return [] if system is None else [{"role": "system", "content": content_text("system", system)}]
+    return [] if system is None else [{"role": "system", "content": joined(content_pieces("system", system), "\n")}]
 
 
-def _openai_messages(messages: Sequence[InputMessage]) -> list[dict[str, Any]]:
-    """Return Anthropic's messages as OpenAI's; consecutive ones of one role are one turn, as in Anthropic's API."""
+def _openai_messages(messages: Sequence[InputMessage], left_out: list[str]) -> list[dict[str, Any]]:
+    """Return Anthropic's messages as OpenAI's; consecutive ones of one role are one turn, as in Anthropic's API.
+
+    ``left_out`` gets the blocks that are passed over.
+    """
     turns: list[dict[str, Any]] = []
     for role, group in groupby(enumerate(messages), key=lambda numbered: numbered[1].role):
         contents = [(f"messages.{number}.content", message.content) for number, message in group]
-        turns += [_assistant(contents)] if role == "assistant" else _input(role, contents)
+        turns += _assistant(contents, left_out) if role == "assistant" else _input(role, contents)
     return turns
 
 
@@ -177,40 +181,78 @@ Contents = list[tuple[str, str | list[Block]]]
 def _input(role: str, contents: Contents) -> list[dict[str, Any]]:
     """Return a user's or system's turn: tool results become messages of their own, before the text."""
     results: list[dict[str, Any]] = []
-    texts: list[str] = []
+    pieces: list[str | Part] = []
     for where, block in [one for content in contents for one in located(*content)]:
         if block.type == "tool_result" and role == "user":
             results.append(_result(where, block.given()))
+        elif block.type.endswith(RESULT) and role == "user":
+            results.append(_server_result(block.given()))
+        elif block.type == "compaction" and role == "user":
+            pieces.append(text_field(where, block.given(), "content", default=""))
         else:
-            texts.append(block_text(where, block, INPUT_BLOCKS[role]))
-    if texts or not results:
-        results.append({"role": role, "content": "\n".join(texts)})
+            pieces += block_pieces(where, block, INPUT_BLOCKS[role])
+    if pieces or not results:
+        results.append({"role": role, "content": joined(pieces, "\n")})
     return results
 
 
-def _assistant(contents: Contents) -> dict[str, Any]:
-    """Return an assistant's turn. The blocks of a message are one text; a new message is a new paragraph."""
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[dict[str, Any]] = []
+class _Turn:
+    """Collects what an assistant's turn says: its texts, thoughts and calls, up to the first result of its own."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.thoughts: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self.text: list[str] = []
+        self.thought: list[str] = []
+
+    def end_message(self) -> None:
+        """Note that what comes is another message: the blocks of one are one text, a new one is a new paragraph."""
+        self.texts.append("".join(self.text))
+        self.thoughts.append("".join(self.thought))
+        self.text, self.thought = [], []
+
+    def whole(self) -> dict[str, Any]:
+        self.end_message()
+        message: dict[str, Any] = {"role": "assistant", "content": _paragraphs(self.texts)}
+        if any(self.thoughts):
+            message["reasoning_content"] = _paragraphs(self.thoughts)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+def _assistant(contents: Contents, left_out: list[str]) -> list[dict[str, Any]]:
+    """Return an assistant's turn: one message, or more where another server ran its calls within it."""
+    messages: list[dict[str, Any]] = []
+    turn = _Turn()
     for content in contents:
-        text: list[str] = []
-        thought: list[str] = []
         for where, block in located(*content):
+            given = block.given()
             if block.type == "thinking":
-                thought.append(text_field(where, block.given(), "thinking"))
-            elif block.type == "tool_use":
-                calls.append(_call(where, block.given()))
+                turn.thought.append(text_field(where, given, "thinking"))
+            elif block.type == "tool_use" or block.type in SERVER_CALLS:
+                turn.calls.append(_call(where, given))
+            elif block.type.endswith(RESULT):
+                if turn.calls or turn.text:
+                    messages.append(turn.whole())
+                    turn = _Turn()
+                messages.append(_server_result(given))
+            elif block.type in ASSISTANT_TEXTS:
+                turn.text.append(text_field(where, given, ASSISTANT_TEXTS[block.type]))
+            elif block.type == "image":
+                turn.text.append(placeholder("image"))
             elif block.type != "redacted_thinking":
-                text.append(block_text(where, block))
-        texts.append("".join(text))
-        thoughts.append("".join(thought))
-    message: dict[str, Any] = {"role": "assistant", "content": _paragraphs(texts)}
-    if any(thoughts):
-        message["reasoning_content"] = _paragraphs(thoughts)
-    if calls:
-        message["tool_calls"] = calls
-    return message
+                left_out.append(f"block {block.type}")
+        turn.end_message()
+    last = turn.whole()
+    if not messages or last.keys() & {"tool_calls", "reasoning_content"} or last["content"]:
+        messages.append(last)
+    return messages
+
+
+ASSISTANT_TEXTS = {"text": "text", "connector_text": "connector_text", "compaction": "content"}
+"""Types of blocks that are text of the assistant's -> the key that holds it."""
 
 
 def _paragraphs(texts: list[str]) -> str:
@@ -221,8 +263,19 @@ def _call(where: str, given: dict[str, Any]) -> dict[str, Any]:
     name, values = text_field(where, given, "name"), given.get("input", {})
     if not isinstance(values, dict):
         raise bad_request(f"{where}.input: must be an object", f"{where}.input")
-    function = {"name": name, "arguments": json.dumps(values, ensure_ascii=False)}
+    namespace = given.get("namespace", given.get("server_name"))
+    flat = flat_name(namespace if isinstance(namespace, str) else None, name)
+    function = {"name": flat, "arguments": json.dumps(values, ensure_ascii=False)}
     return {"id": str(given.get("id", "")), "type": "function", "function": function}
+
+
+def _server_result(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a call that another server ran."""
+    return {
+        "role": "tool",
+        "tool_call_id": str(given.get("tool_use_id", "")),
+        "content": readable(given.get("content", "")),
+    }
 
 
 def _unanswered(number: int, ids: list[str]) -> ApiError:
@@ -235,11 +288,25 @@ def _unanswered(number: int, ids: list[str]) -> ApiError:
 
 
 def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
-    text = content_text(f"{where}.content", given.get("content", ""), RESULT_BLOCKS)
+    content = given.get("content", "")
+    pieces = [] if content is None else _result_pieces(f"{where}.content", content)
     failed = given.get("is_error")
     if not isinstance(failed, bool | NoneType):
         raise bad_request(f"{where}.is_error: must be a boolean", f"{where}.is_error")
     # Templates know no flag for it: unless the text says so itself, the model would take the message for the result.
-    if failed and not text.lstrip().lower().startswith(ERROR_MARK.lower()):
-        text = f"{ERROR_MARK}: {text}" if text else ERROR_MARK
-    return {"role": "tool", "tool_call_id": str(given.get("tool_use_id", "")), "content": text}
+    first = pieces[0] if pieces and isinstance(pieces[0], str) else ""
+    if failed and not first.lstrip().lower().startswith(ERROR_MARK.lower()):
+        if not pieces or is_media(pieces[0]):
+            pieces.insert(0, ERROR_MARK)
+        else:
+            pieces[0] = f"{ERROR_MARK}: {first}" if first else ERROR_MARK
+    return {"role": "tool", "tool_call_id": str(given.get("tool_use_id", "")), "content": joined(pieces, "\n")}
+
+
+def _result_pieces(where: str, content: Any) -> list[str | Part]:
+    """Return what a tool's result holds; what kind of block a tool has chosen is not the user's matter."""
+    pieces: list[str | Part] = []
+    for place, block in located(where, content):
+        known = block.type in RESULT_BLOCKS or block.type == "image"
+        pieces += block_pieces(place, block, RESULT_BLOCKS) if known else [placeholder(block.type[:64])]
+    return pieces

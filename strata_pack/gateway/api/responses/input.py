@@ -1,19 +1,30 @@
 """The input items of ``/v1/responses``, read into one conversation: what a turn of the assistant is scattered over
 (reasoning, messages, calls) becomes one message again.
+
+A history may hold items of other servers. Calls of what ran there become calls with their results, as far as the
+history tells them; what nobody here could read is passed over. A session that was begun elsewhere goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from strata_pack.gateway.api.chat.messages import IMAGE_PARTS
 from strata_pack.gateway.api.fields import Kept, text_field
 from strata_pack.gateway.api.responses.encrypted_content import thinking_of
+from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.media import KINDS, Part, joined, media_part, placeholder
+from strata_pack.gateway.turn import CUSTOM_INPUT
 
 PARAGRAPH = "\n\n"
 REASONING_PARTS = ("reasoning_text", "summary_text", "thinking")
+TEXT_TYPES = ("text", "input_text", "output_text", "refusal", *REASONING_PARTS)
+ROLES = ("system", "developer", "user", "assistant")
+UNTOLD = "[the history does not tell the result]"
+REFERENCE = "item_reference"
 Messages = list[dict[str, Any]]
 
 
@@ -21,20 +32,53 @@ class Item(Kept):
     """An input item; which further fields it needs depends on ``type`` (``message`` when it is not given)."""
 
     type: str | None = None
-    role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[dict[str, Any]] | None = None
+    role: Any = None
+    content: Any = None
 
 
-def conversation(items: list[Item]) -> Messages:
-    """Return the items as messages in OpenAI's chat shapes; raises ``ApiError`` for what cannot be read."""
+class Recall(Protocol):
+    """What is kept of a client's earlier responses."""
+
+    def item(self, item_id: str) -> Mapping[str, Any] | None:
+        """Return an item that a response had, ``None`` for one that is not kept."""
+
+    def conversation(self, response_id: str) -> list[Mapping[str, Any]]:
+        """Return all the items that a response goes on from and has; raises ``ApiError`` for an unknown one."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A conversation as messages in OpenAI's chat shapes, and what of it was passed over."""
+
+    messages: Messages
+    left_out: tuple[str, ...]
+
+
+def conversation(items: Iterable[Item], recall: Recall, *, recalled: int = 0) -> Read:
+    """Return the items as one conversation; raises ``ApiError`` for what cannot be read.
+
+    ``recalled``: how many items at the beginning come from ``recall``, so that the client's own begin after them.
+    """
     messages: Messages = []
+    left_out: list[str] = []
     for number, item in enumerate(items):
-        kind, where = item.type or "message", f"input.{number}"
-        reader = READERS.get(kind)
-        if reader is None:
-            raise bad_request(f"{where}.type: an item of type {kind!r} cannot be read here", f"{where}.type")
-        reader(messages, where, item.given())
-    return [_whole(message) if message["role"] == "assistant" else message for message in messages]
+        where = f"input.{number - recalled}" if number >= recalled else f"previous_response_id.{number}"
+        given = item.given()
+        if item.type == REFERENCE or (item.type is None and item.role is None and set(given) == {"id"}):
+            known = recall.item(text_field(where, given, "id"))
+            if known is None:
+                left_out.append(f"item {REFERENCE}")
+                continue
+            given = dict(known)
+        kind = given.get("type") or "message"
+        if kind not in READERS and given.get("role") in ROLES and given.get("content") is not None:
+            kind = "message"
+        if (reader := READERS.get(kind)) is None:
+            left_out.append(f"item {kind}")
+        else:
+            reader(messages, where, given)
+    whole = [_whole(message) if message["role"] == "assistant" else message for message in messages]
+    return Read(whole, tuple(left_out))
 
 
 # One kind of item each
@@ -44,11 +88,14 @@ def _message(messages: Messages, where: str, given: dict[str, Any]) -> None:
     role = given.get("role")
     if role is None:
         raise bad_request(f"{where}.role: is missing", f"{where}.role")
-    text = "".join(_texts(f"{where}.content", given.get("content")))
+    if role not in ROLES:
+        raise bad_request(f"{where}.role: must be one of {', '.join(ROLES)}", f"{where}.role")
+    pieces = _pieces(f"{where}.content", given.get("content"))
     if role == "assistant":
+        text = "".join(piece if isinstance(piece, str) else placeholder(piece["kind"]) for piece in pieces)
         _add(_assistant(messages, after=("tool_calls",)), "content", text)
     else:
-        messages.append({"role": role, "content": text})
+        messages.append({"role": role, "content": joined(pieces, "")})
 
 
 def _reasoning(messages: Messages, where: str, given: dict[str, Any]) -> None:
@@ -58,30 +105,119 @@ def _reasoning(messages: Messages, where: str, given: dict[str, Any]) -> None:
 
 
 def _function_call(messages: Messages, where: str, given: dict[str, Any]) -> None:
+    _call(messages, where, given, text_field(where, given, "arguments", default=""))
+
+
+def _custom_tool_call(messages: Messages, where: str, given: dict[str, Any]) -> None:
+    _call(messages, where, given, {CUSTOM_INPUT: text_field(where, given, "input", default="")})
+
+
+def _call(messages: Messages, where: str, given: dict[str, Any], arguments: Any) -> None:
     name = text_field(where, given, "name")
     if not name:
         raise bad_request(f"{where}.name: must not be empty", f"{where}.name")
-    call = {
-        "id": text_field(where, given, "call_id", default=""),
-        "type": "function",
-        "function": {"name": name, "arguments": text_field(where, given, "arguments", default="")},
-    }
+    namespace = given.get("namespace")
+    flat = flat_name(namespace if isinstance(namespace, str) else None, name)
+    _add_call(messages, text_field(where, given, "call_id", default=""), flat, arguments)
+
+
+def _add_call(messages: Messages, call_id: str, name: str, arguments: Any) -> None:
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     _assistant(messages).setdefault("tool_calls", []).append(call)
 
 
-def _function_call_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
-    text = "".join(_texts(f"{where}.output", given.get("output")))
+def _call_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
+    output = given.get("output")
+    if isinstance(output, dict) and output.get("type") in KINDS:
+        output = [output]
+    if output is not None and not isinstance(output, (str, list)):
+        raise bad_request(f"{where}.output: is neither a string nor a list of parts", f"{where}.output")
     call_id = text_field(where, given, "call_id", default="")
-    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+    pieces = _pieces(f"{where}.output", output, result=True)
+    messages.append({"role": "tool", "tool_call_id": call_id, "content": joined(pieces, "")})
 
 
-READERS: Mapping[str, Callable[[Messages, str, dict[str, Any]], None]] = {
+def _foreign_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
+    """Read the result of a tool that the client ran for another server: its form is that server's matter."""
+    output = given.get("output", given.get("tools"))
+    if not isinstance(output, (str, list, type(None))) and output.get("type") not in KINDS:
+        output = _dumped(output)
+    call_id = given.get("call_id") or given.get("id") or ""
+    _call_output(messages, where, {"output": output, "call_id": str(call_id)})
+
+
+def _client_call(name: str, field: str) -> Reader:
+    """Return the reader of a call that the client ran, whose result is an item of its own."""
+
+    def read(messages: Messages, _where: str, given: dict[str, Any]) -> None:
+        arguments = given.get(field)
+        call_id = given.get("call_id") or given.get("id") or ""
+        _add_call(messages, str(call_id), name, arguments if isinstance(arguments, dict) else {field: arguments})
+
+    return read
+
+
+def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, kind: str | None = None) -> Reader:
+    """Return the reader of a call that another server ran: ``fields`` are its arguments, ``result`` its result.
+
+    ``kind``: the result is media.
+    """
+
+    def read(messages: Messages, _where: str, given: dict[str, Any]) -> None:
+        arguments = {field: given[field] for field in fields if given.get(field) is not None}
+        called = name
+        if name == "mcp":
+            called = flat_name(str(given.get("server_label") or name), str(given.get("name") or "call"))
+            arguments = given.get("arguments") or {}
+        call_id = str(given.get("id") or "")
+        told = given.get("error") or (given.get(result) if result else None)
+        text = placeholder(kind) if kind else _dumped(told) if told else UNTOLD
+        _add_call(messages, call_id, called, arguments)
+        messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    return read
+
+
+def _compaction(messages: Messages, _where: str, given: dict[str, Any]) -> None:
+    """Read what stands for a part of the conversation that is gone, where it is text."""
+    told = given.get("summary") or given.get("content")
+    text = "".join(str(piece) for piece in _pieces("", told, result=True)) if isinstance(told, (str, list)) else ""
+    if text:
+        messages.append({"role": "user", "content": text})
+
+
+def _dumped(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+Reader = Callable[[Messages, str, dict[str, Any]], None]
+READERS: Mapping[str, Reader] = {
     "message": _message,
     "reasoning": _reasoning,
     "function_call": _function_call,
-    "function_call_output": _function_call_output,
+    "function_call_output": _call_output,
+    "custom_tool_call": _custom_tool_call,
+    "custom_tool_call_output": _call_output,
+    "local_shell_call": _client_call("local_shell", "action"),
+    "local_shell_call_output": _foreign_output,
+    "shell_call": _client_call("shell", "action"),
+    "shell_call_output": _foreign_output,
+    "apply_patch_call": _client_call("apply_patch", "operation"),
+    "apply_patch_call_output": _foreign_output,
+    "computer_call": _client_call("computer", "action"),
+    "computer_call_output": _foreign_output,
+    "tool_search_call": _client_call("tool_search", "arguments"),
+    "tool_search_output": _foreign_output,
+    "mcp_call": _server_call("mcp", (), "output"),
+    "mcp_tool_call_output": _foreign_output,
+    "web_search_call": _server_call("web_search", ("action",)),
+    "file_search_call": _server_call("file_search", ("queries",), "results"),
+    "code_interpreter_call": _server_call("code_interpreter", ("code",), "outputs"),
+    "image_generation_call": _server_call("image_generation", ("revised_prompt",), kind="image"),
+    "compaction": _compaction,
+    "compaction_summary": _compaction,
 }
-"""Reads an item, ``where`` it stands, into the messages so far."""
+"""Reads an item, ``where`` it stands, into the messages so far. An item of another type is passed over."""
 
 
 def _assistant(messages: Messages, *, after: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -100,8 +236,8 @@ def _add(turn: dict[str, Any], key: str, text: str) -> None:
 
 def _whole(turn: dict[str, Any]) -> dict[str, Any]:
     """Return an assistant's turn with the texts of its items joined; once, because there may be thousands."""
-    joined: dict[str, Any] = {key: PARAGRAPH.join(turn[key]) for key in ("content", "reasoning_content") if key in turn}
-    return {**turn, "content": "", **joined}
+    whole: dict[str, Any] = {key: PARAGRAPH.join(turn[key]) for key in ("content", "reasoning_content") if key in turn}
+    return {**turn, "content": "", **whole}
 
 
 # Texts
@@ -111,33 +247,38 @@ def _thinking(where: str, given: dict[str, Any]) -> str:
     """Return the text of a reasoning item: its content, else its summary, else what we encoded ourselves."""
     encoded = given.get("encrypted_content")
     return (
-        "".join(_texts(f"{where}.content", given.get("content"), thinking=True))
-        or PARAGRAPH.join(_texts(f"{where}.summary", given.get("summary"), thinking=True))
+        "".join(map(str, _pieces(f"{where}.content", given.get("content"), thinking=True)))
+        or PARAGRAPH.join(map(str, _pieces(f"{where}.summary", given.get("summary"), thinking=True)))
         or (thinking_of(encoded) if isinstance(encoded, str) else "")
     )
 
 
-def _texts(where: str, content: Any, *, thinking: bool = False) -> list[str]:
-    """Return the texts of ``content``: null, a string or a list of parts; raises a 400 for a part without text."""
+def _pieces(where: str, content: Any, *, thinking: bool = False, result: bool = False) -> list[str | Part]:
+    """Return the texts and media of ``content``: null, a string or a list of parts.
+
+    Raises a 400 for a part without text. ``result``: the parts are a tool's, so that what they are is not the user's
+    matter.
+    """
     if content is None:
         return []
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):
         raise bad_request(f"{where}: is neither a string nor a list of parts", where)
-    return [_part(f"{where}.{number}", part, thinking=thinking) for number, part in enumerate(content)]
+    return [_piece(f"{where}.{number}", part, thinking=thinking, result=result) for number, part in enumerate(content)]
 
 
-def _part(where: str, part: Any, *, thinking: bool) -> str:
+def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | Part:
     if not isinstance(part, dict):
+        if result:
+            return _dumped(part)
         raise bad_request(f"{where}: must be an object", where)
     kind = part.get("type", "text")
-    if kind in IMAGE_PARTS:
-        raise bad_request(
-            f"{where}: the model has no projector, so parts of type {kind!r} cannot be read; send text",
-            where,
-            code="unsupported_media",
-        )
+    if isinstance(kind, str) and kind in KINDS and not thinking:
+        return media_part(KINDS[kind], where, part)
+    if result and kind not in TEXT_TYPES and not isinstance(part.get("text"), str):
+        # Most of it is text in some wrapping, such as {"stdout": ..., "stderr": ...}.
+        return placeholder(kind[:64]) if "encrypted_content" in part else _dumped(part)
     if not isinstance(kind, str):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
     if kind in REASONING_PARTS and not thinking:

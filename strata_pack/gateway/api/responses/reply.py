@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from strata_pack.gateway.api.responses.encrypted_content import carried
@@ -12,11 +14,13 @@ from strata_pack.gateway.reply import (
     Choice,
     Logprobs,
     add_usage,
+    custom_input,
     named_event,
     quoted,
     with_x_strata,
     x_strata,
 )
+from strata_pack.gateway.turn import Origin
 from strata_pack.parsing import Event, ToolCall
 
 FIRST_EVENTS = ("response.created", "response.in_progress")
@@ -32,33 +36,36 @@ def _part(kind: str, text: str) -> dict[str, Any]:
     return part if kind == "reasoning" else {**part, "annotations": [], "logprobs": []}
 
 
-def _call_item(item_id: str, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
-    return {
-        "id": item_id,
-        "type": "function_call",
-        "status": status,
-        "call_id": call.id,
-        "name": call.name,
-        "arguments": arguments,
-    }
+ID_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
 
 
 class ResponsesWriter:
-    """Writes one response."""
+    """Writes one response. ``keep`` is given the response when it is whole; ``None`` if it is not kept."""
 
-    def __init__(self, request_id: str, model: str, turn: ResponsesTurn, *, show_extra: bool) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        model: str,
+        turn: ResponsesTurn,
+        *,
+        show_extra: bool,
+        keep: Callable[[dict[str, Any]], object] | None = None,
+    ) -> None:
         self._request_id = request_id
+        # Of our own making: clients may send the same request id again and again.
+        self._unique = uuid.uuid4().hex
+        self._keep = keep
+        self._origins: Mapping[str, Origin] = turn.origins
         self._show_extra = show_extra
         self._carries = turn.carries_thinking
         self._base: dict[str, Any] = {
-            "id": f"resp_{request_id}",
+            "id": f"resp_{self._unique}",
             "object": "response",
             "created_at": int(time.time()),
             "model": model,
             "error": None,
             "incomplete_details": None,
-            "previous_response_id": None,
-            "store": False,
+            "store": keep is not None,
             **turn.told,
         }
         self._sequence = len(FIRST_EVENTS)
@@ -76,20 +83,54 @@ class ResponsesWriter:
             for number, (kind, text) in enumerate(texts)
         ]
         for call in choice.calls:
-            output.append(_call_item(self._item_id(len(output)), call, call.arguments_json, "completed"))
-        return self._response(output, choice)
+            output.append(self._call_item(len(output), call, call.arguments_json, "completed"))
+        return self._kept(self._response(output, choice))
+
+    def _kept(self, response: dict[str, Any]) -> dict[str, Any]:
+        if self._keep is not None:
+            self._keep(response)
+        return response
+
+    def _is_custom(self, call: ToolCall) -> bool:
+        return call.name in self._origins and self._origins[call.name].custom
+
+    def _call_item(self, number: int, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
+        """Return the item of a call; ``arguments`` are the input of a custom tool once the call is whole."""
+        origin = self._origins.get(call.name, Origin(call.name))
+        kind, field = ("custom_tool_call", "input") if origin.custom else ("function_call", "arguments")
+        item = {
+            "id": self._item_id(kind, number),
+            "type": kind,
+            "status": status,
+            "call_id": call.id,
+            "name": origin.name,
+            field: custom_input(call) if origin.custom and call.arguments else arguments,
+        }
+        return item if origin.namespace is None else {**item, "namespace": origin.namespace}
 
     def _text_item(self, kind: str, number: int, text: str | None, status: str) -> dict[str, Any]:
         """Return a reasoning or message item; ``text`` ``None`` for one that has no part yet."""
         parts = [] if text is None else [_part(kind, text)]
-        item: dict[str, Any] = {"id": self._item_id(number), "type": ITEM_KINDS[kind], "status": status}
+        item_id = self._item_id(ITEM_KINDS[kind], number)
+        item: dict[str, Any] = {"id": item_id, "type": ITEM_KINDS[kind], "status": status}
         if kind == "content":
             return {**item, "role": "assistant", "content": parts}
         item |= {"summary": [], "content": parts}
         return {**item, "encrypted_content": carried(text)} if self._carries and text is not None else item
 
-    def _item_id(self, number: int) -> str:
-        return f"item_{self._request_id}_{number}"
+    def _item_id(self, kind: str, number: int) -> str:
+        return f"{ID_PREFIXES[kind]}_{self._unique}_{number}"
+
+    @property
+    def _open_id(self) -> str:
+        """The id of the item that is being written."""
+        if self._call is not None:
+            return self._item_id("custom_tool_call" if self._is_custom(self._call) else "function_call", self._number)
+        return self._item_id(ITEM_KINDS[self._kind or "content"], self._number)
+
+    @property
+    def _number(self) -> int:
+        return len(self._output)
 
     def _response(self, output: list[dict[str, Any]], choice: Choice | None) -> dict[str, Any]:
         reply = {**self._base, "status": "in_progress", "output": output, "usage": None}
@@ -133,17 +174,18 @@ class ResponsesWriter:
                 parts.append(self._piece(DELTA_NAMES[event.kind], event.text, ',"content_index":0'))
             elif event.kind == "tool_start" and event.call is not None:
                 parts.append(self._begin_call(event.call))
-            elif event.kind == "tool_args":
+            elif event.kind == "tool_args" and event.call is not None:
                 self._texts.append(event.text)
-                parts.append(self._piece("response.function_call_arguments.delta", event.text, ""))
-            elif event.kind == "tool_call":
+                if not self._is_custom(event.call):  # its input is one text, which JSON of half of it does not tell
+                    parts.append(self._piece("response.function_call_arguments.delta", event.text, ""))
+            elif event.kind == "tool_call" and event.call is not None:
+                self._call = event.call
                 parts.append(self._close_call("completed"))
         return b"".join(parts)
 
     @property
     def _place(self) -> dict[str, Any]:
-        number = len(self._output)
-        return {"item_id": self._item_id(number), "output_index": number}
+        return {"item_id": self._open_id, "output_index": self._number}
 
     def _piece(self, name: str, text: str, more: str) -> bytes:
         number = len(self._output)
@@ -152,7 +194,7 @@ class ResponsesWriter:
             more += ',"logprobs":[]'
         return (
             f'event: {name}\ndata: {{"type":"{name}","sequence_number":{self._sequence - 1},'
-            f'"item_id":"{self._item_id(number)}","output_index":{number}{more},"delta":{quoted(text)}}}\n\n'
+            f'"item_id":"{self._open_id}","output_index":{number}{more},"delta":{quoted(text)}}}\n\n'
         ).encode("utf-8", "replace")
 
     def _begin_text(self, kind: str) -> bytes:
@@ -170,7 +212,7 @@ class ResponsesWriter:
         closed = self._close("completed")
         self._call = call
         number = len(self._output)
-        item = _call_item(self._item_id(number), call, "", "in_progress")
+        item = self._call_item(number, call, "", "in_progress")
         return closed + self._event("response.output_item.added", output_index=number, item=item)
 
     def _close(self, status: str) -> bytes:
@@ -192,11 +234,16 @@ class ResponsesWriter:
         if self._call is None:
             return b""
         call, place, arguments = self._call, self._place, "".join(self._texts)
+        item = self._call_item(place["output_index"], call, arguments, status)
         ended = b""
-        if status == "completed":
-            name = "response.function_call_arguments.done"
-            ended = self._event(name, **place, name=call.name, arguments=arguments)
-        return ended + self._done(_call_item(place["item_id"], call, arguments, status))
+        if status == "completed" and self._is_custom(call):
+            ended = self._piece("response.custom_tool_call_input.delta", item["input"], "")
+            ended += self._event("response.custom_tool_call_input.done", **place, input=item["input"])
+        elif status == "completed":
+            ended = self._event(
+                "response.function_call_arguments.done", **place, name=item["name"], arguments=arguments
+            )
+        return ended + self._done(item)
 
     def _done(self, item: dict[str, Any]) -> bytes:
         ended = self._event("response.output_item.done", output_index=len(self._output), item=item)
@@ -207,7 +254,7 @@ class ResponsesWriter:
 
     def finish(self, index: int, choice: Choice) -> bytes:  # noqa: ARG002
         closed = self._close(_status(choice))
-        response = self._response(self._output, choice)
+        response = self._kept(self._response(self._output, choice))
         return closed + self._event(f"response.{response['status']}", response=response)
 
     def end(self, choices: list[Choice]) -> bytes:  # noqa: ARG002

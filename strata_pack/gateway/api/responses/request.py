@@ -8,25 +8,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from strata_pack.gateway.api.chat.request import llama_seed, template_variables
+from strata_pack.gateway.api.chat.request import llama_seed
 from strata_pack.gateway.api.chat.tools import check_choice
-from strata_pack.gateway.api.fields import Body, Budget, Count, Effort, Kept, Name, Probability, Seed, Temperature
-from strata_pack.gateway.api.responses.input import Item, conversation
+from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
+from strata_pack.gateway.api.fields import Body, Kept, Name, Probability, Seed, Temperature, TokenLimit
+from strata_pack.gateway.api.responses.input import Item, Read, Recall, conversation
+from strata_pack.gateway.api.thinking import Reasoning, ThinkingFields, wanted_thinking
+from strata_pack.gateway.api.tools import ToolList, flat_name, function_tool
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.turn import JsonAnswer, ToolChoice, Turn
+from strata_pack.gateway.turn import Answer, JsonAnswer, ToolChoice, Turn
 
 ENCRYPTED = "reasoning.encrypted_content"
 
-NOT_STORED: Mapping[str, str] = {
-    "previous_response_id": "responses are not stored here; send the whole conversation as input",
-    "conversation": "conversations are not stored here; send the whole conversation as input",
-    "prompt": "prompts are not stored here; send instructions and input",
-    "background": "responses are not stored here; ask again without background",
+NOT_KEPT: Mapping[str, str] = {
+    "conversation": "conversations are not kept here; send previous_response_id, or the whole conversation as input",
+    "prompt": "prompts are not kept here; send instructions and input",
+    "background": "responses are not made in the background here; ask again without background",
 }
-"""Fields that point to what only a server that stores could know -> what to do instead."""
+"""Fields that point to what only a server that stores for good could know -> what to do instead."""
 
 
-class ResponseTool(Body):
+class ResponseTool(Kept):
     type: str
     name: Name | None = None
     description: str | None = None
@@ -35,22 +37,19 @@ class ResponseTool(Body):
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    name: Name
+    type: str
+    name: Name | None = None
+    namespace: str | None = None
 
 
 class ResponseToolChoice(Body):
-    """A ``tool_choice`` that names tools: ``name`` with "function", ``mode`` and ``tools`` with "allowed_tools"."""
+    """A ``tool_choice`` that names tools: ``name`` with a function, ``mode`` and ``tools`` with "allowed_tools"."""
 
-    type: Literal["function", "allowed_tools"]
+    type: Literal["function", "custom", "allowed_tools"]
     name: Name | None = None
+    namespace: str | None = None
     mode: Literal["auto", "required"] | None = None
     tools: Annotated[list[NamedTool], Field(min_length=1)] | None = None
-
-
-class Reasoning(Body):
-    effort: Effort | None = None
-    summary: str | None = None
 
 
 class TextFormat(Kept):
@@ -63,20 +62,20 @@ class TextConfig(Body):
     verbosity: str | None = None
 
 
-class ResponsesRequest(Body):
-    """A request of OpenAI's Responses API. Nothing is stored, so fields that refer to something stored are refused."""
+class ResponsesRequest(ConstraintFields, ThinkingFields):
+    """A request of OpenAI's Responses API."""
 
     input: str | Annotated[list[Item], Field(min_length=1)]
     model: str | None = None
     instructions: str | None = None
     stream: bool | None = None
+    store: bool | None = None
     tools: list[ResponseTool] | None = None
     tool_choice: Literal["auto", "none", "required"] | ResponseToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
-    reasoning: Reasoning | None = None
     include: list[str] | None = None
-    max_output_tokens: Count | None = None
+    max_output_tokens: TokenLimit = None
     temperature: Temperature | None = None
     top_p: Probability | None = None
     seed: Seed | None = None
@@ -86,9 +85,6 @@ class ResponsesRequest(Body):
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     background: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    enable_thinking: bool | None = None
-    reasoning_budget: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -96,45 +92,59 @@ class ResponsesTurn(Turn):
     """A turn, and what its response needs besides.
 
     ``told``: the fields that a response repeats of its request; ``carries_thinking``: reasoning items have
-    ``encrypted_content``.
+    ``encrypted_content``; ``store``: the client lets the response be kept.
     """
 
     told: dict[str, Any] = field(default_factory=dict)
     carries_thinking: bool = False
+    store: bool = True
 
 
-def responses_turn(request: ResponsesRequest) -> ResponsesTurn:
-    """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served."""
-    for unknown, remedy in NOT_STORED.items():
+def responses_turn(request: ResponsesRequest, recall: Recall) -> ResponsesTurn:
+    """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served.
+
+    ``recall`` knows the items that this client's earlier responses had.
+    """
+    for unknown, remedy in NOT_KEPT.items():
         if getattr(request, unknown):
             raise bad_request(f"{unknown}: {remedy}", unknown)
-    tools = [_tool(number, tool) for number, tool in enumerate(request.tools or [])]
-    choice, name, tools = _choice(request.tool_choice, tools)
+    listed = _listed(request.tools or [])
+    choice, name, tools = _choice(request.tool_choice, listed.tools)
     check_choice(choice, name, tools)
-    messages = [{"role": "system", "content": request.instructions}] if request.instructions else []
-    if isinstance(request.input, str):
-        messages.append({"role": "user", "content": request.input})
-    else:
-        messages += conversation(request.input)
-    effort = request.reasoning.effort if request.reasoning else None
+    read = _conversation(request, recall)
+    system = [{"role": "system", "content": request.instructions}] if request.instructions else []
+    thinking = wanted_thinking(request)
     fields = {"temperature": request.temperature, "top_p": request.top_p}
     return ResponsesTurn(
-        messages=messages,
+        messages=[*system, *read.messages],
         tools=tools,
         tool_choice=choice,
         tool_name=name,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        answer=_answer(request.text.format if request.text else None),
-        variables=template_variables(request.chat_template_kwargs, effort, request.enable_thinking),
-        effort_field="reasoning.effort" if effort else "chat_template_kwargs.reasoning_effort",
+        answer=wanted_answer(request, _answer(request.text.format if request.text else None)),
+        variables=thinking.variables,
+        effort_field=thinking.effort_field,
         sampling={name: value for name, value in fields.items() if value is not None},
         seed=llama_seed(request.seed),
         max_tokens=request.max_output_tokens,
-        reasoning_budget=request.reasoning_budget,
+        reasoning_budget=thinking.budget,
         stream=bool(request.stream),
+        shows_reasoning=thinking.shown,
+        origins=listed.origins,
+        left_out=(*listed.left_out, *read.left_out),
         told=_told(request),
         carries_thinking=ENCRYPTED in (request.include or ()),
+        store=request.store is not False,
     )
+
+
+def _conversation(request: ResponsesRequest, recall: Recall) -> Read:
+    """Return the messages of the conversation, with those of the response that it goes on from."""
+    items = [Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
+    if not request.previous_response_id:
+        return conversation(items, recall)
+    before = recall.conversation(request.previous_response_id)
+    return conversation([*(Item.model_validate(one) for one in before), *items], recall, recalled=len(before))
 
 
 def _told(request: ResponsesRequest) -> dict[str, Any]:
@@ -146,6 +156,7 @@ def _told(request: ResponsesRequest) -> dict[str, Any]:
     return {
         "instructions": request.instructions,
         "metadata": request.metadata or {},
+        "previous_response_id": request.previous_response_id,
         "max_output_tokens": request.max_output_tokens,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "reasoning": {"effort": reasoning.effort, "summary": reasoning.summary},
@@ -163,16 +174,21 @@ def _written(value: Any) -> Any:
     return value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, Body) else value
 
 
-def _tool(number: int, tool: ResponseTool) -> dict[str, Any]:
-    if tool.type != "function" or tool.name is None:
-        raise bad_request(
-            f"tools.{number}: only functions with a name can be served, not {tool.type!r}", f"tools.{number}"
-        )
-    function: dict[str, Any] = {"name": tool.name}
-    if tool.description is not None:
-        function["description"] = tool.description
-    function["parameters"] = tool.parameters or {"type": "object", "properties": {}}
-    return {"type": "function", "function": function}
+def _listed(tools: list[ResponseTool]) -> ToolList:
+    listed = ToolList()
+    for number, tool in enumerate(tools):
+        where, given = f"tools.{number}", tool.given()
+        if tool.type == "function":
+            if tool.name is None:
+                raise bad_request(f"{where}.name: is missing", f"{where}.name")
+            listed.add(function_tool(tool.name, tool.description, tool.parameters))
+        elif tool.type == "custom":
+            listed.add_custom(where, given)
+        elif tool.type == "namespace":
+            listed.add_namespace(where, given)
+        else:
+            listed.leave_out(tool.type)
+    return listed
 
 
 def _choice(
@@ -181,27 +197,33 @@ def _choice(
     """Return the choice, the function that it names, and the tools that it allows."""
     if not isinstance(wanted, ResponseToolChoice):
         return wanted or "auto", None, tools
-    if wanted.type == "function":
+    if wanted.type != "allowed_tools":
         if wanted.name is None:
             raise bad_request("tool_choice.name: is missing", "tool_choice.name")
-        return "required", wanted.name, tools
+        return "required", flat_name(wanted.namespace, wanted.name), tools
     for name in ("mode", "tools"):
         if getattr(wanted, name) is None:
             raise bad_request(f"tool_choice.{name}: is missing", f"tool_choice.{name}")
     known = {tool["function"]["name"] for tool in tools}
-    allowed = {tool.name: number for number, tool in enumerate(wanted.tools or ())}
-    for name, number in allowed.items():
+    allowed: set[str] = set()
+    for number, tool in enumerate(wanted.tools or ()):
+        if tool.type not in ("function", "custom"):
+            continue  # a tool that was left out
+        where = f"tool_choice.tools.{number}.name"
+        if tool.name is None:
+            raise bad_request(f"{where}: is missing", where)
+        name = flat_name(tool.namespace, tool.name)
         if name not in known:
-            where = f"tool_choice.tools.{number}.name"
             raise bad_request(f"{where}: no tool is called {name!r}", where)
+        allowed.add(name)
     return wanted.mode or "auto", None, [tool for tool in tools if tool["function"]["name"] in allowed]
 
 
-def _answer(wanted: TextFormat | None) -> JsonAnswer | None:
+def _answer(wanted: TextFormat | None) -> tuple[str, Answer] | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
-        return JsonAnswer({"type": "object"})
+        return "text.format", JsonAnswer({"type": "object"} if wanted.json_schema is None else wanted.json_schema)
     if wanted.json_schema is None:
         raise bad_request("text.format.schema: is missing", "text.format.schema")
-    return JsonAnswer(wanted.json_schema)
+    return "text.format", JsonAnswer(wanted.json_schema)

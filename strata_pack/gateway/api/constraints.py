@@ -1,0 +1,167 @@
+"""What a client may ask of the form of an answer, under the names of all the servers that it may know.
+
+Every one of these fields is either kept, by a grammar that begins after the thinking, or refused by its name: a
+constraint that disappears without a word breaks whoever reads the answer, now and then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from strata_pack.gateway.api.fields import Body, JsonSchema
+from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.grammar.gbnf import literal
+from strata_pack.gateway.turn import Answer, GrammarAnswer, JsonAnswer
+
+MAX_GRAMMAR = 256 << 10
+"""Characters of a client's own grammar."""
+
+Schema = dict[str, Any] | bool | str
+Choices = Annotated[list[str], Field(min_length=1, max_length=1000)]
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+    bare_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class StructuredOutputs(Body):
+    """vLLM's ``structured_outputs``: one of these."""
+
+    json_: Schema | None = Field(default=None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = None
+    structural_tag: Any = None
+
+
+class ConstraintFields(Body):
+    """The fields of a request that constrain its answer.
+
+    ``grammar`` and ``json_schema`` are llama.cpp's, ``guided_*`` and ``structured_outputs`` vLLM's, ``format`` is
+    Ollama's, ``regex`` and ``ebnf`` are SGLang's.
+    """
+
+    response_format: ResponseFormat | None = None
+    grammar: str | None = None
+    json_schema: Schema | None = None
+    guided_json: Schema | None = None
+    guided_json_object: bool | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    format: Literal["json", ""] | dict[str, Any] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+
+
+def wanted_answer(request: ConstraintFields, other: tuple[str, Answer] | None = None) -> Answer | None:
+    """Return the one constraint of ``request``, ``None`` for none; ``other`` is one of the API's own, with its field.
+
+    Raises a 400 that names the field for a constraint that cannot be kept, and for two of them.
+    """
+    found = [] if other is None else [other]
+    for field, read in READERS.items():
+        value = getattr(request, field)
+        if value is not None and (answer := read(field, value)) is not None:
+            found.append((field, answer))
+    if len(found) > 1:
+        first, second = found[0][0], found[1][0]
+        raise bad_request(f"{second}: cannot stand beside {first}; the answer can have one form", second)
+    return found[0][1] if found else None
+
+
+def _response_format(field: str, wanted: ResponseFormat) -> Answer | None:
+    if wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        schema = wanted.bare_schema
+        return JsonAnswer({"type": "object"} if schema is None else schema)
+    named = wanted.json_schema.json_schema if wanted.json_schema is not None else wanted.bare_schema
+    if named is None:
+        raise bad_request(f"{field}.json_schema.schema: is missing", f"{field}.json_schema.schema")
+    return JsonAnswer(named)
+
+
+def _schema(field: str, wanted: Schema) -> Answer | None:
+    if isinstance(wanted, str):
+        if not wanted.strip():
+            return None
+        try:
+            wanted = json.loads(wanted)
+        except (ValueError, RecursionError):
+            raise bad_request(f"{field}: is neither a schema nor the JSON text of one", field) from None
+    if wanted is False or not isinstance(wanted, (dict, bool)):
+        raise bad_request(f"{field}: must be a JSON Schema that allows something", field)
+    return JsonAnswer(wanted if isinstance(wanted, dict) else {})
+
+
+def _grammar(field: str, wanted: str) -> Answer | None:
+    if not wanted.strip():
+        return None
+    if "::=" not in wanted:
+        raise bad_request(f"{field}: is no grammar in GBNF (root ::= ...), the only notation served here", field)
+    if len(wanted) > MAX_GRAMMAR:
+        raise bad_request(f"{field}: has more than {MAX_GRAMMAR} characters", field)
+    return GrammarAnswer(wanted, field)
+
+
+def _choice(field: str, wanted: list[str]) -> Answer:
+    return GrammarAnswer(f"root ::= {' | '.join(map(literal, wanted))}\n", field)
+
+
+def _object(_field: str, wanted: bool) -> Answer | None:
+    return JsonAnswer({"type": "object"}) if wanted else None
+
+
+def _refused(field: str, wanted: Any) -> None:
+    if wanted not in ("", None):
+        raise bad_request(f"{field}: is not served here; use a grammar (GBNF) or a JSON Schema", field)
+
+
+def _structured(field: str, wanted: StructuredOutputs) -> Answer | None:
+    found: list[tuple[str, Answer]] = []
+    for name, read in STRUCTURED_READERS.items():
+        value = getattr(wanted, name)
+        if value is not None and (answer := read(f"{field}.{name.rstrip('_')}", value)) is not None:
+            found.append((name, answer))
+    if len(found) > 1:
+        raise bad_request(f"{field}: names more than one form of the answer", field)
+    return found[0][1] if found else None
+
+
+def _format(field: str, wanted: str | dict[str, Any]) -> Answer | None:
+    return _schema(field, wanted) if isinstance(wanted, dict) else _object(field, wanted == "json")
+
+
+Reader = Callable[[str, Any], Answer | None]
+STRUCTURED_READERS: dict[str, Reader] = {
+    "json_": _schema,
+    "json_object": _object,
+    "choice": _choice,
+    "grammar": _grammar,
+    "regex": _refused,
+    "structural_tag": _refused,
+}
+READERS: dict[str, Reader] = {
+    "response_format": _response_format,
+    "grammar": _grammar,
+    "json_schema": _schema,
+    "guided_json": _schema,
+    "guided_json_object": _object,
+    "guided_choice": _choice,
+    "guided_grammar": _grammar,
+    "guided_regex": _refused,
+    "structured_outputs": _structured,
+    "format": _format,
+    "regex": _refused,
+    "ebnf": _grammar,
+}
+"""How each field is read, ``None`` where it asks for nothing."""

@@ -1,0 +1,223 @@
+"""A bounded memory of the last responses, so that a client may name them instead of sending them again.
+
+Kept are the bytes of the request and of the response, which costs nothing to make and tells exactly what it costs to
+keep; they are read again only when somebody refers to them. A response holds on to the one that it goes on from:
+that one is found through it even when it has been deleted or pushed out by itself, and counts for as long.
+Each client (a key, or an address) has a memory of its own, and knows no other.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata_pack.gateway.failures import ApiError, bad_request
+
+Item = Mapping[str, Any]
+MAX_PAGE = 100
+MAX_CHAIN = 10_000
+"""Responses of one conversation that follow each other."""
+
+
+@dataclass
+class Kept:
+    """One response: the body that asked for it, itself as JSON, and the one that it goes on from."""
+
+    id: str
+    body: bytes
+    response: bytes
+    previous: Kept | None
+    at: float
+    items: tuple[str, ...]
+    length: int = 1
+    users: int = field(default=0, repr=False)
+    """How many of the responses in the memory need this one."""
+
+    @property
+    def size(self) -> int:
+        return len(self.body) + len(self.response)
+
+    def chain(self) -> Iterator[Kept]:
+        """Yield this response and those before it, newest first."""
+        one: Kept | None = self
+        while one is not None:
+            yield one
+            one = one.previous
+
+    def own_input(self) -> list[dict[str, Any]]:
+        """Return the items of the request's own input, each with an id."""
+        given = json.loads(self.body).get("input")
+        unique = self.id.partition("_")[2]
+        if isinstance(given, str):
+            given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
+        return [
+            {"type": "message", "id": f"in_{unique}_{number}", **item}
+            for number, item in enumerate(given if isinstance(given, list) else [])
+        ]
+
+    def output(self) -> list[dict[str, Any]]:
+        """Return the items of the response."""
+        output: list[dict[str, Any]] = json.loads(self.response)["output"]
+        return output
+
+    def conversation(self) -> list[Item]:
+        """Return all the items that this response goes on from and has, oldest first."""
+        return [item for part in reversed(list(self.chain())) for item in (*part.own_input(), *part.output())]
+
+
+class Memory:
+    """The responses of one client, the last used last. Used by the event loop and by threads that read bodies."""
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._items: dict[str, Kept] = {}
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def add(self, response: Mapping[str, Any], body: bytes, previous_id: str | None) -> None:
+        """Keep ``response``, unless it is larger than the whole memory."""
+        data = json.dumps(response, ensure_ascii=False).encode("utf-8", "replace")
+        with self._lock:
+            previous = self._kept.get(previous_id) if previous_id else None
+            items = tuple(item["id"] for item in response["output"])
+            length = previous.length + 1 if previous else 1
+            one = Kept(response["id"], body, data, previous, time.monotonic(), items, length)
+            if one.size > self._limit or one.length > MAX_CHAIN:
+                return
+            self._kept[one.id] = one
+            self._items.update(dict.fromkeys(items, one))
+            for part in one.chain():
+                part.users += 1
+                self.bytes += part.size if part.users == 1 else 0
+            self._shrink()
+
+    def get(self, response_id: str) -> Kept:
+        """Return a response; raises 404 for one that is not kept."""
+        with self._lock:
+            self._shrink()
+            one = self._kept.get(response_id)
+            if one is None:
+                raise ApiError(
+                    404, f"no response {response_id[:100]!r} is kept here (any more)", kind="no_response",
+                    param="response_id", code="response_not_found",
+                )  # fmt: skip
+            self._used(one)
+            return one
+
+    def delete(self, response_id: str) -> None:
+        """Forget a response; raises 404 for one that is not kept."""
+        one = self.get(response_id)
+        with self._lock:
+            self._forget(one)
+
+    # What the reader of inputs asks (``input.Recall``)
+
+    def item(self, item_id: str) -> Item | None:
+        """Return an item that a response had."""
+        with self._lock:
+            self._shrink()
+            one = self._items.get(item_id)
+            if one is not None:
+                self._used(one)
+        return None if one is None else next((item for item in one.output() if item["id"] == item_id), None)
+
+    def conversation(self, response_id: str) -> list[Item]:
+        """Return all the items that a response goes on from and has, oldest first; raises 400 for an unknown one."""
+        try:
+            one = self.get(response_id)
+        except ApiError:
+            raise ApiError(
+                400, f"previous_response_id: no response {response_id[:100]!r} is kept here (any more); send the whole "
+                "conversation as input", kind="bad_request", param="previous_response_id",
+                code="previous_response_not_found",
+            ) from None  # fmt: skip
+        return one.conversation()
+
+    def _used(self, one: Kept) -> None:
+        one.at = time.monotonic()
+        if one.id in self._kept:
+            self._kept.move_to_end(one.id)
+
+    def _shrink(self) -> None:
+        """Forget what is too old, and the oldest while there is too much."""
+        oldest = time.monotonic() - self._seconds
+        while self._kept and (self.bytes > self._limit or next(iter(self._kept.values())).at < oldest):
+            self._forget(next(iter(self._kept.values())))
+
+    def _forget(self, one: Kept) -> None:
+        if self._kept.pop(one.id, None) is None:
+            return
+        for item_id in one.items:
+            self._items.pop(item_id, None)
+        for part in one.chain():
+            part.users -= 1
+            self.bytes -= part.size if part.users == 0 else 0
+
+
+def input_items(kept: Kept, query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the page of the items that ``kept`` was an answer to; ``query`` has ``limit``, ``order`` and ``after``.
+
+    Raises a 400 for a query that cannot be followed.
+    """
+    before = kept.previous.conversation() if kept.previous else []
+    items = [dict(item) for item in (*before, *kept.own_input())]
+    limit, order, after = query.get("limit", "20"), query.get("order", "desc"), query.get("after")
+    if not (limit.isascii() and limit.isdigit() and 1 <= int(limit) <= MAX_PAGE):
+        raise bad_request(f"limit: must be a number from 1 to {MAX_PAGE}", "limit")
+    if order not in ("asc", "desc"):
+        raise bad_request("order: must be asc or desc", "order")
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        ids = [item.get("id") for item in items]
+        if after not in ids:
+            raise bad_request(f"after: there is no item {after[:100]!r}", "after")
+        items = items[ids.index(after) + 1 :]
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0].get("id") if page else None,
+        "last_id": page[-1].get("id") if page else None,
+        "has_more": len(items) > len(page),
+    }
+
+
+class NoMemory:
+    """What a gateway that keeps nothing knows."""
+
+    def item(self, _item_id: str) -> Item | None:
+        return None
+
+    def conversation(self, _response_id: str) -> list[Item]:
+        raise ApiError(
+            400, "previous_response_id: responses are not stored here; send the whole conversation as input",
+            kind="bad_request", param="previous_response_id", code="previous_response_not_found",
+        )  # fmt: skip
+
+
+class Store:
+    """The memories of all clients; ``limit`` (bytes) and ``seconds`` hold for each, ``limit`` 0 keeps nothing."""
+
+    def __init__(self, limit: int, seconds: float) -> None:
+        self._limit = limit
+        self._seconds = seconds
+        self._memories: dict[str, Memory] = {}
+
+    def of(self, client: str) -> Memory | None:
+        """Return the memory of ``client``, ``None`` if nothing is kept."""
+        if not self._limit:
+            return None
+        return self._memories.setdefault(client, Memory(self._limit, self._seconds))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all of them hold."""
+        return sum(memory.bytes for memory in self._memories.values())

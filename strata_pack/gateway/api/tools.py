@@ -1,0 +1,119 @@
+"""Tools of all three APIs as functions that the model can call, and the way back from its calls.
+
+A *namespace* (how Codex declares the tools of an MCP server) is flattened: its functions get one name each, and a call
+of one comes back with name and namespace apart. A *custom* tool, whose argument is one free text, is a function with
+one string. What runs on a server that is not there (a web search, an interpreter) is left out: the model is not shown
+it, and the request goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.turn import CUSTOM_INPUT, Origin
+
+SEPARATOR = "__"
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
+MAX_FORMAT = 20_000
+"""Characters of a custom tool's grammar that the model is shown."""
+
+
+def flat_name(namespace: str | None, name: str) -> str:
+    """Return the one name of a function of a namespace."""
+    if not namespace:
+        return name
+    return f"{namespace}{name}" if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
+
+
+def function_tool(name: str, description: Any, parameters: Any, **more: Any) -> dict[str, Any]:
+    """Return an OpenAI tool object."""
+    function: dict[str, Any] = {"name": name}
+    if isinstance(description, str):
+        function["description"] = description
+    function["parameters"] = parameters or NO_PARAMETERS
+    return {"type": "function", "function": {**function, **more}}
+
+
+class ToolList:
+    """Collects the tools of one request.
+
+    ``tools`` are OpenAI tool objects; ``origins`` say what those were that the client declared otherwise; ``left_out``
+    names what the model is not shown.
+    """
+
+    def __init__(self) -> None:
+        self.tools: list[dict[str, Any]] = []
+        self.origins: dict[str, Origin] = {}
+        self.left_out: list[str] = []
+
+    def add(self, tool: dict[str, Any], origin: Origin | None = None) -> None:
+        """Add a function; ``origin`` if its calls do not come back under its name."""
+        self.tools.append(tool)
+        if origin is not None:
+            self.origins[tool["function"]["name"]] = origin
+
+    def leave_out(self, kind: str) -> None:
+        """Note a tool of ``kind`` that cannot be served."""
+        self.left_out.append(f"tool {kind}")
+
+    def add_custom(self, where: str, given: Mapping[str, Any], namespace: str | None = None) -> None:
+        """Add a custom tool, ``given`` as the Responses API has it (the Chat API: below ``custom``)."""
+        name = _name(where, given)
+        flat = flat_name(namespace, name)
+        text: dict[str, Any] = {"type": "string", "description": f"The whole input of {name}, as plain text."}
+        if form := _format_of(given.get("format")):
+            text["description"] += f" It follows this grammar:\n{form}"
+        parameters = {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
+        self.add(function_tool(flat, given.get("description"), parameters), Origin(name, namespace, custom=True))
+
+    def add_namespace(self, where: str, given: Mapping[str, Any]) -> None:
+        """Add the tools of a namespace; each in the form of the Responses or of the Chat API."""
+        namespace = _name(where, given)
+        tools = given.get("tools")
+        if not isinstance(tools, list):
+            raise bad_request(f"{where}.tools: must be a list", f"{where}.tools")
+        before = len(self.tools)
+        for number, tool in enumerate(tools):
+            place = f"{where}.tools.{number}"
+            if not isinstance(tool, dict):
+                raise bad_request(f"{place}: must be an object", place)
+            kind = tool.get("type", "function")
+            inner = tool.get(kind) if isinstance(kind, str) and isinstance(tool.get(kind), dict) else tool
+            assert isinstance(inner, dict)
+            if kind == "function":
+                name = _name(place, inner)
+                parameters = inner.get("parameters", inner.get("input_schema"))
+                if not isinstance(parameters, dict | None):
+                    raise bad_request(f"{place}.parameters: must be an object", f"{place}.parameters")
+                self.add(
+                    function_tool(flat_name(namespace, name), inner.get("description"), parameters),
+                    Origin(name, namespace),
+                )
+            elif kind == "custom":
+                self.add_custom(place, inner, namespace)
+            else:
+                self.leave_out(str(kind))
+        about = given.get("description")
+        if isinstance(about, str) and about and len(self.tools) > before:
+            # Templates have no place for a group: its first function says what the group is for.
+            function = self.tools[before]["function"]
+            own = function.get("description", "")
+            function["description"] = f"{own}\n\n{namespace}: {about}" if own else f"{namespace}: {about}"
+
+
+def _name(where: str, given: Mapping[str, Any]) -> str:
+    name = given.get("name")
+    if not isinstance(name, str) or not name:
+        raise bad_request(f"{where}.name: must be a string that is not empty", f"{where}.name")
+    return name
+
+
+def _format_of(given: Any) -> str:
+    """Return the grammar of a custom tool's input, "" if any text will do."""
+    if not isinstance(given, dict):
+        return ""
+    inner = given.get("grammar") if isinstance(given.get("grammar"), dict) else given
+    definition = inner.get("definition") if isinstance(inner, dict) else None
+    return definition[:MAX_FORMAT] if isinstance(definition, str) else ""
