@@ -47,6 +47,13 @@ def serve(
     reasoning_budget: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
     ] = None,
+    cors: Annotated[
+        list[str] | None, typer.Option(metavar="ORIGIN", help="Web pages that may ask; can be repeated.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; can be repeated.")
+    ] = None,
+    store: Annotated[bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")] = True,
     implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")] = "guarded",
     model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
     start_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)] = 600,
@@ -82,6 +89,9 @@ def serve(
             context=context,
             runtime=runtime,
             reasoning_budget=reasoning_budget,
+            cors=tuple(cors or ()),
+            allow_hosts=tuple(allow_host or ()),
+            store=store,
             implicit_end=implicit_end,
             model_name=model_name,
             start_timeout=start_timeout,

@@ -14,6 +14,7 @@ from strata_pack.errors import WrongUse
 from strata_pack.gateway.server.run import (
     bind,
     check_exposure,
+    check_origins,
     kept_alive,
     make_gateway,
     read_keys,
@@ -45,6 +46,9 @@ class Options:
     context: int = 32768
     runtime: str | None = None
     reasoning_budget: int | None = None
+    cors: tuple[str, ...] = ()
+    allow_hosts: tuple[str, ...] = ()
+    store: bool = True
     implicit_end: ImplicitEnd = "guarded"
     model_name: str | None = None
     start_timeout: float = 600
@@ -58,6 +62,7 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
         raise WrongUse("serve needs either a PACK or --upstream URL")
     keys = read_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys)
+    check_origins(options.cors, keys)
     _log_to_stderr()
     with ExitStack() as stack:
         sock = stack.enter_context(bind(options.host, options.port))
@@ -72,12 +77,14 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
             queue=options.queue,
             request_seconds=options.request_timeout,
             drain_seconds=options.drain,
+            **({} if options.store else {"store_bytes": 0}),
         )
         settings = Settings(
             served=served,
             limits=limits,
             api_keys=keys,
-            hosts=(*LOOPBACK, options.host),
+            hosts=(*LOOPBACK, options.host, *options.allow_hosts),
+            cors=options.cors,
             reasoning_budget=options.reasoning_budget,
             implicit_end=options.implicit_end,
         )

@@ -35,6 +35,9 @@ LOOKS_LIKE_CONTROL = {
 """What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read: the first
 character, and patterns of what follows it. (``re`` finds a fixed first character many times faster than a pattern.)"""
 
+_BEGUN = re.compile(r"<(?:[|｜][^<>\s]{0,66}|/?s?|[befmpsu][a-z_]{0,16})\Z|\[/?[A-Za-z_]{0,16}\Z")
+"""The beginning of something that looks like a control token, at the end of a text: the next one may complete it."""
+
 LONGEST_GUESS = 80
 """Characters of the longest text that ``LOOKS_LIKE_CONTROL`` fits, and some more."""
 
@@ -95,9 +98,13 @@ class ControlTokens:
 
     def _mark_end(self, text: str, mark: str) -> str:
         end = len(text.rstrip())
-        earliest = max(0, end - self._longest)
+        earliest = max(0, end - self._window)
         if not self._first.search(text, earliest, end):
             return text
+        if self.guess and (begun := _BEGUN.search(text, earliest, end)):
+            start = begun.start()
+            return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
+        earliest = max(0, end - self._longest)
         for start in range(earliest, end):
             if text[start:end] in self._heads:
                 return f"{text[: start + 1]}{mark}{text[start + 1 :]}"

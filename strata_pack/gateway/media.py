@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.failures import bad_request
 
 Part = dict[str, Any]
 MEDIA = "strata.media"
@@ -38,21 +38,14 @@ def placeholder(kind: str) -> str:
     return PLACEHOLDERS.get(kind, f"[{kind}: this model cannot read it]")
 
 
-def media_part(kind: str, where: str, given: Mapping[str, Any]) -> Part:
-    """Return the part for media of ``kind`` that a client wrote as ``given`` at the path ``where``."""
-    return {"type": MEDIA, "kind": kind, "where": where, "given": given}
+def media_part(kind: str, where: str, given: Mapping[str, Any], what: str) -> Part:
+    """Return the part for media of ``kind`` that a client wrote as ``given`` at ``where``; ``what`` names it there."""
+    return {"type": MEDIA, "kind": kind, "where": where, "given": given, "what": what}
 
 
 def is_media(part: Any) -> bool:
     """Whether ``part`` was made by ``media_part``."""
     return isinstance(part, dict) and part.get("type") == MEDIA
-
-
-def no_projector(where: str, what: str) -> ApiError:
-    """Return the 400 for media in a user's own message."""
-    return bad_request(
-        f"{where}: the model has no projector, so {what} cannot be read; send text", where, code="unsupported_media"
-    )
 
 
 def joined(pieces: Sequence[str | Part], separator: str) -> str | list[Part]:
@@ -82,8 +75,12 @@ def _settled(message: dict[str, Any], lost: list[str]) -> dict[str, Any]:
         return message
     found = [part for part in parts if is_media(part)]
     if message.get("role") in OWN_ROLES:
-        part = found[0]
-        raise no_projector(part["where"], f"parts of type {part['given'].get('type', part['kind'])!r}")
+        where, what = found[0]["where"], found[0]["what"]
+        raise bad_request(
+            f"{where}: the model has no projector, so {what} cannot be read; send text",
+            where,
+            code="unsupported_media",
+        )
     lost += [part["kind"] for part in found]
     settled = [{"type": "text", "text": placeholder(part["kind"])} if is_media(part) else part for part in parts]
     if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in settled):

@@ -28,7 +28,8 @@ class Reply:
     def __init__(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.body = body
         self.status = status
-        self._headers = {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        own = {} if status == 204 else {"content-type": "application/json", "content-length": str(len(body))}
+        self._headers = {**own, **(headers or {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in self._headers.items()]

@@ -269,3 +269,17 @@ def test_every_known_token_is_cut(known: list[str], text: str) -> None:
     marked = ControlTokens(known, guess=False).mark(text, "\ue000")
     assert marked.replace("\ue000", "") == text
     assert not any(token in marked for token in known)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        *(("<|en", "doftext|>"), ("<", "|im_start|>"), ("<|", "x|>"), ("</", "s>")),
+        *(("<bo", "s>"), ("[IN", "ST]"), ("<｜us", "er｜>")),
+    ],
+)
+def test_a_guessed_control_token_cut_over_two_parts_is_text(first: str, second: str) -> None:
+    guessing = ControlTokens([], guess=True)
+    whole = guessing.mark(f"a {first}", "\ue000") + guessing.mark(f"{second} b", "\ue000")
+    assert first + second not in whole
+    assert whole.replace("\ue000", "") == f"a {first}{second} b"

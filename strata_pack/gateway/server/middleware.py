@@ -18,7 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, internal, shutting_down
 from strata_pack.gateway.metrics import Metrics
+from strata_pack.gateway.offload import aside
 from strata_pack.gateway.reply import encode
+from strata_pack.gateway.server.browsers import Doors, Headers
+from strata_pack.gateway.server.encodings import decoded
 from strata_pack.gateway.server.protocol import Connection
 from strata_pack.gateway.service import Caller
 from strata_pack.gateway.settings import Settings
@@ -64,7 +67,7 @@ class Guard:
         self._settings = settings
         self._metrics = metrics
         self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
-        self._hosts = frozenset(settings.hosts)
+        self._doors = Doors(settings.cors, settings.hosts, keyed=bool(settings.api_keys))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,8 +76,14 @@ class Guard:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        exchange = _Exchange(scope, send, request_id, self._settings.limits.stalled_client_seconds)
+        exchange = _Exchange(
+            scope, send, request_id, self._settings.limits.stalled_client_seconds, self._doors.response_headers(headers)
+        )
         try:
+            if (preflight := self._doors.preflight(scope["method"], headers)) is not None:
+                await preflight(scope, receive, exchange.send)
+                return
+            self._doors.check(scope["method"], scope["path"], headers)
             client = self._admit(scope, headers)
             scope["strata.caller"] = Caller(request_id, client)
             try:
@@ -99,13 +108,9 @@ class Guard:
             await reply(exchange.scope, exchange.receive, exchange.send)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Return the name of the client for the queue; raises 401 or 421."""
+        """Return the name of the client for the queue; raises 401."""
         address = str((scope.get("client") or ("unknown",))[0])
         if not self._keys:
-            host = _host_name(headers.get("host", ""))
-            if host not in self._hosts:
-                # A web page can give its own name the address of this machine; its requests come with that name.
-                raise ApiError(421, f"this gateway is not known as {host[:100]!r}", kind="wrong_host")
             return address
         if scope["path"] in OPEN_PATHS:
             return address
@@ -119,7 +124,7 @@ class Guard:
                 401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", kind="unauthorized",
                 code="invalid_api_key",
             )  # fmt: skip
-        return f"key {matches.index(True)}"
+        return f"key {digest.hex()[:8]}"
 
     async def _read(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
         """Return the body; raises 413 or 408."""
@@ -146,13 +151,18 @@ class Guard:
                     more = message.get("more_body", False)
         except TimeoutError:
             raise ApiError(408, "the body did not come in time", kind="slow_body") from None
-        return b"".join(parts)
+        body = b"".join(parts)
+        encodings = headers.get("content-encoding", "")
+        return await aside(limit, lambda: decoded(body, encodings, limit)) if encodings else body
 
 
 class _Exchange:
     """One request and its response, with a watch on the client."""
 
-    def __init__(self, scope: Scope, send: Send, request_id: str, stalled_seconds: float) -> None:
+    def __init__(
+        self, scope: Scope, send: Send, request_id: str, stalled_seconds: float, more_headers: Headers
+    ) -> None:
+        self._more_headers = more_headers
         self.scope = scope
         self.request_id = request_id
         self.started = False
@@ -213,7 +223,7 @@ class _Exchange:
 
     def _own_headers(self) -> list[tuple[bytes, bytes]]:
         request_id = self.request_id.encode("latin-1")
-        own = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff")]
+        own = [(b"x-request-id", request_id), (b"x-content-type-options", b"nosniff"), *self._more_headers]
         return [*own, (b"request-id", request_id)] if is_anthropic(self.scope) else own
 
     def _client_left(self) -> None:
@@ -237,10 +247,3 @@ def uncancel() -> None:
     task = asyncio.current_task()
     if task is not None and hasattr(task, "uncancel"):
         task.uncancel()
-
-
-def _host_name(header: str) -> str:
-    """Return the name in a ``Host`` header, without the port."""
-    if header.startswith("["):
-        return header[1 : header.find("]")]
-    return header.partition(":")[0].lower()

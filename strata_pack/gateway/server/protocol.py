@@ -29,6 +29,24 @@ class Connection:
             tell()
 
 
+class _AnyLength(int):
+    """A number of bytes that is never too small and never too large, for uvicorn's count of what is still to come."""
+
+    def __lt__(self, other: int) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = int.__hash__
+
+    def __sub__(self, other: int) -> _AnyLength:
+        return self
+
+
 TAKEN_SECONDS = 1.0
 OVERHEAD = 16
 """Bytes of a chunked body's framing for each byte of it that are no attack yet (a chunk of one byte has six)."""
@@ -107,7 +125,15 @@ def limited_protocol(
                 self._refuse(b"431 Request Header Fields Too Large")
             else:
                 super().on_headers_complete()
+                if self.scope["http_version"] == "1.0":
+                    self._end_with_connection(self.cycle)
                 self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+
+        @staticmethod
+        def _end_with_connection(cycle: Any) -> None:
+            """Let an answer to a client of HTTP/1.0, which knows no chunks, end where the connection does."""
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = _AnyLength()
 
         def on_body(self, body: bytes) -> None:
             self._bodies += len(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 import time
@@ -26,6 +27,7 @@ from strata_pack.gateway.control_tokens import (
 )
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.app import create_app
+from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.protocol import limited_protocol
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Settings
@@ -34,6 +36,7 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
 from strata_pack.parsing import CallFormat, dialect_of
 
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]+/?", re.IGNORECASE)
 READY_SECONDS = 60.0
 KEY_FILE_LIMIT = 1 << 20
 RESTART_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
@@ -91,6 +94,16 @@ def check_exposure(host: str, keys: tuple[str, ...]) -> None:
     """Raise ``WrongUse`` for a gateway that others can reach, but that asks for no key."""
     if host not in LOOPBACK and not keys:
         raise WrongUse(f"--host {host} lets others in", remedy="demand a key with --api-key or --api-key-file")
+
+
+def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
+    """Raise ``WrongUse`` for what is no origin of a page, and for all pages at once where no key is asked for."""
+    for origin in origins:
+        if origin == ANY:
+            if not keys:
+                raise WrongUse("--cors '*' lets every web page in", remedy="name the origins, or demand a key")
+        elif not ORIGIN.fullmatch(origin):
+            raise WrongUse(f"--cors {origin} is no origin", remedy="write it as https://HOST or http://HOST:PORT")
 
 
 def make_gateway(

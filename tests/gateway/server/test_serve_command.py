@@ -30,6 +30,8 @@ def refusal(*options: str) -> subprocess.CompletedProcess[str]:
         (["x.gguf", "--upstream", "http://127.0.0.1:1"], "either a PACK or --upstream"),
         (["--upstream", "http://127.0.0.1:1", "--host", "0.0.0.0"], "demand a key"),
         (["--upstream", "nonsense", "--port", "0"], "not the URL of a server"),
+        (["--upstream", "http://127.0.0.1:1", "--cors", "*"], "lets every web page in"),
+        (["--upstream", "http://127.0.0.1:1", "--cors", "page.example"], "is no origin"),
         (["/nowhere/pack", "--port", "0"], "no such pack"),
     ],
 )

@@ -85,7 +85,7 @@ def _part(where: str, part: Any, *, foreign: bool) -> Any:
     if not isinstance(kind, (str, NoneType)):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
     if kind is not None and kind in KINDS:
-        return media_part(KINDS[kind], where, part)
+        return media_part(KINDS[kind], where, part, f"parts of type {kind!r}")
     if foreign and kind is not None and kind not in TEXT_PARTS:
         text = part.get("text")
         return {"type": "text", "text": text if isinstance(text, str) else placeholder(kind[:64])}

@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 from strata_pack.gateway.api.fields import Kept, text_field
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.media import Part, media_part, no_projector
+from strata_pack.gateway.media import Part, media_part
 
 
 class Block(Kept):
@@ -24,6 +24,9 @@ class Block(Kept):
 
 Located = tuple[str, Block]
 """A block and its path."""
+
+Pieces = list[str | Part]
+"""Texts and media, one below the other."""
 
 TEXT_ONLY = ("text",)
 SILENT = ("container_upload", "redacted_thinking", "compaction_delta")
@@ -42,21 +45,12 @@ def located(where: str, content: Any) -> list[Located]:
     return [(f"{where}.{index}", _block(f"{where}.{index}", part)) for index, part in enumerate(content)]
 
 
-def content_pieces(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> list[str | Part]:
+def content_pieces(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> Pieces:
     """Return the texts and media of a content whose blocks are of the ``allowed`` types."""
     return [piece for place, block in located(where, content) for piece in block_pieces(place, block, allowed)]
 
 
-def content_text(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY) -> str:
-    """Return the text of a content that may hold no media, one block below the other."""
-    pieces = content_pieces(where, content, allowed)
-    for piece in pieces:
-        if not isinstance(piece, str):
-            raise no_projector(piece["where"], f"blocks of type {piece['given'].get('type')!r}")
-    return "\n".join(map(str, pieces))
-
-
-def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> list[str | Part]:
+def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> Pieces:
     """Return what one block holds; raises ``ApiError`` for a type that is not ``allowed`` here.
 
     A document that is no text is media, as an image is; a block that says nothing is nothing.
@@ -64,9 +58,9 @@ def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -
     if block.type in SILENT:
         return []
     if block.type == "image":
-        return [media_part("image", where, block.given())]
+        return [media_part("image", where, block.given(), "blocks of type 'image'")]
     if block.type in allowed:
-        return [READERS[block.type](where, block.given())]
+        return READERS[block.type](where, block.given())
     raise bad_request(f"{where}: a block of type {block.type!r} cannot stand here", where)
 
 
@@ -92,30 +86,31 @@ def _block(where: str, part: Any) -> Block:
 # Types of blocks
 
 
-def _text(where: str, given: Mapping[str, Any]) -> str:
-    return text_field(where, given, "text")
+def _text(where: str, given: Mapping[str, Any]) -> Pieces:
+    return [text_field(where, given, "text")]
 
 
-def _document(where: str, given: Mapping[str, Any]) -> str | Part:
+def _document(where: str, given: Mapping[str, Any]) -> Pieces:
     source, place = given.get("source"), f"{where}.source"
     if not isinstance(source, dict):
         raise bad_request(f"{place}: must be an object", place)
-    if source.get("type") == "text":
-        text = text_field(place, source, "data")
-    elif source.get("type") == "content":
-        text = content_text(f"{place}.content", source.get("content"))
+    kind = source.get("type")
+    if kind == "text":
+        pieces: Pieces = [text_field(place, source, "data")]
+    elif kind == "content":
+        pieces = content_pieces(f"{place}.content", source.get("content"))
     else:
-        return media_part("document", place, given)
-    return _tagged("document", _attributes(where, given, "title", "context"), text)
+        return [media_part("document", place, given, f"a document from a source of type {kind!r}")]
+    return _tagged("document", _attributes(where, given, "title", "context"), pieces)
 
 
-def _search_result(where: str, given: Mapping[str, Any]) -> str:
-    text = content_text(f"{where}.content", given.get("content"))
-    return _tagged("search_result", _attributes(where, given, "title", "source"), text)
+def _search_result(where: str, given: Mapping[str, Any]) -> Pieces:
+    pieces = content_pieces(f"{where}.content", given.get("content"))
+    return _tagged("search_result", _attributes(where, given, "title", "source"), pieces)
 
 
-def _tool_reference(where: str, given: Mapping[str, Any]) -> str:
-    return f"<tool_reference name={quoteattr(text_field(where, given, 'tool_name'))}/>"
+def _tool_reference(where: str, given: Mapping[str, Any]) -> Pieces:
+    return [f"<tool_reference name={quoteattr(text_field(where, given, 'tool_name'))}/>"]
 
 
 def _attributes(where: str, given: Mapping[str, Any], *names: str) -> str:
@@ -123,11 +118,13 @@ def _attributes(where: str, given: Mapping[str, Any], *names: str) -> str:
     return "".join(f" {name}={quoteattr(text_field(where, given, name))}" for name in there)
 
 
-def _tagged(tag: str, attributes: str, text: str) -> str:
-    return f"<{tag}{attributes}>\n{text}\n</{tag}>"
+def _tagged(tag: str, attributes: str, pieces: Pieces) -> Pieces:
+    wrapped: Pieces = [f"<{tag}{attributes}>", *pieces, f"</{tag}>"]
+    texts = [piece for piece in wrapped if isinstance(piece, str)]
+    return ["\n".join(texts)] if len(texts) == len(wrapped) else wrapped
 
 
-READERS: Mapping[str, Callable[[str, Mapping[str, Any]], str | Part]] = {
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Pieces]] = {
     "text": _text,
     "document": _document,
     "search_result": _search_result,

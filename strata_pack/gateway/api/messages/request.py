@@ -23,18 +23,26 @@ from strata_pack.gateway.api.fields import (
     Temperature,
     text_field,
 )
-from strata_pack.gateway.api.messages.blocks import TEXT_ONLY, Block, block_pieces, content_pieces, located, readable
+from strata_pack.gateway.api.messages.blocks import (
+    TEXT_ONLY,
+    Block,
+    Pieces,
+    block_pieces,
+    content_pieces,
+    located,
+    readable,
+)
 from strata_pack.gateway.api.messages.tools import AnthropicTool, listed_tools
 from strata_pack.gateway.api.thinking import template_variables
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import ApiError, bad_request
-from strata_pack.gateway.media import Part, is_media, joined, placeholder
+from strata_pack.gateway.media import is_media, joined, placeholder
 from strata_pack.gateway.turn import Answer, JsonAnswer, ToolChoice, Turn
 
-INPUT_BLOCKS = {"user": ("text", "document", "search_result", "tool_reference"), "system": TEXT_ONLY}
+INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
 """What a message may hold as text, by its role."""
 
-RESULT_BLOCKS = INPUT_BLOCKS["user"]
+RESULT_BLOCKS = (*INPUT_BLOCKS["user"], "tool_reference")
 ERROR_MARK = "Error"
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 RESULT = "_tool_result"
@@ -181,7 +189,7 @@ Contents = list[tuple[str, str | list[Block]]]
 def _input(role: str, contents: Contents) -> list[dict[str, Any]]:
     """Return a user's or system's turn: tool results become messages of their own, before the text."""
     results: list[dict[str, Any]] = []
-    pieces: list[str | Part] = []
+    pieces: Pieces = []
     for where, block in [one for content in contents for one in located(*content)]:
         if block.type == "tool_result" and role == "user":
             results.append(_result(where, block.given()))
@@ -303,9 +311,9 @@ def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": str(given.get("tool_use_id", "")), "content": joined(pieces, "\n")}
 
 
-def _result_pieces(where: str, content: Any) -> list[str | Part]:
+def _result_pieces(where: str, content: Any) -> Pieces:
     """Return what a tool's result holds; what kind of block a tool has chosen is not the user's matter."""
-    pieces: list[str | Part] = []
+    pieces: Pieces = []
     for place, block in located(where, content):
         known = block.type in RESULT_BLOCKS or block.type == "image"
         pieces += block_pieces(place, block, RESULT_BLOCKS) if known else [placeholder(block.type[:64])]

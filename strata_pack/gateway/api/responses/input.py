@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Protocol
 
 from strata_pack.gateway.api.fields import Kept, text_field
@@ -273,13 +274,13 @@ def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | Part
         if result:
             return _dumped(part)
         raise bad_request(f"{where}: must be an object", where)
-    kind = part.get("type", "text")
+    kind = part.get("type")
     if isinstance(kind, str) and kind in KINDS and not thinking:
-        return media_part(KINDS[kind], where, part)
+        return media_part(KINDS[kind], where, part, f"parts of type {kind!r}")
     if result and kind not in TEXT_TYPES and not isinstance(part.get("text"), str):
         # Most of it is text in some wrapping, such as {"stdout": ..., "stderr": ...}.
-        return placeholder(kind[:64]) if "encrypted_content" in part else _dumped(part)
-    if not isinstance(kind, str):
+        return placeholder(str(kind)[:64]) if "encrypted_content" in part else _dumped(part)
+    if not isinstance(kind, str | NoneType):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
     if kind in REASONING_PARTS and not thinking:
         raise bad_request(f"{where}: a part of type {kind!r} belongs into an item of type 'reasoning'", where)

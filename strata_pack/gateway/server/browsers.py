@@ -1,0 +1,104 @@
+"""What web pages may do: nothing, unless their origin was named.
+
+A page that is open in a browser of this machine reaches a server on loopback, and can make it work without being
+allowed to read the answer (a form, or ``fetch`` with ``text/plain``, needs no preflight). Browsers say so in headers
+that a page cannot forge: ``Origin`` and ``Sec-Fetch-Site``. Where a key is asked for, a page without it gets nothing.
+Sources: the Fetch standard, section 3.2 (CORS protocol); W3C Fetch Metadata; Private Network Access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.streams import Reply
+
+ANY = "*"
+METHODS = "GET, POST, DELETE, OPTIONS"
+EXPOSED = "x-request-id, request-id, retry-after"
+PREFLIGHT_SECONDS = "600"
+HARMLESS_PATHS = ("/", "/health")
+"""What a link or an image on any page may lead to: the live page without data, and whether it lives."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Doors:
+    """The origins and host names that are let in. ``keyed``: a key is asked for, so that nothing else has to be."""
+
+    def __init__(self, origins: Iterable[str], hosts: Iterable[str], *, keyed: bool) -> None:
+        self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._keyed = keyed
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise 421 for a name that is not ours, 403 for a page that may not ask. Nothing of the body was read."""
+        if self._keyed:
+            return
+        host = host_name(headers.get("host", ""))
+        if host not in self._hosts:
+            # A web page can give its own name the address of this machine; its requests come with that name.
+            raise ApiError(
+                421, f"this gateway is not known as {host[:100]!r}; if it should be, start it with --allow-host "
+                f"{host[:100] or 'NAME'}, or with a key", kind="wrong_host",
+            )  # fmt: skip
+        origin = headers.get("origin")
+        if origin is not None:
+            foreign = not (self._lets_in(origin) or self._is_ours(origin, headers.get("host", "")))
+        else:
+            harmless = method in ("GET", "HEAD") and path in HARMLESS_PATHS
+            foreign = headers.get("sec-fetch-site", "").lower() == "cross-site" and not harmless
+        if foreign:
+            raise ApiError(
+                403, f"web pages of {(origin or 'other sites')[:100]!r} may not use this gateway; if they should, "
+                "start it with --cors ORIGIN, or with a key", kind="foreign_origin",
+            )  # fmt: skip
+
+    def preflight(self, method: str, headers: Mapping[str, str]) -> Reply | None:
+        """Return the answer to a preflight (which never has a key), ``None`` for a request that is none."""
+        origin = headers.get("origin")
+        if method != "OPTIONS" or origin is None or "access-control-request-method" not in headers:
+            return None
+        if not self._lets_in(origin):
+            raise ApiError(
+                403, f"web pages of {origin[:100]!r} may not use this gateway; if they should, start it with "
+                "--cors ORIGIN", kind="foreign_origin",
+            )  # fmt: skip
+        told = {
+            "access-control-allow-methods": METHODS,
+            "access-control-allow-headers": headers.get("access-control-request-headers", "content-type"),
+            "access-control-max-age": PREFLIGHT_SECONDS,
+        }
+        if headers.get("access-control-request-private-network") == "true":
+            told["access-control-allow-private-network"] = "true"
+        return Reply(b"", 204, told)
+
+    def response_headers(self, headers: Mapping[str, str]) -> Headers:
+        """Return what every response to this request says, also one that is an error."""
+        if not self._origins:
+            return []
+        vary = (b"vary", b"origin")
+        origin = headers.get("origin")
+        if origin is None or not self._lets_in(origin):
+            return [vary]
+        allowed = ANY if ANY in self._origins else origin
+        return [
+            vary,
+            (b"access-control-allow-origin", allowed.encode("latin-1")),
+            (b"access-control-expose-headers", EXPOSED.encode()),
+        ]
+
+    def _lets_in(self, origin: str) -> bool:
+        return ANY in self._origins or origin.lower() in self._origins
+
+    @staticmethod
+    def _is_ours(origin: str, host: str) -> bool:
+        """Whether the page is our own: its origin is the name under which it asks."""
+        return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
+
+
+def host_name(header: str) -> str:
+    """Return the name in a ``Host`` header, without the port."""
+    if header.startswith("["):
+        return header[1 : header.find("]")]
+    return header.partition(":")[0].lower()
