@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from strata_pack.cli.face import Out, face
 from strata_pack.parsing import ImplicitEnd
 
 app = typer.Typer()
+AccessFormat = Literal["text", "json", "off"]
 
 
-@app.command(epilog="Example: strata-pack serve packs/qwen3.8-flash-next --port 8080 --parallel 4")
+class WithServerArguments(TyperCommand):
+    """A command that takes everything after ``--`` as arguments of llama-server."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args = [*args[:at], *(f"--server-argument={argument}" for argument in args[at + 1 :])]
+        return super().parse_args(ctx, args)
+
+
+@app.command(
+    cls=WithServerArguments, epilog="Example: strata-pack serve packs/qwen3.8-flash-next --port 8080 --parallel 4"
+)
 @face
 def serve(
     out: Out,
@@ -54,6 +68,13 @@ def serve(
         list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; can be repeated.")
     ] = None,
     store: Annotated[bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")] = True,
+    access_log: Annotated[AccessFormat, typer.Option(help="A line for every request, on stderr; no content.")] = "off",
+    tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Certificate, to serve HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
+    pass_native: Annotated[
+        bool, typer.Option("--pass-native", help="Pass on /tokenize, /detokenize, /apply-template, /props and /slots.")
+    ] = False,
+    server_argument: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")] = "guarded",
     model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
     start_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)] = 600,
@@ -62,7 +83,10 @@ def serve(
         float, typer.Option(metavar="S", help="Seconds that running requests get at the end.", min=0)
     ] = 30,
 ) -> None:
-    """Serve a pack OpenAI-compatibly, so that no tool call gets lost."""
+    """Serve a pack OpenAI-compatibly, so that no tool call gets lost.
+
+    Arguments after -- go to the llama-server that is started on PACK: -- --cache-type-k q8_0
+    """
     from strata_pack.extras import missing
 
     try:
@@ -92,6 +116,11 @@ def serve(
             cors=tuple(cors or ()),
             allow_hosts=tuple(allow_host or ()),
             store=store,
+            access_log=access_log,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            pass_native=pass_native,
+            server_arguments=tuple(server_argument or ()),
             implicit_end=implicit_end,
             model_name=model_name,
             start_timeout=start_timeout,

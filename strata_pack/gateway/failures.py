@@ -18,6 +18,7 @@ OPENAI_TYPES = {
     429: "rate_limit_error",
     431: "invalid_request_error",
     500: "server_error",
+    501: "invalid_request_error",
     502: "server_error",
     503: "service_unavailable_error",
     504: "timeout_error",

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from strata_pack.gateway.admission import Admission
@@ -30,10 +30,20 @@ log = logging.getLogger("strata_pack.gateway")
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: an id for this request, and the name under which the queue is fair (a key or an address)."""
+    """Who asks: an id for this request, and the name under which the queue is fair (a key or an address).
+
+    ``records`` gets what the metrics know of the request.
+    """
 
     request_id: str
     client: str
+    records: list[Record] = field(default_factory=list)
+
+    def record(self, api: str, *, stream: bool) -> Record:
+        """Return the record of this request."""
+        record = Record(self.request_id, api, stream=stream, client=self.client)
+        self.records.append(record)
+        return record
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class Gateway:
         """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
         if turn.reasoning_budget is None:
             turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
-        record = Record(caller.request_id, api, stream=turn.stream, client=caller.client)
+        record = caller.record(api, stream=turn.stream)
         if turn.stream:
             body = self._stream(turn, writer, record)
             return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds)

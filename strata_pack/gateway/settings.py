@@ -53,7 +53,7 @@ class Settings:
     ``hosts``: the names under which a client may call a gateway without keys (a browser that was told to think of
     another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
     request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy. ``cors`` are the origins of
-    web pages that may ask; "*" for all of them.
+    web pages that may ask; "*" for all of them. ``pass_native``: llama-server's own endpoints are passed on.
     """
 
     served: Served
@@ -61,5 +61,6 @@ class Settings:
     api_keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     cors: tuple[str, ...] = ()
+    pass_native: bool = False
     reasoning_budget: int | None = None
     implicit_end: ImplicitEnd = "guarded"

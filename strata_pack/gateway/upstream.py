@@ -70,6 +70,15 @@ class Upstream:
         finally:
             wire.abort()
 
+    async def forward(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
+        """Return status and body of the server's own answer to ``data``; raises ``ApiError`` if there is none."""
+        wire = await self._connect(JSON_TIMEOUT, math.inf)
+        try:
+            wire.post(self._head(method, path), data)
+            return await wire.headers(), await _all(wire)
+        finally:
+            wire.abort()
+
     async def _connect(self, idle_timeout: float, until: float) -> _Wire:
         loop = asyncio.get_running_loop()
         context = ssl.create_default_context() if self._secure else None
@@ -154,6 +163,8 @@ def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
         return prompt_too_long(asked, limit)
     if status in (400, 413, 422):
         return bad_request(f"the llama.cpp server refuses the request: {message}")
+    if status == 501:
+        return ApiError(501, f"the llama.cpp server cannot do this: {message}", kind="not_supported")
     if status == 503:
         return unavailable("the llama.cpp server is loading its model; try again", kind="upstream_loading")
     return ApiError(502, f"the llama.cpp server failed: {message}", kind="upstream_error")

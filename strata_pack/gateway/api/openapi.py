@@ -34,7 +34,12 @@ def _one_of(*values: str | None) -> dict[str, Any]:
     return {"enum": list(values)}
 
 
-CALL = _object(id=STRING, type=_one_of("function"), function=_object(name=STRING, arguments=STRING))
+CALL = {
+    "anyOf": [
+        _object(id=STRING, type=_one_of("function"), function=_object(name=STRING, arguments=STRING)),
+        _object(id=STRING, type=_one_of("custom"), custom=_object(name=STRING, input=STRING)),
+    ]
+}
 MESSAGE = _object(
     role=_one_of("assistant"),
     content=NULLABLE_STRING,
@@ -88,12 +93,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         output=_list(
             _object(
                 id=STRING,
-                type=_one_of("reasoning", "message", "function_call"),
+                type=_one_of("reasoning", "message", "function_call", "custom_tool_call"),
                 status=_one_of("completed", "incomplete"),
             )
         ),
         usage=OBJECT,
-        store={"const": False},
+        store={"type": "boolean"},
+        previous_response_id=NULLABLE_STRING,
         error={"type": "null"},
         incomplete_details={"type": ["object", "null"]},
         instructions=NULLABLE_STRING,
@@ -101,7 +107,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         reasoning=_object(effort=NULLABLE_STRING, summary=NULLABLE_STRING),
         text=_object(format=_object(type=STRING)),
         tool_choice={"type": ["string", "object"]},
-        tools=_list(_object(type=_one_of("function"), name=STRING)),
+        tools=_list(_object(type=STRING)),
         truncation=_one_of("auto", "disabled"),
         ended_inside_thinking_={"type": "boolean"},
         x_strata_=OBJECT,
@@ -118,6 +124,15 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         x_strata_=OBJECT,
     ),
     "TokenCount": _object(input_tokens=INTEGER),
+    "InputTokenCount": _object(object=_one_of("response.input_tokens"), input_tokens=INTEGER),
+    "InputItems": _object(
+        object=_one_of("list"),
+        data=_list(OBJECT),
+        first_id=NULLABLE_STRING,
+        last_id=NULLABLE_STRING,
+        has_more={"type": "boolean"},
+    ),
+    "Deleted": _object(id=STRING, object=_one_of("response"), deleted={"const": True}),
     "Completion": OBJECT,
     "Models": _object(
         object=_one_of("list"), data=_list(MODEL), has_more={"const": False}, first_id=STRING, last_id=STRING
@@ -166,7 +181,8 @@ COMPLETION_REQUEST = {
 STREAMED: dict[str, Any] = {"text/event-stream": {}}
 POSTS = (
     ("/v1/chat/completions", "Generate the next message", "ChatRequest", "ChatCompletion", True),
-    ("/v1/responses", "Generate a response (not stored)", "ResponsesRequest", "Response", True),
+    ("/v1/responses", "Generate a response (kept for a while)", "ResponsesRequest", "Response", True),
+    ("/v1/responses/input_tokens", "Count the tokens of a prompt", "ResponsesRequest", "InputTokenCount", False),
     ("/v1/messages", "Generate a message (Anthropic's API)", "MessagesRequest", "Message", True),
     ("/v1/messages/count_tokens", "Count the tokens of a prompt", "CountRequest", "TokenCount", False),
     ("/v1/completions", "Complete a text (passed to llama-server)", "CompletionRequest", "Completion", True),
@@ -181,8 +197,10 @@ GETS = (
 ERRORS = {
     "400": "The request cannot be served; `param` names the field",
     "401": "The API key is missing or wrong",
+    "403": "A web page whose origin was not allowed",
     "408": "The body did not come in time",
     "413": "The body is too large",
+    "415": "The body's encoding is not known here",
     "421": "The gateway is not known under this name",
     "429": "The queue is full; see Retry-After",
     "502": "The llama.cpp server failed",
@@ -215,6 +233,17 @@ def openapi() -> dict[str, Any]:
             },
         }
     }
+    gone = {"404": {"description": "It is not kept here (any more)", "content": _json("OpenAIError")}}
+    for path, method, summary, reply in (
+        ("/v1/responses/{response_id}", "get", "A response that is kept", "Response"),
+        ("/v1/responses/{response_id}", "delete", "Forget a response", "Deleted"),
+        ("/v1/responses/{response_id}/input_items", "get", "The items that a response answered", "InputItems"),
+    ):
+        paths.setdefault(path, {})[method] = {
+            "summary": summary,
+            "parameters": [{"name": "response_id", "in": "path", "required": True, "schema": STRING}],
+            "responses": {**_responses(path, _json(reply)), **gone},
+        }
     for path, summary, kind in (
         ("/metrics/prometheus", "The counters as Prometheus text", "text/plain"),
         ("/grafana.json", "A Grafana dashboard", "application/json"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from strata_pack.gateway.api.chat.reply import ChatWriter, FunctionsWriter
 from strata_pack.gateway.api.chat.request import ChatRequest, chat_turn
-from strata_pack.gateway.api.fields import Body, TokenLimit, read_body, sound_json
+from strata_pack.gateway.api.fields import Body, Kept, TokenLimit, read_body, sound_json
 from strata_pack.gateway.api.messages.reply import MessagesWriter
 from strata_pack.gateway.api.messages.request import CountRequest, MessagesRequest, count_turn, messages_turn
 from strata_pack.gateway.api.openapi import openapi
@@ -26,9 +26,10 @@ from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
 from strata_pack.gateway.api.responses.store import NoMemory, input_items
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
-from strata_pack.gateway.metrics import Record
 from strata_pack.gateway.offload import aside
 from strata_pack.gateway.reply import encode
+from strata_pack.gateway.server.access import Sink
+from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.live import live_page
 from strata_pack.gateway.server.middleware import Guard
 from strata_pack.gateway.server.prometheus import CONTENT_TYPE, prometheus_text
@@ -67,19 +68,43 @@ class CompletionRequest(Body):
     structured_outputs: Any = None
 
 
+class PassedRequest(Kept):
+    """A body that is llama-server's matter."""
+
+
+PASSED = {
+    "/v1/embeddings": "/v1/embeddings",
+    "/embeddings": "/v1/embeddings",
+    "/v1/rerank": "/v1/rerank",
+    "/rerank": "/v1/rerank",
+    "/v1/reranking": "/v1/rerank",
+    "/reranking": "/v1/rerank",
+}
+"""Paths of what a llama-server that was started for it does -> its own."""
+
+NATIVE = (
+    ("POST", "/tokenize"),
+    ("POST", "/detokenize"),
+    ("POST", "/apply-template"),
+    ("GET", "/props"),
+    ("GET", "/slots"),
+)
+"""llama-server's own endpoints. They bypass the queue and the template, so that an operator has to open them."""
+
 UNKNOWN_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 """Constraints that llama-server would pass over without a word."""
 
 
-def create_app(gateway: Gateway) -> ASGIApp:
-    """Return the ASGI application of ``gateway``."""
+def create_app(gateway: Gateway, keys: Keys | None = None, sinks: Sequence[Sink] = ()) -> ASGIApp:
+    """Return the ASGI application of ``gateway``; ``sinks`` are told of every request that is over."""
     routes = _routes(gateway)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         response = await _endpoint(routes, scope)(Request(scope, receive))
         await response(scope, receive, send)
 
-    return Guard(application, gateway.settings, gateway.metrics)
+    asked = Keys(gateway.settings.api_keys) if keys is None else keys
+    return Guard(application, gateway.settings, gateway.metrics, asked, sinks)
 
 
 def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
@@ -173,8 +198,22 @@ def _routes(gateway: Gateway) -> Routes:
         prompts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if not isinstance(one, int)]
         if len(prompts) > limits.choices:
             raise bad_request(f"prompt: at most {limits.choices} prompts at a time", "prompt")
-        record = Record(_caller(request).request_id, "completions", bool(body.stream), _caller(request).client)
+        record = _caller(request).record("completions", stream=bool(body.stream))
         return await gateway.pass_through("/v1/completions", json.loads(data), record)
+
+    async def passed(request: Request) -> Response:
+        path = PASSED[request.scope["path"]]
+        data = await request.body()
+        body = await aside(len(data), lambda: _object(sound_json(data)))
+        record = _caller(request).record(path.rpartition("/")[2], stream=False)
+        return await gateway.pass_through(path, body, record)
+
+    async def native(request: Request) -> Response:
+        data = sound_json(await request.body())
+        query = request.url.query
+        path = request.scope["path"] + (f"?{query}" if query else "")
+        status, answer = await gateway.upstream.forward(request.method, path, data)
+        return Reply(answer, status)
 
     async def models(_request: Request) -> Response:
         return Reply(encode({
@@ -232,6 +271,8 @@ def _routes(gateway: Gateway) -> Routes:
         ("POST", "/v1/messages", messages),
         ("POST", "/v1/messages/count_tokens", count_tokens),
         ("POST", "/v1/completions", completions),
+        *(("POST", path, passed) for path in PASSED),
+        *((method, path, native) for method, path in (NATIVE if gateway.settings.pass_native else ())),
         ("GET", "/v1/models", models),
         ("GET", MODEL_PATH, model),
         ("GET", "/v1/status", status),
@@ -253,6 +294,11 @@ async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
     """Return what ``make`` makes of the request's body."""
     data = await request.body()
     return await aside(len(data), lambda: make(read_body(kind, sound_json(data))))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """Return a body that is passed on; raises a 400 unless it is an object of JSON."""
+    return read_body(PassedRequest, data).given()
 
 
 def _model_entry(name: str, created: int) -> dict[str, Any]:

@@ -7,11 +7,11 @@ away, the task of the request is cancelled, which closes the upstream connection
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import re
+import time
 import uuid
+from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,8 +20,10 @@ from strata_pack.gateway.failures import ApiError, internal, shutting_down
 from strata_pack.gateway.metrics import Metrics
 from strata_pack.gateway.offload import aside
 from strata_pack.gateway.reply import encode
+from strata_pack.gateway.server.access import Access, Sink
 from strata_pack.gateway.server.browsers import Doors, Headers
 from strata_pack.gateway.server.encodings import decoded
+from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import Connection
 from strata_pack.gateway.service import Caller
 from strata_pack.gateway.settings import Settings
@@ -62,12 +64,15 @@ def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
 class Guard:
     """The middleware around ``app``."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics) -> None:
+    def __init__(
+        self, app: ASGIApp, settings: Settings, metrics: Metrics, keys: Keys, sinks: Sequence[Sink] = ()
+    ) -> None:
         self._app = app
+        self._sinks = tuple(sinks)
+        self._keys = keys
         self._settings = settings
         self._metrics = metrics
-        self._keys = [hashlib.sha256(key.encode()).digest() for key in settings.api_keys]
-        self._doors = Doors(settings.cors, settings.hosts, keyed=bool(settings.api_keys))
+        self._doors = Doors(settings.cors, settings.hosts, keyed=bool(keys))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,13 +84,24 @@ class Guard:
         exchange = _Exchange(
             scope, send, request_id, self._settings.limits.stalled_client_seconds, self._doors.response_headers(headers)
         )
+        began, clock = time.time(), time.monotonic()
+        failure: ApiError | None = None
+        try:
+            failure = await self._answered(exchange, headers, receive)
+        finally:
+            if self._sinks:
+                self._tell(exchange, headers, failure, began, time.monotonic() - clock)
+
+    async def _answered(self, exchange: _Exchange, headers: dict[str, str], receive: Receive) -> ApiError | None:
+        """Answer the request; return the error that it got."""
+        scope = exchange.scope
         try:
             if (preflight := self._doors.preflight(scope["method"], headers)) is not None:
                 await preflight(scope, receive, exchange.send)
-                return
+                return None
             self._doors.check(scope["method"], scope["path"], headers)
-            client = self._admit(scope, headers)
-            scope["strata.caller"] = Caller(request_id, client)
+            exchange.caller = Caller(exchange.request_id, self._admit(scope, headers))
+            scope["strata.caller"] = exchange.caller
             try:
                 body = await self._read(scope, headers, receive)
             except asyncio.CancelledError:
@@ -97,10 +113,39 @@ class Guard:
             if not error.counted:
                 self._metrics.refused(error.kind)
             await self._fail(exchange, error)
+            return error
         except Exception:
-            log.exception("request %s failed", request_id)
+            log.exception("request %s failed", exchange.request_id)
             self._metrics.refused("internal")
-            await self._fail(exchange, internal())
+            failure = internal()
+            await self._fail(exchange, failure)
+            return failure
+        return None
+
+    def _tell(
+        self, exchange: _Exchange, headers: dict[str, str], failure: ApiError | None, began: float, seconds: float
+    ) -> None:
+        scope, caller = exchange.scope, exchange.caller
+        record = caller.records[-1] if caller and caller.records else None
+        outcome = failure.kind if failure else record.outcome if record else "cancelled" if exchange.gone else "ok"
+        access = Access(
+            at=began,
+            seconds=seconds,
+            request_id=exchange.request_id,
+            client=caller.client if caller else str((scope.get("client") or ("unknown",))[0]),
+            method=scope["method"],
+            path=scope["path"],
+            status=exchange.status,
+            outcome=outcome,
+            model=self._settings.served.model,
+            record=record,
+            traceparent=headers.get("traceparent", ""),
+        )
+        for sink in self._sinks:
+            try:
+                sink(access)
+            except Exception:
+                log.exception("request %s could not be logged", exchange.request_id)
 
     async def _fail(self, exchange: _Exchange, error: ApiError) -> None:
         if not exchange.started and not exchange.gone:
@@ -114,17 +159,7 @@ class Guard:
             return address
         if scope["path"] in OPEN_PATHS:
             return address
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        digest = hashlib.sha256(key.encode("latin-1")).digest()  # the bytes that came
-        # Every key is compared, so that the time tells nothing about which one matched.
-        matches = [hmac.compare_digest(digest, known) for known in self._keys]
-        if not any(matches):
-            raise ApiError(
-                401, "the API key is missing or wrong; send it as Authorization: Bearer KEY", kind="unauthorized",
-                code="invalid_api_key",
-            )  # fmt: skip
-        return f"key {digest.hex()[:8]}"
+        return self._keys.owner(headers)
 
     async def _read(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
         """Return the body; raises 413 or 408."""
@@ -163,6 +198,9 @@ class _Exchange:
         self, scope: Scope, send: Send, request_id: str, stalled_seconds: float, more_headers: Headers
     ) -> None:
         self._more_headers = more_headers
+        self.caller: Caller | None = None
+        self.status = 0
+        """Of the response, 0 before it has one."""
         self.scope = scope
         self.request_id = request_id
         self.started = False
@@ -211,6 +249,7 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
+            self.status = message["status"]
             message["headers"] = [*message.get("headers", []), *self._own_headers()]
         elif not message.get("more_body", False):
             self._complete = True

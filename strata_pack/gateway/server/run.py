@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import math
 import re
+import signal
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +31,10 @@ from strata_pack.gateway.control_tokens import (
     template_literals,
 )
 from strata_pack.gateway.prompt import Prompts
+from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.app import create_app
 from strata_pack.gateway.server.browsers import ANY
+from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import limited_protocol
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Settings
@@ -36,8 +43,12 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
 from strata_pack.parsing import CallFormat, dialect_of
 
+log = logging.getLogger("strata_pack.gateway")
+
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#]+/?", re.IGNORECASE)
 READY_SECONDS = 60.0
+ANSWER_SECONDS = 0.7
+SAY_AGAIN_SECONDS = 30.0
 KEY_FILE_LIMIT = 1 << 20
 RESTART_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before the restarts of a server that keeps dying; the last one goes on."""
@@ -114,16 +125,17 @@ def make_gateway(
     model_file: Path | None = None,
     upstream_key: str | None = None,
     ready_seconds: float = READY_SECONDS,
+    note: Callable[[str], Any] = lambda _: None,
 ) -> Gateway:
     """Return the gateway before the llama-server at ``url``, which it asks what it is.
 
     ``template`` is a shipped id or a file, ``None`` for the upstream's own; ``model_file`` the GGUF that the upstream
     serves, to read the vocabulary's control tokens from. Raises ``EnvironmentFailure`` if the upstream is not ready
-    within ``ready_seconds``.
+    within ``ready_seconds``; ``note`` is told within a second what is waited for.
     """
     upstream = Upstream(url, api_key=upstream_key)
     with contextlib.closing(LlamaClient(url, api_key=upstream_key)) as client:
-        _wait_until_ready(client, ready_seconds)
+        _wait_until_ready(client, ready_seconds, note)
         props = client.props()
         chosen = gateway_template(template, props.chat_template)
         control = _control_tokens(chosen.source, client, model_file or Path(props.model_path))
@@ -149,14 +161,25 @@ def make_gateway(
     )  # fmt: skip
 
 
-def _wait_until_ready(client: LlamaClient, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not client.health():
-        if time.monotonic() >= deadline:
+def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str], Any]) -> None:
+    began = time.monotonic()
+    said = -math.inf
+    while not _is_ready(client):
+        now = time.monotonic()
+        if now - began >= seconds:
             raise EnvironmentFailure(
                 "no llama-server answers there", where=client.url, remedy="start it, or name its URL with --upstream"
             )
+        if now - said >= SAY_AGAIN_SECONDS:
+            said = now
+            note(f"waiting for a llama-server that is ready at {client.url}, for {seconds - now + began:.0f} s at most")
         time.sleep(0.2)
+
+
+def _is_ready(client: LlamaClient) -> bool:
+    """Whether the server says so within a moment; one that accepts connections and is silent is not."""
+    with client.time_limit(ANSWER_SECONDS):
+        return client.health()
 
 
 def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> ControlTokens:
@@ -175,15 +198,45 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn, saying so to the gateway when it starts to drain."""
+    """uvicorn, saying so to the gateway when it starts to drain; ``reread`` is called for a SIGHUP."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway) -> None:
+    def __init__(
+        self, config: uvicorn.Config, gateway: Gateway, reread: Callable[[uvicorn.Config], None] | None = None
+    ) -> None:
         super().__init__(config)
         self._gateway = gateway
+        self._reread = reread
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._reread is not None and hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread, self.config)
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._gateway.draining = True
         await super().shutdown(sockets)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """The files of a certificate (with its chain) and of its key, both PEM."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Raise ``BadInput`` unless the two can be served."""
+        for file in (self.certificate, self.key):
+            if not file.is_file():
+                raise BadInput("no such file", where=file)
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        except (ssl.SSLError, OSError, ValueError) as error:
+            raise BadInput(
+                f"the certificate and the key {self.key} cannot be served ({error})",
+                where=self.certificate,
+                remedy="give PEM files that belong together; the key must have no password",
+            ) from error
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -197,17 +250,20 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def url_of(sock: socket.socket) -> str:
+def url_of(sock: socket.socket, *, secure: bool = False) -> str:
     """Return the URL of a listening socket."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if secure else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
+def uvicorn_config(
+    gateway: Gateway, *, keys: Keys | None = None, sinks: Sequence[Sink] = (), tls: Tls | None = None
+) -> uvicorn.Config:
     """Return how uvicorn serves ``gateway``."""
     limits = gateway.settings.limits
     return uvicorn.Config(
-        create_app(gateway),
+        create_app(gateway, keys, sinks),
         http=limited_protocol(limits.header_bytes, limits.header_seconds, limits.stalled_client_seconds),
         ws="none",
         lifespan="off",
@@ -216,12 +272,39 @@ def uvicorn_config(gateway: Gateway) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.drain_seconds),
+        ssl_certfile=None if tls is None else str(tls.certificate),
+        ssl_keyfile=None if tls is None else str(tls.key),
     )
 
 
-def serve_gateway(gateway: Gateway, sock: socket.socket) -> None:
-    """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``."""
-    GatewayServer(uvicorn_config(gateway), gateway).run(sockets=[sock])
+def serve_gateway(
+    gateway: Gateway,
+    sock: socket.socket,
+    *,
+    read_again: Callable[[], tuple[str, ...]] | None = None,
+    sinks: Sequence[Sink] = (),
+    tls: Tls | None = None,
+) -> None:
+    """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``.
+
+    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again.
+    """
+    keys = Keys(gateway.settings.api_keys)
+
+    def reread(config: uvicorn.Config) -> None:
+        try:
+            if read_again is not None and keys:
+                keys.replace(read_again())
+            if tls is not None and config.ssl is not None:
+                tls.check()
+                config.ssl.load_cert_chain(tls.certificate, tls.key)
+        except StrataError as error:
+            log.error("SIGHUP: what held before still holds: %s", error)
+        else:
+            log.info("SIGHUP: keys and certificate were read again")
+
+    config = uvicorn_config(gateway, keys=keys, sinks=sinks, tls=tls)
+    GatewayServer(config, gateway, reread).run(sockets=[sock])
 
 
 @contextmanager

@@ -1,0 +1,206 @@
+"""OpenTelemetry: a span and a few measurements for every request, set up by the usual environment variables.
+
+Nothing runs unless one of the variables that name an exporter is set. A span is made when its request is over, with
+the times that it had, so that nothing here runs per token; the exporter sends in a thread of its own.
+Sources: OpenTelemetry, "Environment Variable Specification"; semantic conventions for HTTP and for generative AI.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.gateway.server.access import Access, Sink
+
+STARTS = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_METRICS_EXPORTER",
+)
+"""Variables that ask for telemetry."""
+
+SERVICE = "strata-pack"
+PROTOCOL = "http/protobuf"
+OPERATIONS: Mapping[str, str] = {"completions": "text_completion", "embeddings": "embeddings"}
+OTHER_ROUTE = "{other}"
+SECONDS = "s"
+TOKENS = "{token}"
+
+
+def telemetry(environment: Mapping[str, str] = os.environ) -> tuple[list[Sink], Callable[[], None]]:
+    """Return the sinks that the environment asks for, and what has to be called at the end to send the rest.
+
+    Raises ``EnvironmentFailure`` if it asks for some and the packages are missing, ``WrongUse`` for an exporter or a
+    protocol that is not known here.
+    """
+    wanted = any(environment.get(name, "").strip() for name in STARTS)
+    if not wanted or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return [], lambda: None
+    exporters = {
+        signal: environment.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() or "otlp"
+        for signal in ("TRACES", "METRICS")
+    }
+    for signal, exporter in exporters.items():
+        if exporter not in ("otlp", "console", "none"):
+            raise WrongUse(
+                f"OTEL_{signal}_EXPORTER={exporter} is not known here", remedy="set it to otlp, console or none"
+            )
+        names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        protocol = next((environment[name] for name in names if environment.get(name)), PROTOCOL)
+        if exporter == "otlp" and protocol != PROTOCOL:
+            raise WrongUse(
+                f"the protocol {protocol} of OTEL_EXPORTER_OTLP_PROTOCOL is not known here",
+                remedy=f"set it to {PROTOCOL}",
+            )
+    try:
+        return _set_up(exporters["TRACES"], exporters["METRICS"])
+    except ModuleNotFoundError as error:
+        raise EnvironmentFailure(
+            f"telemetry needs the package {error.name}", remedy="pip install 'strata-pack[otel]', or unset OTEL_*"
+        ) from error
+
+
+def _set_up(traces: str, metrics: str) -> tuple[list[Sink], Callable[[], None]]:
+    from opentelemetry.sdk.resources import Resource
+
+    # The resource reads OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES itself, and they count.
+    resource = Resource({"service.name": SERVICE}).merge(Resource.create())
+    if resource.attributes["service.name"] == "unknown_service":
+        resource = resource.merge(Resource({"service.name": SERVICE}))
+    sinks: list[Sink] = []
+    ends: list[Callable[[], Any]] = []
+    for make, exporter in ((_tracing, traces), (_measuring, metrics)):
+        if exporter != "none":
+            sink, end = make(exporter, resource)
+            sinks.append(sink)
+            ends.append(end)
+
+    def end_all() -> None:
+        for end in ends:
+            end()
+
+    return sinks, end_all
+
+
+def _tracing(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
+    from opentelemetry.propagate import extract
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+    from opentelemetry.trace import SpanKind, Status, StatusCode
+
+    target: SpanExporter
+    if exporter == "otlp":
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        target = OTLPSpanExporter()
+    else:
+        target = ConsoleSpanExporter()
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(target))
+    tracer = provider.get_tracer("strata_pack.gateway")
+
+    def sink(access: Access) -> None:
+        span = tracer.start_span(
+            f"{access.method} {_route(access.path)}",
+            context=extract({"traceparent": access.traceparent}) if access.traceparent else None,
+            kind=SpanKind.SERVER,
+            start_time=int(access.at * 1e9),
+            attributes=_attributes(access),
+        )
+        if access.record is not None and access.record.time_to_first_token is not None:
+            first = access.record.started_at + access.record.time_to_first_token
+            span.add_event("first token", timestamp=int(first * 1e9))
+        if access.status >= 500 or access.outcome not in ("ok", "cancelled"):
+            span.set_status(Status(StatusCode.ERROR, access.outcome))
+            span.set_attribute("error.type", access.outcome)
+        span.end(int((access.at + access.seconds) * 1e9))
+
+    return sink, provider.shutdown
+
+
+def _measuring(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, MetricExporter, PeriodicExportingMetricReader
+
+    target: MetricExporter
+    if exporter == "otlp":
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+
+        target = OTLPMetricExporter()
+    else:
+        target = ConsoleMetricExporter()
+    provider = MeterProvider([PeriodicExportingMetricReader(target)], resource=resource)
+    meter = provider.get_meter("strata_pack.gateway")
+    requests = meter.create_histogram("http.server.request.duration", SECONDS, "Duration of a request.")
+    durations = meter.create_histogram("gen_ai.server.request.duration", SECONDS, "Duration of a generation.")
+    firsts = meter.create_histogram("gen_ai.server.time_to_first_token", SECONDS, "Time to the first token.")
+    usage = meter.create_histogram("gen_ai.client.token.usage", TOKENS, "Tokens read and generated.")
+    calls = meter.create_counter("strata.tool_calls", "{call}", "Tool calls delivered.")
+    ends = meter.create_counter(
+        "strata.implicit_reasoning_ends", "{reply}", "Replies that a call ended the thinking of."
+    )
+
+    def sink(access: Access) -> None:
+        http: dict[str, Any] = {
+            "http.request.method": access.method,
+            "http.route": OTHER_ROUTE if access.outcome == "no_route" else _route(access.path),
+            "http.response.status_code": access.status,
+        }
+        if access.outcome != "ok":
+            http["error.type"] = access.outcome
+        requests.record(access.seconds, http)
+        record = access.record
+        if record is None:
+            return
+        model = {"gen_ai.operation.name": _operation(record.api), "gen_ai.request.model": access.model}
+        durations.record(access.seconds, model if access.outcome == "ok" else {**model, "error.type": access.outcome})
+        if record.time_to_first_token is not None:
+            firsts.record(record.time_to_first_token, model)
+        usage.record(record.prompt_tokens, {**model, "gen_ai.token.type": "input"})
+        usage.record(record.completion_tokens, {**model, "gen_ai.token.type": "output"})
+        calls.add(record.tool_calls, model)
+        ends.add(record.implicit_reasoning_ends, model)
+
+    return sink, provider.shutdown
+
+
+def _operation(api: str) -> str:
+    return OPERATIONS.get(api, "chat")
+
+
+def _route(path: str) -> str:
+    """Return a path without what a client may write into it, so that few of them are counted."""
+    parts = path.split("/")
+    known = len(parts) > 3 and parts[1] == "v1" and parts[2] in ("models", "responses") and parts[3] != "input_tokens"
+    return "/".join([*parts[:3], "{id}", *parts[4:5]]) if known else path[:100]
+
+
+def _attributes(access: Access) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "http.request.method": access.method,
+        "http.response.status_code": access.status,
+        "url.path": access.path[:200],
+        "http.route": _route(access.path),
+        "strata.request_id": access.request_id,
+        "strata.outcome": access.outcome,
+    }
+    record = access.record
+    if record is not None:
+        told |= {
+            "gen_ai.operation.name": _operation(record.api),
+            "gen_ai.request.model": access.model,
+            "gen_ai.usage.input_tokens": record.prompt_tokens,
+            "gen_ai.usage.output_tokens": record.completion_tokens,
+            "strata.cached_tokens": record.cached_tokens,
+            "strata.reasoning_tokens": record.reasoning_tokens,
+            "strata.tool_calls": record.tool_calls,
+            "strata.implicit_reasoning_ends": record.implicit_reasoning_ends,
+            "strata.queued_seconds": record.queued,
+        }
+        if record.finish_reason:
+            told["gen_ai.response.finish_reasons"] = [record.finish_reason]
+    return told
