@@ -79,6 +79,8 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
     """Serve until SIGINT or SIGTERM. ``announce`` is told the facts and one line when the gateway listens."""
     if (options.pack is None) == (options.upstream is None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
+    if options.server_arguments and options.pack is None:
+        raise WrongUse("arguments after -- are for the llama-server that is started on a PACK")
     keys = read_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys)
     check_origins(options.cors, keys)

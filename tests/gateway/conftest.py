@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import httpx2 as httpx
 import pytest
+import uvicorn
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate
@@ -69,12 +70,16 @@ class House:
         self.gateway = await self.make()
         sock = bind("127.0.0.1", 0)
         self.url = url_of(sock)
-        self.server = GatewayServer(uvicorn_config(self.gateway), self.gateway)
+        self.server = GatewayServer(self.config_of(self.gateway), self.gateway)
         self.server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
         self._ready.set()
         await self.server._serve(sockets=[sock])
         await self.replay.stop()
         sock.close()
+
+    def config_of(self, gateway: Gateway) -> uvicorn.Config:
+        """Return how ``gateway`` is served."""
+        return uvicorn_config(gateway)
 
     async def make(self) -> Gateway:
         self.upstream_url = self._upstream_url or await self.replay.start()

@@ -52,6 +52,7 @@ class ReplayServer:
         "default_generation_settings": {"n_ctx": 4096},
     })  # fmt: skip
     keep_bodies: bool = True
+    embeds: bool = False
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -114,6 +115,10 @@ class ReplayServer:
         if path == "/slots":
             slots = range(self.props["total_slots"])
             return 200, [{"id": number, "is_processing": number < self.running} for number in slots]
+        if path in ("/v1/embeddings", "/v1/rerank"):
+            message = "This server does not support embeddings. Start it with `--embeddings`"
+            unable = {"error": {"code": 501, "message": message, "type": "not_supported_error"}}
+            return (200, {"object": "list", "asked": body}) if self.embeds else (501, unable)
         if path == "/v1/completions":
             return 200, {"object": "text_completion", "choices": [{"index": 0, "text": "passed", "logprobs": None}]}
         return 404, {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
