@@ -8,6 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def escaped(text: str, keep: str = "") -> str:
+    r"""Return ``text`` with what would drive or confuse a terminal spelled out, as ``\x1b`` or ``\u202e``.
+
+    These are controls, formats such as a change of direction, line separators and bytes of a path that are no text;
+    the characters in ``keep`` stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
 class StrataError(Exception):
     """A failure that has a sentence for the user.
 
@@ -20,7 +31,7 @@ class StrataError(Exception):
         self.problem = problem
         self.where = None if where is None else str(where)
         self.remedy = remedy
-        text = problem if self.where is None else f"{self.where}: {problem}"
+        text = problem if self.where is None else f"{escaped(self.where)}: {problem}"
         super().__init__(text if remedy is None else f"{text}; {remedy}")
 
 

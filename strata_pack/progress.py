@@ -6,7 +6,10 @@ bars, a library user may pass nothing.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Literal, Protocol
+
+ProgressForm = Literal["auto", "bar", "plain", "json", "none"]
+"""How progress is shown: "auto" is bars on a terminal and lines where stderr is a file or a pipe."""
 
 
 class Task(Protocol):

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from strata_pack.chat.render.template import read_template
 from strata_pack.chat.repair.prelude import without_prelude
-from strata_pack.errors import BadInput, WrongUse
+from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
+from strata_pack.suggest import unknown
 
 Status = Literal["repaired", "stock", "modified", "unknown", "missing"]
 
@@ -67,7 +68,7 @@ def load_shipped(template_id: str) -> ShippedTemplate:
     """Return the shipped template with this id; raises ``WrongUse`` that lists the ids there are."""
     found = {shipped.id: shipped for shipped in list_templates()}
     if template_id not in found:
-        raise WrongUse(f"no shipped template is called {template_id!r}", remedy=f"choose from {', '.join(found)}")
+        raise unknown("shipped template", template_id, found)
     return found[template_id]
 
 

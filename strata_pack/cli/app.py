@@ -14,7 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from strata_pack import __version__
 from strata_pack.cli.commands import COMMANDS, SUMMARY, top_page
-from strata_pack.cli.face import Out, leave
+from strata_pack.cli.face import leave
+from strata_pack.cli.output import Out
 from strata_pack.errors import WrongUse
 
 
@@ -113,6 +114,12 @@ def root(
     """Take the flags that stand before a command."""
 
 
+def ascii_alone() -> bool:
+    """Return whether the locale is C or POSIX by name: Python writes UTF-8 there, which such a terminal cannot show."""
+    named = {os.environ.get("LC_ALL"), os.environ.get("LANG")} & {"C", "POSIX"}
+    return bool(named and sys.flags.utf8_mode) and not {"PYTHONUTF8", "PYTHONIOENCODING"} & set(os.environ)
+
+
 def run() -> None:
     """Run the command line.
 
@@ -123,7 +130,7 @@ def run() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(encoding="ascii" if ascii_alone() else None, errors="backslashreplace")
     if "--json" not in sys.argv[1:]:
         app()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -22,10 +23,17 @@ from rich.progress import Progress as RichProgress
 from rich.progress import Task as RichTask
 from rich.text import Text
 
-from strata_pack.progress import Progress, Silent, Task
+from strata_pack.errors import escaped
+from strata_pack.progress import Progress, ProgressForm, Silent, Task
 
 PLAIN_INTERVAL = 5.0
 """Seconds between two plain lines of one task."""
+
+JSON_INTERVAL = 0.5
+"""Seconds between two events of one task."""
+
+MEASURABLE = 0.5
+"""Seconds that work must take before a rate says anything."""
 
 
 class _Amount(ProgressColumn):
@@ -62,10 +70,23 @@ class _Bars:
         self._rich = rich
 
     def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
-        return _BarTask(self._rich, self._rich.add_task(label, total=total, unit=unit))
+        return _BarTask(self._rich, self._rich.add_task(escaped(label), total=total, unit=unit))
 
     def note(self, text: str) -> None:
-        self._rich.console.print(text, highlight=False, markup=False)
+        self._rich.console.print(escaped(text, keep="\n\t"), highlight=False, markup=False)
+
+
+SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "bytes"))
+
+
+def amount_text(done: int, total: int | None, unit: str) -> str:
+    """Return "12.3 of 98.0 MB" or "3 of 9 cases": bytes in the unit that fits the larger number."""
+    if unit != "bytes":
+        return f"{done} {unit}" if total is None else f"{done} of {total} {unit}"
+    size, name = next((pair for pair in SCALES if max(done, total or 0) >= pair[0]), SCALES[-1])
+    digits = 0 if name == "bytes" else 1
+    shown = f"{done / size:.{digits}f}"
+    return f"{shown} {name}" if total is None else f"{shown} of {total / size:.{digits}f} {name}"
 
 
 class _LineTask:
@@ -75,11 +96,12 @@ class _LineTask:
         self._start = self._last = time.monotonic()
 
     def _print(self, end: str) -> None:
-        seconds = max(time.monotonic() - self._start, 1e-9)
-        scale, unit = (1e6, "MB") if self._unit == "bytes" else (1, self._unit)
-        total = "" if self._total is None else f" of {self._total / scale:.0f}"
-        done, rate = self._amount / scale, self._amount / scale / seconds
-        print(f"{self._label}: {done:.0f}{total} {unit}, {rate:.1f} {unit}/s{end}", file=sys.stderr, flush=True)
+        seconds = time.monotonic() - self._start
+        rate = ""
+        if self._unit == "bytes" and seconds >= MEASURABLE:
+            rate = f", {amount_text(int(self._amount / seconds), None, self._unit)}/s"
+        text = f"{self._label}: {amount_text(self._amount, self._total, self._unit)}{rate}{end}"
+        print(escaped(text), file=sys.stderr, flush=True)
 
     def advance(self, amount: int) -> None:
         self._amount += amount
@@ -96,15 +118,52 @@ class _Lines:
         return _LineTask(label, total, unit)
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(escaped(text, keep="\n\t"), file=sys.stderr, flush=True)
+
+
+class _JsonTask:
+    """Events of one task: ``start``, ``advance`` at most every ``JSON_INTERVAL`` seconds, ``done``."""
+
+    def __init__(self, number: int, label: str, total: int | None, unit: str) -> None:
+        self._facts = {"task": number, "label": label, "total": total, "unit": unit}
+        self._amount = 0
+        self._last = time.monotonic()
+        _event("start", self._facts)
+
+    def advance(self, amount: int) -> None:
+        self._amount += amount
+        if time.monotonic() - self._last >= JSON_INTERVAL:
+            self._last = time.monotonic()
+            _event("advance", {**self._facts, "done": self._amount})
+
+    def done(self) -> None:
+        _event("done", {**self._facts, "done": self._amount})
+
+
+class _JsonLines:
+    def __init__(self) -> None:
+        self._tasks = 0
+
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
+        self._tasks += 1
+        return _JsonTask(self._tasks, label, total, unit)
+
+    def note(self, text: str) -> None:
+        _event("note", {"text": text})
+
+
+def _event(kind: str, facts: dict[str, object]) -> None:
+    print(json.dumps({"event": kind, **facts}), file=sys.stderr, flush=True)
 
 
 @contextmanager
-def open_progress(*, quiet: bool) -> Iterator[Progress]:
-    """Yield the ``Progress`` that fits stderr."""
-    if quiet:
+def open_progress(form: ProgressForm = "auto") -> Iterator[Progress]:
+    """Yield the ``Progress`` of this form; "auto" is the one that fits stderr."""
+    if form == "none":
         yield Silent()
-    elif not sys.stderr.isatty():
+    elif form == "json":
+        yield _JsonLines()
+    elif form == "plain" or (form == "auto" and not sys.stderr.isatty()):
         yield _Lines()
     else:
         columns = (

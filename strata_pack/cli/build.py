@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
 from strata_pack.cli.fitting import fitted, refuse_with_fit
+from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,
@@ -39,7 +41,11 @@ def build(
     source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id (org/name, hf://org/name@rev/path).")],
     out_dir: Annotated[Path, typer.Option("--out", "-o", help="The pack's folder.", metavar="DIR")],
     template: Annotated[
-        str, typer.Option(help="A template's id or file, auto (repair the source's own) or keep.")
+        str,
+        typer.Option(
+            help="A template's id or file, auto (repair the source's own) or keep.",
+            autocompletion=complete.template_or_auto,
+        ),
     ] = "auto",
     golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,

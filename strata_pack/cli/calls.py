@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.compare.calls.run import CallsResult
@@ -32,7 +34,9 @@ def calls(
     limit: Annotated[int, typer.Option(min=16, help="Tokens of a reply at most.")] = 768,
     template: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of the model's own.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the wrong replies.")] = None,
-    runtime: Annotated[str, typer.Option(metavar="NAME", help="See `runtime list`.")] = "auto",
+    runtime: Annotated[
+        str, typer.Option(metavar="NAME", help="See `runtime list`.", autocompletion=complete.runtimes)
+    ] = "auto",
     llama_server: Annotated[Path | None, typer.Option(metavar="FILE", help="A llama-server binary.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     *,

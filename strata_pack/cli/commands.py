@@ -19,7 +19,7 @@ SECTIONS = {
         "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),
         "smoke": ("strata_pack.cli.smoke", "Run the scenarios on a real llama.cpp server."),
         "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
-        "calls": ("strata_pack.cli.calls", "Does a model still call tools? Seeded tasks, judged."),
+        "calls": ("strata_pack.cli.calls", "Measure how well a model calls tools."),
         "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
     },
     "Templates": {
@@ -31,6 +31,10 @@ SECTIONS = {
         "parse": ("strata_pack.cli.parse", "Parse generated text into events."),
         "replay": ("strata_pack.cli.replay", "Find the lost tool calls in a log."),
         "runtime": ("strata_pack.cli.runtime", "List, check, build and choose llama.cpp runtimes."),
+    },
+    "This installation": {
+        "env": ("strata_pack.cli.env", "Show versions, devices and folders for a fault report."),
+        "cache": ("strata_pack.cli.cache", "Show and empty the folder of built runtimes."),
     },
 }
 
@@ -55,7 +59,8 @@ def top_page(width: int = 80, *, styled: bool = False) -> str:
         for name, text in rows.items():
             first, *rest = _wrapped(text, width, column)
             lines += [f"  {name}".ljust(column) + first.lstrip(), *rest]
-    return "\n".join([*lines, "", "strata-pack COMMAND --help shows the flags of a command and an example.", ""])
+    more = _wrapped("strata-pack COMMAND --help shows the flags of a command and an example.", width, 0)
+    return "\n".join([*lines, "", *more, ""])
 
 
 _COLUMN = max(map(len, COMMANDS)) + 4

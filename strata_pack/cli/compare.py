@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.compare.many import Judged

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.confirm import DryRun
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 app = typer.Typer()
 
@@ -26,6 +28,7 @@ def convert(
     mtp: Annotated[bool, typer.Option("--mtp", help="Write these layers alone, as a draft model's file.")] = False,
     mmproj: Annotated[bool, typer.Option("--mmproj", help="Write the tower for images, as a projector.")] = False,
     name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
+    dry_run: DryRun = False,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
 ) -> None:
     """Convert safetensors to GGUF, without torch; the file is byte-identical to llama.cpp's converter's.
@@ -33,7 +36,7 @@ def convert(
     One tensor at a time: memory stays small whatever the size of the model.
     """
     from strata_pack.errors import WrongUse
-    from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, result_dict
+    from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, plan_dict, result_dict
     from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
 
@@ -49,6 +52,11 @@ def convert(
             f"{folder}: {source.architecture}, {source.parameters / 1e6:.1f} M parameters, "
             f"{len(source.tensors)} tensors, to {source.outtype}"
         )
+        if dry_run:
+            size = sum(tensor.nbytes for tensor in source.tensors)
+            out.line(f"{dest}: would be written, {len(source.tensors)} tensors of {size_text(size)} and the header")
+            out.result({"dry_run": True, **plan_dict(source, dest)})
+            return
         result = convert_source(source, dest, progress=progress, threads=threads)
     out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
     out.result(result_dict(source, result))

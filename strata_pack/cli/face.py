@@ -1,7 +1,8 @@
-"""The face shared by all commands: one ``Out`` object that knows terminal, JSON and quiet, and one error table.
+"""The face shared by all commands: the shared flags, the error table, the end.
 
-A command is a function that takes an ``out: Out`` and is wrapped by ``face``; it gets ``--json``, ``--quiet`` and
-``--debug`` without naming them, and any ``StrataError`` it raises becomes one sentence and an exit code.
+A command is a function that takes an ``out: Out`` and is wrapped by ``face``; it gets ``--json``, ``--quiet``,
+``--debug``, ``--color`` and ``--progress`` without naming them, and any ``StrataError`` it raises becomes one sentence
+and an exit code.
 """
 
 from __future__ import annotations
@@ -9,77 +10,42 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import json
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
-from strata_pack.errors import EnvironmentFailure, StrataError
-from strata_pack.progress import Progress
+from strata_pack.cli.output import Color, Out
+from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse, escaped
+from strata_pack.progress import ProgressForm
 
-Mode = Literal["terminal", "json", "quiet"]
+OUTPUT = "Output"
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.")]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.", rich_help_panel=OUTPUT)
+]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
+DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
+ColorFlag = Annotated[Color, typer.Option("--color", help="Colors; NO_COLOR counts too.", rich_help_panel=OUTPUT)]
+ProgressFlag = Annotated[
+    ProgressForm, typer.Option("--progress", help="Form of the progress on stderr.", rich_help_panel=OUTPUT)
+]
+SHARED: tuple[tuple[str, Any, Any], ...] = (
+    ("json_", JsonFlag, False),
+    ("quiet", QuietFlag, False),
+    ("debug", DebugFlag, False),
+    ("color", ColorFlag, "auto"),
+    ("progress_form", ProgressFlag, "auto"),
+)
+"""Parameter, annotation and default of the flags that every command has."""
 
 INTERRUPTED = 130
 TERMINATED = 143
-
-
-class Out:
-    """Where a command prints. No command writes to stdout or stderr by itself."""
-
-    def __init__(self, mode: Mode) -> None:
-        self.mode = mode
-        self._told = False
-
-    def line(self, text: str = "") -> None:
-        """Print one line of the command's answer (on stderr in JSON mode, nowhere in quiet mode)."""
-        if self.mode != "quiet":
-            print(text, file=sys.stderr if self.mode == "json" else sys.stdout, flush=True)
-
-    def note(self, text: str) -> None:
-        """Print one line that is not part of the answer, on stderr."""
-        if self.mode != "quiet":
-            print(text, file=sys.stderr, flush=True)
-
-    def show(self, renderable: Any) -> None:
-        """Print a rich table or text (its plain form when piped)."""
-        if self.mode == "quiet":
-            return
-        from rich.console import Console
-
-        stream = sys.stderr if self.mode == "json" else sys.stdout
-        width = None if stream.isatty() else 120
-        Console(file=stream, width=width, highlight=False, soft_wrap=False).print(renderable)
-
-    def result(self, value: Any) -> None:
-        """Print ``value`` as the one JSON object of this command, in JSON mode only (a second one is dropped)."""
-        if self.mode == "json" and not self._told:
-            self._told = True
-            text = json.dumps(value, ensure_ascii=False, indent=2)
-            try:
-                text.encode(sys.stdout.encoding or "utf-8")
-            except UnicodeEncodeError:
-                # A terminal that is not UTF-8, or a file's name that is no text.
-                text = json.dumps(value, indent=2)
-            print(text, flush=True)
-
-    @contextmanager
-    def progress(self) -> Iterator[Progress]:
-        """Yield a ``Progress``: bars on a terminal, plain lines when piped, nothing with ``--quiet``."""
-        from strata_pack.cli.bars import open_progress
-
-        with open_progress(quiet=self.mode == "quiet") as progress:
-            yield progress
 
 
 def _terminate(_signum: int, _frame: FrameType | None) -> NoReturn:
@@ -95,25 +61,44 @@ def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
 
 def leave(out: Out, sentence: str, code: int) -> NoReturn:
     """Print ``sentence`` on stderr, in JSON mode the object of the failure on stdout, and leave with ``code``."""
-    print(f"strata-pack: {sentence}", file=sys.stderr, flush=True)
+    print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
     # Last: a full disk or a reader that left must not cost the sentence.
     with contextlib.suppress(OSError):
-        out.result({"ok": False, "error": sentence, "exit_code": code})
+        out.finish(code, sentence)
     raise SystemExit(code)
 
 
+def os_failure(error: OSError) -> StrataError:
+    """Return ``error`` as a failure with an exit code: a path that the user got wrong is wrong use."""
+    wrong = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
+    kind = WrongUse if wrong and error.filename else EnvironmentFailure
+    return kind(str(error.strerror or error), where=str(error.filename) if error.filename else None)
+
+
 def face(command: Callable[..., None]) -> Callable[..., None]:
-    """Give ``command(..., out: Out)`` the three shared flags and the error table."""
+    """Give ``command(..., out: Out)`` the shared flags and the error table."""
 
     @functools.wraps(command)
-    def wrapper(*args: Any, json_: bool = False, quiet: bool = False, debug: bool = False, **kwargs: Any) -> None:
-        out = Out("json" if json_ else "quiet" if quiet else "terminal")
+    def wrapper(
+        *args: Any,
+        json_: bool = False,
+        quiet: bool = False,
+        debug: bool = False,
+        color: Color = "auto",
+        progress_form: ProgressForm = "auto",
+        **kwargs: Any,
+    ) -> None:
+        out = Out("json" if json_ else "quiet" if quiet else "terminal", color, progress_form)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             command(*args, out=out, **kwargs)
+            out.finish(0)
+        except typer.Exit as end:
+            out.finish(end.exit_code)
+            raise
         except StrataError as error:
             fail(out, error, debug=debug)
         except KeyboardInterrupt:
@@ -122,16 +107,13 @@ def face(command: Callable[..., None]) -> Callable[..., None]:
             sys.stderr.close()
             raise SystemExit(0) from None
         except OSError as error:
-            if debug:
-                traceback.print_exc()
-            where = f"{error.filename}: " if error.filename else ""
-            leave(out, f"{where}{error.strerror or error}", EnvironmentFailure.exit_code)
+            fail(out, os_failure(error), debug=debug)
 
     signature = inspect.signature(command, eval_str=True)
     kept = [p for p in signature.parameters.values() if p.name != "out"]
     shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation)
-        for name, annotation in (("json_", JsonFlag), ("quiet", QuietFlag), ("debug", DebugFlag))
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, annotation, default in SHARED
     ]
     wrapper.__signature__ = signature.replace(parameters=[*kept, *shared])  # type: ignore[attr-defined]
     wrapper.__annotations__ = {p.name: p.annotation for p in (*kept, *shared)}

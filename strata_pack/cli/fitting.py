@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata_pack.cli.face import Out
+from strata_pack.cli.output import Out
 from strata_pack.errors import WrongUse
 
 if TYPE_CHECKING:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 app = typer.Typer(help="Golden cases: conversations and the exact prompts they give.", no_args_is_help=True)
 
@@ -25,10 +27,14 @@ Golden = Annotated[
 ]
 Engines = Annotated[
     list[str] | None,
-    typer.Option("--engine", "-e", help="jinja2 (default), minijinja, transformers, llama.cpp, or all; repeatable."),
+    typer.Option(
+        "--engine",
+        "-e",
+        help="jinja2 (default), minijinja, transformers, llama.cpp, or all; repeatable.",
+        autocompletion=complete.engines,
+    ),
 ]
 Model = Annotated[Path | None, typer.Option(help="The GGUF that the engine llama.cpp loads; it needs none.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
 
 
 @app.command(epilog="Example: strata-pack golden check qwen3.8-flash-next -e jinja2 -e llama.cpp --junit golden.xml")
@@ -47,7 +53,7 @@ def check(
 
     In a GitHub workflow (GITHUB_ACTIONS) every difference is also printed as an annotation.
     """
-    from strata_pack.chat.engines.engines import expand_names, open_engines
+    from strata_pack.chat.engines.engines import expand_names, missing_engines, open_engines
     from strata_pack.chat.golden import output as golden_faces
     from strata_pack.chat.golden.cases import load_suite
     from strata_pack.chat.golden.check import check_golden
@@ -58,6 +64,7 @@ def check(
     from strata_pack.report import sarif as as_sarif
 
     check_outputs((junit, sarif), (target, golden, model))
+    left_out = missing_engines() if "all" in (engine or ()) else {}
     reports = []
     for one in golden_targets(target, golden):
         suite = load_suite(one.golden)
@@ -72,8 +79,16 @@ def check(
     for path, form in ((junit, as_junit), (sarif, as_sarif)):
         if path is not None:
             write_atomic(path, form(merged))
+    for name, remedy in left_out.items():
+        out.line(f"not run: {name}, which is not installed; {remedy}")
     ok = all(report.ok for _, report in reports)
-    out.result({"ok": ok, "targets": [{"target": where, **report.to_dict()} for where, report in reports]})
+    out.result(
+        {
+            "ok": ok,
+            "not_run": list(left_out),
+            "targets": [{"target": where, **report.to_dict()} for where, report in reports],
+        }
+    )
     raise typer.Exit(0 if ok else 1)
 
 
@@ -92,12 +107,11 @@ def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
         for case in suite.cases:
             table.add_row(case.id, "a prompt" if case.error is None else "an error", ", ".join(case.differs_on))
         out.show(table)
-    out.result(
-        [
-            {"target": where, "suite": suite.name, "sha256": suite.sha256, "cases": [case.id for case in suite.cases]}
-            for where, suite in found
-        ]
-    )
+    rows = [
+        {"target": where, "suite": suite.name, "sha256": suite.sha256, "cases": [case.id for case in suite.cases]}
+        for where, suite in found
+    ]
+    out.result({"targets": rows})
 
 
 @app.command(epilog="Example: strata-pack golden add golden/mine/golden.json talk.json --name 'two calls' -t my.jinja")
@@ -124,7 +138,7 @@ def add(
     text = case.expected if case.error is None else f"(refused) {case.error}"
     for line in visible(text or "").split("\n"):
         out.line(line)
-    written = _confirmed(f"Add this to {suite}?", yes=yes)
+    written = confirmed(f"Add this to {suite}?", yes=yes)
     if written:
         write(change)
         out.line(f"{suite}: added {name!r}")
@@ -133,7 +147,9 @@ def add(
 
 @app.command(epilog="Example: strata-pack golden update my.jinja --golden golden/mine")
 @face
-def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, out: Out) -> None:
+def update(
+    target: Target = None, golden: Golden = None, dry_run: DryRun = False, yes: Yes = False, *, out: Out
+) -> None:
     """Record what the template renders today (on jinja2) in place of what differs, after showing every difference."""
     from strata_pack.chat.engines.engines import Jinja2Engine
     from strata_pack.chat.golden import output as golden_faces
@@ -152,22 +168,12 @@ def update(target: Target = None, golden: Golden = None, yes: Yes = False, *, ou
         out.show(golden_faces.terminal(report, one.where))
         for change in plan_update(suite_files(one.golden), report):
             check_outputs((change.path,), ())
-            written = _confirmed(f"Record {len(change.cases)} new results in {change.path}?", yes=yes)
+            question = f"Record {len(change.cases)} new results in {change.path}?"
+            written = not dry_run and confirmed(question, yes=yes)
             if written:
                 write(change)
                 out.line(f"{change.path}: {len(change.cases)} cases recorded anew")
             changed.append(
                 {"file": str(change.path), "written": written, "cases": [case.name for case in change.cases]}
             )
-    out.result({"changed": changed})
-
-
-def _confirmed(question: str, *, yes: bool) -> bool:
-    """Ask, unless told to go on; where nobody can answer, it is wrong use not to say ``--yes``."""
-    from strata_pack.errors import WrongUse
-
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise WrongUse("nobody is there to confirm the change", remedy="look at it above, then run again with --yes")
-    return typer.confirm(question, err=True)
+    out.result({"dry_run": dry_run, "changed": changed})

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.weights.imatrix.show import Coverage

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 app = typer.Typer()
 

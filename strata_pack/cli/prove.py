@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.confirm import DryRun
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 app = typer.Typer()
 
@@ -27,6 +29,7 @@ def program() -> str:
 @face
 def prove(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    dry_run: DryRun = False,
     *,
     out: Out,
 ) -> None:
@@ -35,8 +38,14 @@ def prove(
     from rich.table import Table
 
     from strata_pack.report import terminal
-    from strata_pack.smoke.prove import prove_pack
+    from strata_pack.smoke.prove import plan_proof, prove_pack
 
+    if dry_run:
+        plan = plan_proof(pack)
+        for step in plan:
+            out.line(f"{step['what']}: {step['detail']}")
+        out.result({"dry_run": True, "pack": str(pack), "steps": plan})
+        return
     with out.progress() as progress:
         proof = prove_pack(pack, progress=progress)
     manifest = proof.pack.manifest

@@ -7,10 +7,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from strata_pack.cli import complete
+
 TYPES = "Types of tensors"
 
 Quant = Annotated[
-    str | None, typer.Option(help="Preset, as llama-quantize names it (default: Q4_K_M).", rich_help_panel=TYPES)
+    str | None,
+    typer.Option(
+        help="Preset, as llama-quantize names it (default: Q4_K_M).",
+        rich_help_panel=TYPES,
+        autocompletion=complete.presets,
+    ),
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)]
 FitSize = Annotated[

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
 from strata_pack.cli.fitting import fitted, refuse_with_fit
+from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.llama.quantizer import KernelState
@@ -48,7 +50,9 @@ def list_(*, out: Out) -> None:
 @app.command(epilog="Example: strata-pack runtime check --model packs/Qwen3-0.6B-Q4_K_M --context 32768")
 @face
 def check(
-    name: Annotated[str, typer.Argument(help="A runtime of `runtime list`.")] = "auto",
+    name: Annotated[
+        str, typer.Argument(help="A runtime of `runtime list`.", autocompletion=complete.runtimes)
+    ] = "auto",
     *,
     llama_server: LlamaServerOption = None,
     model: Annotated[
@@ -140,7 +144,9 @@ def build(
 @app.command(epilog="Example: strata-pack runtime use cpu-293ccb12702b")
 @face
 def use(
-    name: Annotated[str, typer.Argument(help="A runtime of `runtime list`, or auto.")],
+    name: Annotated[
+        str, typer.Argument(help="A runtime of `runtime list`, or auto.", autocompletion=complete.runtimes)
+    ],
     *,
     out: Out,
 ) -> None:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 from strata_pack.parsing import ImplicitEnd
 
 app = typer.Typer()
@@ -96,7 +97,7 @@ def serve(
 
     def announce(facts: dict[str, Any], line: str) -> None:
         out.line(line)
-        out.result(facts)
+        out.announce(facts)
 
     run(
         Options(

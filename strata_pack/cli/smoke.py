@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 app = typer.Typer()
 
@@ -25,11 +27,19 @@ def smoke(
     url: Annotated[str | None, typer.Option(help="Test this OpenAI-compatible server.", metavar="URL")] = None,
     template: Annotated[str | None, typer.Option(help="Template for a bare .gguf.", metavar="ID|FILE")] = None,
     golden: Annotated[Path | None, typer.Option(help="Other golden cases.", metavar="FILE")] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Play only this scenario; repeatable.", metavar="ID")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Play only this scenario; repeatable.", metavar="ID", autocompletion=complete.scenarios),
+    ] = None,
     limit: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds a scenario may take.", metavar="SECONDS", show_default=False)
     ] = None,
-    runtime: Annotated[str, typer.Option(help="See `runtime list`.", metavar="NAME", rich_help_panel=SERVER)] = "auto",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="See `runtime list`.", metavar="NAME", rich_help_panel=SERVER, autocompletion=complete.runtimes
+        ),
+    ] = "auto",
     llama_server: Annotated[
         Path | None, typer.Option(help="A llama-server binary.", metavar="FILE", rich_help_panel=SERVER)
     ] = None,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli import template_install, template_lint, template_prefix, template_repair
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete, template_install, template_lint, template_prefix, template_repair
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
+
+if TYPE_CHECKING:
+    from strata_pack.chat.library import ShippedTemplate
 
 app = typer.Typer(help="The chat templates: shipped, repaired, checked, installed.", no_args_is_help=True)
 app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
@@ -19,6 +23,10 @@ app.command(epilog="Example: strata-pack template install packs/my-model --templ
     template_install.install
 )
 app.command(epilog="Example: strata-pack template rollback packs/my-model")(template_install.rollback)
+
+
+def _entry(shipped: ShippedTemplate) -> dict[str, object]:
+    return {"id": shipped.id, "family": shipped.family, "formats": shipped.formats, "sha256": shipped.sha256}
 
 
 @app.command("list", epilog="Example: strata-pack template list")
@@ -34,20 +42,23 @@ def list_(out: Out) -> None:
     for one in shipped:
         table.add_row(one.id, one.family, ", ".join(one.formats), one.sha256)
     out.show(table)
-    out.result([{"id": one.id, "family": one.family, "formats": one.formats, "sha256": one.sha256} for one in shipped])
+    out.result({"templates": [_entry(one) for one in shipped]})
 
 
 @app.command(epilog="Example: strata-pack template show qwen3.8-flash-next > chat_template.jinja")
 @face
 def show(
-    template_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a shipped template.")], out: Out
+    template_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of a shipped template.", autocompletion=complete.templates)
+    ],
+    out: Out,
 ) -> None:
     """Print a shipped template as it is, ready to be written to a file."""
     from strata_pack.chat.library import load_shipped
 
     shipped = load_shipped(template_id)
     if out.mode == "terminal":
-        out.line(shipped.source.removesuffix("\n"))
+        out.raw(shipped.source.removesuffix("\n"))
     out.result(
         {
             "id": shipped.id,

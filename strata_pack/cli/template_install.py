@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.pack.template.install import InstallResult
@@ -18,6 +20,7 @@ Template = Annotated[
     str,
     typer.Option(
         metavar="auto|ID|FILE",
+        autocompletion=complete.template_or_auto,
         help="auto: the target's own template with history repair added; the id of a shipped one; or a file.",
     ),
 ]
@@ -59,13 +62,14 @@ def install(
 
 
 @face
-def rollback(target: Target, *, out: Out) -> None:
+def rollback(target: Target, dry_run: DryRun = False, *, out: Out) -> None:
     """Take the last installation back: every file gets the bytes it had."""
     from strata_pack.pack.template.install import rollback_template as roll_back
 
     with out.progress() as progress:
-        result = roll_back(target, progress=progress)
-    out.line(f"{target}: back to the template {_short(result.after['sha256'])} ({result.after['status']})")
+        result = roll_back(target, dry_run=dry_run, progress=progress)
+    back = "would go back" if dry_run else "back"
+    out.line(f"{target}: {back} to the template {_short(result.after['sha256'])} ({result.after['status']})")
     for note in result.notes:
         out.line(f"note: {note}")
     out.result({"ok": True, **result.to_dict()})

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 
 class FailOn(StrEnum):
@@ -49,7 +50,7 @@ def lint(
 
     if rules:
         out.show(rule_table())
-        out.result(rules_dict())
+        out.result({"rules": rules_dict()})
         return
     if target is None:
         raise WrongUse("no template is given", remedy="name one, or use --rules to list the rules")

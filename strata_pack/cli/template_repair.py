@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli import complete
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.chat.repair.repair import RepairRefused, RepairResult
@@ -20,13 +22,16 @@ def repair(
     ],
     out: Out,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the repaired template here.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the repaired template here.")
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Write it over the template file.")] = False,
     show_diff: Annotated[bool, typer.Option("--diff", help="Show the change.")] = False,
     engine: Annotated[
         list[str] | None,
-        typer.Option(help="Prove on this engine: jinja2, minijinja, transformers, llama.cpp; may be given again."),
+        typer.Option(
+            help="Prove on this engine: jinja2, minijinja, transformers, llama.cpp; may be given again.",
+            autocompletion=complete.engines,
+        ),
     ] = None,
 ) -> None:
     """Add history repair to a model's own template, with a proof on generated conversations.

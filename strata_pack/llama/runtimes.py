@@ -18,6 +18,7 @@ from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.files import dump_json, read_bytes, write_atomic
 from strata_pack.llama.devices import embedded_devices, nvidia_devices
 from strata_pack.resources import cache_dir
+from strata_pack.suggest import unknown
 
 Backend = Literal["cpu", "cuda", "vulkan", "hip", "metal"]
 Kind = Literal["embedded", "binary"]
@@ -227,8 +228,7 @@ def _named(name: str) -> Runtime:
     for runtime in known:
         if runtime.name == name:
             return runtime
-    names = ", ".join([AUTO, *(runtime.name for runtime in known)])
-    raise WrongUse(f'there is no runtime "{name}"', remedy=f"choose from {names}")
+    raise unknown("runtime", name, [AUTO, *(runtime.name for runtime in known)])
 
 
 def _best() -> Runtime:

@@ -10,6 +10,7 @@ from typing import Any
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
+from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import REPORTS_DIR, member
 from strata_pack.pack.template.source import read_pack_template
@@ -17,6 +18,7 @@ from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
 from strata_pack.smoke.run import SmokeOptions, run_smoke
+from strata_pack.smoke.scenario import scenarios
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,21 @@ def prove_pack(path: Path, options: SmokeOptions | None = None, progress: Progre
     keep_report(pack, "golden", golden)
     keep_report(pack, "smoke", smoked)
     return Proof(pack, (verified, golden, smoked))
+
+
+def plan_proof(path: Path) -> list[dict[str, str]]:
+    """Return what ``prove_pack`` would do with the pack in ``path`` (``what`` and ``detail``), without doing it."""
+    pack = Pack.open(path)
+    names = ", ".join(engine.name for engine in available_engines())
+    cases = 0 if pack.golden_path is None else len(load_suite(pack.golden_path).cases)
+    played = [scenario.id for scenario in scenarios()]
+    size = sum(entry["size"] for entry in pack.manifest["files"])
+    return [
+        {"what": "verify", "detail": f"{len(pack.manifest['files'])} files, {size} bytes to hash"},
+        {"what": "golden", "detail": f"{cases} cases on {names}" if cases else "the pack has no cases"},
+        {"what": "smoke", "detail": f"on {pick_runtime().name}: {', '.join(played)}"},
+        {"what": "write", "detail": f"{REPORTS_DIR}/golden.json and {REPORTS_DIR}/smoke.json in the pack"},
+    ]
 
 
 def keep_report(pack: Pack, name: str, report: Report) -> None:

@@ -29,6 +29,7 @@ from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, 
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.stage import Stage, Target
 from strata_pack.smoke.target import open_target
+from strata_pack.suggest import unknown as unknown_value
 
 CONTEXT = 8192
 """Tokens that all slots of the server under test share: enough for eight short streams, or one of 64 KiB."""
@@ -142,9 +143,7 @@ def _chosen(only: Sequence[str], kind: Need) -> tuple[Scenario, ...]:
     known = [scenario.id for scenario in every]
     unknown = sorted(set(only) - set(known))
     if unknown:
-        raise WrongUse(
-            f"no such scenario here: {', '.join(unknown)}", where="--only", remedy=f"choose from {', '.join(known)}"
-        )
+        raise unknown_value("scenario", unknown[0], known, where="--only")
     return tuple(scenario for scenario in every if not only or scenario.id in only)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
+import os
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from strata_pack.cli.face import Out, face
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 
 
@@ -82,11 +85,11 @@ def test_json_mode_prints_no_second_object() -> None:
     @face
     def command(*, out: Out) -> None:
         """Do it."""
-        out.result({"listening": True})
+        out.announce({"listening": True})
         raise EnvironmentFailure("the server died")
 
     result = CliRunner().invoke(app, ["--json"])
-    assert (result.exit_code, json.loads(result.stdout)) == (3, {"listening": True})
+    assert (result.exit_code, json.loads(result.stdout)) == (3, {"ok": True, "listening": True})
 
 
 def test_an_error_of_the_system_is_a_sentence_too() -> None:
@@ -97,5 +100,30 @@ def test_an_error_of_the_system_is_a_sentence_too() -> None:
 def test_json_goes_to_a_stream_without_an_encoding_too() -> None:
     stream = io.StringIO()
     with contextlib.redirect_stdout(stream):
-        Out("json").result({"name": "é"})
-    assert json.loads(stream.getvalue()) == {"name": "é"}
+        Out("json").announce({"name": "é"})
+    assert json.loads(stream.getvalue()) == {"ok": True, "name": "é"}
+
+
+def test_ok_is_what_the_exit_code_says() -> None:
+    app = typer.Typer()
+
+    @app.command()
+    @face
+    def command(*, out: Out) -> None:
+        """Do it."""
+        out.result({"found": 3})
+        raise CheckFailed("three findings")
+
+    result = CliRunner().invoke(app, ["--json"])
+    assert json.loads(result.stdout) == {"ok": False, "error": "three findings", "exit_code": 1, "found": 3}
+
+
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\u202eb", "a\nb", "a\udcffb"])
+def test_a_path_cannot_drive_the_terminal(text: str) -> None:
+    _, _, err = run(BadInput("is damaged", where=text))
+    assert err == f"strata-pack: a{ascii(text)[2:-2]}b: is damaged\n"
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOENT, 2), (errno.EISDIR, 2), (errno.EACCES, 3), (errno.EIO, 3)])
+def test_what_the_system_says_of_a_path_has_the_code_of_its_cause(number: int, kind: int) -> None:
+    assert run(OSError(number, os.strerror(number), "file"))[0] == kind

@@ -96,7 +96,7 @@ def test_github_annotations_are_printed_in_a_workflow_only(
 
 def test_list_names_every_case() -> None:
     listed = json.loads(_run("list", SHIPPED.id, "--json").stdout)
-    assert "golden: effort low" in listed[0]["cases"]
+    assert "golden: effort low" in listed["targets"][0]["cases"]
 
 
 def test_add_shows_the_prompt_and_writes_it(template: Path, suite: Path, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_bar_shows_a_label_that_looks_like_markup(monkeypatch: pytest.MonkeyPa
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", terminal)
-    with open_progress(quiet=False) as progress:
+    with open_progress() as progress:
         progress.task("hashing a[/b].gguf", 1).advance(1)
     assert "hashing a[/b].gguf" in terminal.getvalue()
 

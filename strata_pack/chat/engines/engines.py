@@ -16,7 +16,8 @@ from strata_pack.chat.engines.packages import MinijinjaEngine, TransformersEngin
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
 from strata_pack.chat.render.budget import Limits
 from strata_pack.chat.render.template import ChatTemplate
-from strata_pack.errors import WrongUse
+from strata_pack.extras import install_command
+from strata_pack.suggest import unknown as unknown_value
 
 __all__ = [
     "ENGINE_NAMES",
@@ -96,6 +97,12 @@ def expand_names(names: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys([*(name for name in names if name != "all"), *every]))
 
 
+def missing_engines() -> dict[str, str]:
+    """Return the engines that "all" leaves out because they are not installed, each with what to do about it."""
+    absent = (package for package, _ in IN_PROCESS.values() if importlib.util.find_spec(package) is None)
+    return {package: f"run: {install_command('engines')}" for package in absent}
+
+
 @contextmanager
 def open_engines(names: Sequence[str], source: str, *, model: Path | None = None) -> Iterator[list[Engine]]:
     """Yield the engines called ``names``, ready for the template ``source``, a server among them if it is asked for.
@@ -105,7 +112,7 @@ def open_engines(names: Sequence[str], source: str, *, model: Path | None = None
     """
     unknown = [name for name in names if name not in ENGINE_NAMES]
     if unknown:
-        raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
+        raise unknown_value("engine", unknown[0], (*ENGINE_NAMES, "all"))
     with ExitStack() as stack:
         engines: list[Engine] = []
         for name in names:

@@ -11,8 +11,8 @@ from typing import Any
 
 from strata_pack.chat.engines.engines import ENGINE_NAMES, SERVER, Engine, available_engines
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
-from strata_pack.errors import WrongUse
 from strata_pack.extras import missing as missing_package
+from strata_pack.suggest import unknown as unknown_value
 
 
 class RestartingServer:
@@ -61,7 +61,7 @@ def proof_engines(names: Sequence[str] = ()) -> Iterator[list[Engine]]:
     """
     unknown = [name for name in names if name not in ENGINE_NAMES]
     if unknown:
-        raise WrongUse(f"no engine is called {unknown[0]!r}", remedy=f"choose from {', '.join(ENGINE_NAMES)}")
+        raise unknown_value("engine", unknown[0], ENGINE_NAMES)
     here = available_engines()
     found = {engine.name: engine for engine in here}
     missing = [name for name in names if name != SERVER and name not in found]

@@ -179,8 +179,8 @@ def install_template(
     )
 
 
-def rollback_template(path: Path, *, progress: Progress | None = None) -> InstallResult:
-    """Put back what the last installation replaced, to the byte.
+def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress | None = None) -> InstallResult:
+    """Put back what the last installation replaced, to the byte; with ``dry_run`` say what that would be.
 
     Raises ``WrongUse`` if there is nothing to go back to, ``BadInput`` if a file was changed by something else since.
     """
@@ -193,13 +193,14 @@ def rollback_template(path: Path, *, progress: Progress | None = None) -> Instal
             raise WrongUse("has no earlier template to go back to", where=path)
         target = open_target(path)
         back = read_allowed(backups[-1], path).inverted()
-        roll_back(root, state_dir, backups[-1], back, progress or Silent())
-        _renew_report(target, back.after["sha256"], None)
+        if not dry_run:
+            roll_back(root, state_dir, backups[-1], back, progress or Silent())
+            _renew_report(target, back.after["sha256"], None)
     return InstallResult(
         target=str(path),
         kind="gguf" if target.pack is None else "pack",
         changed=True,
-        dry_run=False,
+        dry_run=dry_run,
         before=back.before,
         after=back.after,
         plan={"method": "rollback"},

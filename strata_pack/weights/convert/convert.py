@@ -340,6 +340,18 @@ def convert_checkpoint(
     return write_gguf(source, out_path, progress=progress, threads=threads)
 
 
+def plan_dict(source: SafetensorsSource, out_path: Path) -> dict[str, object]:
+    """Return what a conversion would write, as the JSON object of ``convert --dry-run``; ``size`` of the tensors."""
+    return {
+        "file": str(out_path),
+        "size": sum(tensor.nbytes for tensor in source.tensors),
+        "architecture": source.architecture,
+        "outtype": source.outtype,
+        "parameters": source.parameters,
+        "tensors": [tensor.name for tensor in source.tensors],
+    }
+
+
 def result_dict(source: SafetensorsSource, result: ConvertResult) -> dict[str, object]:
     """Return a result as the JSON object of ``convert --json``."""
     return {

@@ -16,7 +16,8 @@ from typing import Final
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Q
 
-from strata_pack.errors import BadInput, WrongUse
+from strata_pack.errors import BadInput
+from strata_pack.suggest import unknown
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.tensor_source import SourceTensor
 
@@ -318,7 +319,7 @@ def find_preset(name: str) -> Preset:
     key = name.upper()
     preset = PRESETS.get(ALIASES.get(key, key))
     if preset is None:
-        raise WrongUse(f"there is no preset {name!r}", remedy=f"choose one of {', '.join(PRESETS)}")
+        raise unknown("preset", name, PRESETS)
     return preset
 
 

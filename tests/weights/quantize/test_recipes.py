@@ -139,7 +139,7 @@ BAD_FILES = {
     "no TOML": ("base = ", "is no TOML"),
     "no UTF-8": (b"\xff", "is no TOML"),
     "no base": ("pure = true", "has no base preset"),
-    "unknown preset": ('base = "Q4_Z"', "there is no preset 'Q4_Z'"),
+    "unknown preset": ('base = "Q4_Z"', "no preset is called 'Q4_Z'"),
     "unknown key": ('base = "Q8_0"\nbsae = 1', "unknown key 'bsae'"),
     "unknown rule key": (
         'base = "Q8_0"\n[[rule]]\ntensor = "x"\ntype = "Q8_0"',

@@ -1,0 +1,61 @@
+"""The folder of what can be made again: what lies in it, how large it is, and emptying it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_pack.files import disk_errors
+from strata_pack.resources import cache_dir
+from strata_pack.suggest import unknown
+
+GROUP = "runtimes"
+"""The folder whose members are entries of their own: each is one built llama.cpp."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One thing in the cache: its name (``runtimes/b9011-cuda``), its path and its size in bytes."""
+
+    name: str
+    path: Path
+    size: int
+
+
+def cache_entries() -> list[CacheEntry]:
+    """Return what the cache holds: one entry for each runtime and for each other file or folder at the top."""
+    root = cache_dir()
+    paths = [inner for path in _children(root) for inner in (_children(path) if path.name == GROUP else [path])]
+    return [CacheEntry(path.relative_to(root).as_posix(), path, _size(path)) for path in paths]
+
+
+def clean_cache(names: Sequence[str] = (), *, dry_run: bool = False) -> list[CacheEntry]:
+    """Remove the entries called ``names`` (default: all) and return them; ``WrongUse`` for a name that is not there.
+
+    A link is removed, never what it leads to.
+    """
+    entries = cache_entries()
+    known = {entry.name: entry for entry in entries}
+    for name in names:
+        if name not in known:
+            raise unknown("cache entry", name, known)
+    chosen = [known[name] for name in dict.fromkeys(names)] if names else entries
+    for entry in [] if dry_run else chosen:
+        with disk_errors(entry.path):
+            if entry.path.is_dir() and not entry.path.is_symlink():
+                shutil.rmtree(entry.path)
+            else:
+                entry.path.unlink(missing_ok=True)
+    return chosen
+
+
+def _children(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _size(path: Path) -> int:
+    if path.is_symlink() or not path.is_dir():
+        return path.lstat().st_size
+    return sum(_size(inner) for inner in path.iterdir())

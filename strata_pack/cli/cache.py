@@ -1,0 +1,64 @@
+"""``strata-pack cache``: what can be made again, how large it is, and removing it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strata_pack.cli import complete
+from strata_pack.cli.bars import amount_text
+from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
+
+if TYPE_CHECKING:
+    from strata_pack.cache import CacheEntry
+
+app = typer.Typer(help="The folder of built runtimes and probes: show it, empty it.", no_args_is_help=True)
+
+
+@app.command("list", epilog="Example: strata-pack cache list")
+@face
+def list_(*, out: Out) -> None:
+    """List what the cache holds. The Hub cache is not part of it: `hf cache` shows and empties that one."""
+    from strata_pack.cache import cache_entries
+    from strata_pack.resources import cache_dir
+
+    entries = cache_entries()
+    for entry in entries:
+        out.line(f"{amount_text(entry.size, None, 'bytes'):>12}  {entry.name}")
+    out.line(f"{cache_dir()}: {amount_text(sum(entry.size for entry in entries), None, 'bytes')}")
+    out.result({"folder": str(cache_dir()), "entries": _rows(entries)})
+
+
+@app.command(epilog="Example: strata-pack cache clean --yes")
+@face
+def clean(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...", help="Entries of `cache list`; all.", autocompletion=complete.cache_entries
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    *,
+    out: Out,
+) -> None:
+    """Remove entries of the cache, after asking. What is removed is made again when it is needed."""
+    from strata_pack.cache import clean_cache
+
+    chosen = clean_cache(names or (), dry_run=True)
+    for entry in chosen:
+        out.line(f"{amount_text(entry.size, None, 'bytes'):>12}  {entry.name}")
+    size = amount_text(sum(entry.size for entry in chosen), None, "bytes")
+    removed = bool(chosen) and not dry_run and confirmed(f"Remove {size}?", yes=yes)
+    if removed:
+        clean_cache([entry.name for entry in chosen])
+    out.line(f"{size} {'removed' if removed else 'would be removed' if dry_run else 'kept'}")
+    out.result({"removed": removed, "entries": _rows(chosen)})
+
+
+def _rows(entries: list[CacheEntry]) -> list[dict[str, Any]]:
+    return [{"name": entry.name, "path": str(entry.path), "size": entry.size} for entry in entries]

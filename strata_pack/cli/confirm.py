@@ -1,0 +1,22 @@
+"""Before something is destroyed: the question, and the flags that answer it or stop short of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from strata_pack.errors import WrongUse
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and stop.")]
+
+
+def confirmed(question: str, *, yes: bool) -> bool:
+    """Ask, unless told to go on; where nobody can answer, it is wrong use not to say ``--yes``."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise WrongUse("nobody is there to confirm the change", remedy="look at it above, then run again with --yes")
+    return typer.confirm(question, err=True)

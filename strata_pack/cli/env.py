@@ -1,0 +1,44 @@
+"""``strata-pack env``: what a report of a fault should say about the machine and the installation."""
+
+from __future__ import annotations
+
+import typer
+
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack env --json > environment.json")
+@face
+def env(*, out: Out) -> None:
+    """Show versions, runtimes, devices, folders and variables: paste it into a fault report. It holds no secret."""
+    from dataclasses import asdict
+
+    from strata_pack.environment import describe_environment
+    from strata_pack.llama.devices import embedded_devices, nvidia_devices
+    from strata_pack.llama.runtimes import list_runtimes
+
+    facts = describe_environment()
+    facts["runtimes"] = [
+        {
+            "name": one.name,
+            "backend": one.backend,
+            "origin": one.origin,
+            "path": None if one.path is None else str(one.path),
+        }
+        for one in list_runtimes()
+    ]
+    facts["devices"] = [asdict(device) for device in dict.fromkeys((*embedded_devices(), *nvidia_devices()))]
+    for name in ("strata-pack", "python", "executable", "platform", "machine", "processors"):
+        out.line(f"{name}: {facts[name]}")
+    for title in ("packages", "folders", "variables"):
+        out.line(f"{title}:")
+        for name, value in facts[title].items():
+            out.line(f"  {name}: {value or 'not installed'}")
+    for title, rows in (("runtimes", facts["runtimes"]), ("devices", facts["devices"])):
+        out.line(f"{title}:")
+        for row in rows:
+            out.line("  " + ", ".join(f"{key} {value}" for key, value in row.items() if value is not None))
+    out.result(facts)

@@ -1,0 +1,108 @@
+"""Where a command prints: text for a terminal, one JSON object for a program, nothing when it shall be quiet."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from strata_pack.errors import escaped
+from strata_pack.progress import Progress, ProgressForm
+
+Mode = Literal["terminal", "json", "quiet"]
+Color = Literal["auto", "always", "never"]
+
+PIPED_WIDTH = 120
+"""Columns of a table that is not shown on a terminal."""
+
+
+class Out:
+    """Where a command prints. No command writes to stdout or stderr by itself."""
+
+    def __init__(self, mode: Mode, color: Color = "auto", progress: ProgressForm = "auto") -> None:
+        self.mode = mode
+        self._color = color
+        self._progress = progress
+        self._result: dict[str, Any] | None = None
+        self._printed = False
+
+    def line(self, text: str = "") -> None:
+        """Print lines of the command's answer (on stderr in JSON mode, nowhere in quiet mode).
+
+        Control characters, which a path or a template may hold, are escaped.
+        """
+        self.raw(escaped(text, keep="\n\t"))
+
+    def raw(self, text: str) -> None:
+        """Print ``text`` as it is: what goes into a file must keep every character."""
+        if self.mode != "quiet":
+            print(text, file=sys.stderr if self.mode == "json" else sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print one line that is not part of the answer, on stderr."""
+        if self.mode != "quiet":
+            print(escaped(text, keep="\n\t"), file=sys.stderr, flush=True)
+
+    def show(self, renderable: Any) -> None:
+        """Print a rich table or text (its plain form when piped). A narrow terminal wraps cells, it cuts none."""
+        if self.mode == "quiet":
+            return
+        from rich.console import Console
+        from rich.table import Table
+
+        if isinstance(renderable, Table):
+            for column in renderable.columns:
+                column.overflow = "fold"
+        stream = sys.stderr if self.mode == "json" else sys.stdout
+        width = None if stream.isatty() or "COLUMNS" in os.environ else PIPED_WIDTH
+        console = Console(
+            file=stream,
+            width=width,
+            highlight=False,
+            soft_wrap=False,
+            force_terminal=True if self._color == "always" else None,
+            no_color=True if self._color == "never" else None,
+        )
+        console.print(renderable)
+
+    def result(self, value: Mapping[str, Any]) -> None:
+        """Set the one JSON object of this command; it is printed at the end, in JSON mode only.
+
+        What ends the command says whether all went well: ``ok`` is false if and only if the exit code is not 0.
+        """
+        self._result = dict(value)
+
+    def announce(self, value: Mapping[str, Any]) -> None:
+        """Print the object now: for a command that goes on until it is stopped."""
+        self._print({"ok": True, **value})
+
+    def finish(self, code: int, error: str | None = None) -> None:
+        """Print the object, once, with ``ok`` first and the error of a command that failed."""
+        failure = {} if error is None else {"error": error, "exit_code": code}
+        known = {key: value for key, value in (self._result or {}).items() if key != "ok"}
+        if self._result is not None or code:
+            self._print({"ok": code == 0, **failure, **known})
+
+    def _print(self, value: dict[str, Any]) -> None:
+        if self.mode != "json" or self._printed:
+            return
+        self._printed = True
+        text = json.dumps(value, ensure_ascii=False, indent=2)
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:
+            # A terminal that is not UTF-8, or a file's name that is no text.
+            text = json.dumps(value, indent=2)
+        print(text, flush=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Yield a ``Progress``: bars on a terminal, plain lines when piped, nothing with ``--quiet``."""
+        from strata_pack.cli.bars import open_progress
+
+        form = "none" if self.mode == "quiet" and self._progress == "auto" else self._progress
+        with open_progress(form) as progress:
+            yield progress
