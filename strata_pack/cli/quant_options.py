@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.errors import WrongUse
 
 TYPES = "Types of tensors"
 
@@ -59,3 +60,34 @@ Threads = Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use;
 Kernels = Annotated[
     Literal["auto", "ggml"], typer.Option(help="Who quantizes: ggml does all, or the faster kernels what they can.")
 ]
+
+CHANGES = "Changes to the model"
+
+OverrideKv = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=TYPE:VALUE", help="Replace or add metadata; repeatable.", rich_help_panel=CHANGES),
+]
+PruneLayers = Annotated[
+    str | None, typer.Option(metavar="N,N,...", help="Leave these layers out.", rich_help_panel=CHANGES)
+]
+IncludeWeights = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PART", help="Use importances only of names with PART.", rich_help_panel=CHANGES),
+]
+ExcludeWeights = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PART", help="Use no importances of names with PART.", rich_help_panel=CHANGES),
+]
+SplitMaxSize = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Split into files of 300M, 4G, ...", rich_help_panel=CHANGES)
+]
+
+
+def parse_split_size(text: str | None) -> int | None:
+    """Return the bytes in ``text`` such as ``300M`` or ``4G`` (powers of 1000); ``WrongUse`` if it is no size."""
+    if text is None:
+        return None
+    unit = {"M": 10**6, "G": 10**9}.get(text[-1:].upper())
+    if unit is None or not text[:-1].isdecimal() or not 0 < int(text[:-1][:9]) * unit < 1 << 60:
+        raise WrongUse("is no size", where=f"--split-max-size {text}", remedy="write for example 300M or 4G")
+    return int(text[:-1]) * unit

@@ -15,18 +15,24 @@ from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,
     EmbeddingType,
+    ExcludeWeights,
     FitProbe,
     FitSize,
     ImatrixFile,
+    IncludeWeights,
     KeepSplit,
     Kernels,
     LeaveOutput,
     OutputType,
+    OverrideKv,
+    PruneLayers,
     Pure,
     Quant,
     RecipeFile,
+    SplitMaxSize,
     TensorType,
     Threads,
+    parse_split_size,
 )
 
 if TYPE_CHECKING:
@@ -51,6 +57,11 @@ def quantize(
     leave_output_tensor: LeaveOutput = False,
     pure: Pure = False,
     keep_split: KeepSplit = False,
+    split_max_size: SplitMaxSize = None,
+    override_kv: OverrideKv = None,
+    prune_layers: PruneLayers = None,
+    include_weights: IncludeWeights = None,
+    exclude_weights: ExcludeWeights = None,
     allow_requantize: AllowRequantize = False,
     allow_nonfinite: AllowNonfinite = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
@@ -65,6 +76,7 @@ def quantize(
     Killed at any moment, it goes on where it was when it is called again.
     """
     from strata_pack.weights.quantize.command import QuantizeRequest, open_plan, quantize_file
+    from strata_pack.weights.quantize.edits import make_edits
     from strata_pack.weights.quantize.recipes import make_recipe
 
     request = QuantizeRequest(
@@ -86,6 +98,8 @@ def quantize(
         force=force,
         threads=threads,
         kernels=kernels,
+        edits=make_edits(override_kv or (), prune_layers, include_weights or (), exclude_weights or ()),
+        split_bytes=parse_split_size(split_max_size),
     )
     if fit is not None:
         refuse_with_fit(quant, recipe)

@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 
 FLOAT_TYPES = frozenset({Q.F32, Q.F16, Q.BF16})
 BLOCK_TYPES = (
-    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.MXFP4),
+    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.MXFP4, Q.Q1_0),
     *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.TQ1_0, Q.TQ2_0),
     *(Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_NL, Q.IQ4_XS),
 )
@@ -37,6 +37,9 @@ BLOCK_TYPES = (
 QUANTIZABLE = frozenset({*FLOAT_TYPES, *BLOCK_TYPES})
 TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S})
 """Types whose quantizer first builds search tables: 0.2 s (IQ3) to 16 s (IQ1) of one core, once a process."""
+
+LATER_TYPES = frozenset({Q.Q1_0})
+"""Types that came after packs had probe hashes: covered where a pack uses them, so that the others' hashes stay."""
 
 _PROBE_ROWS, _PROBE_COLUMNS = 6, 512
 _MODULE = "xllamacpp"
@@ -175,7 +178,7 @@ class Ggml:
         searches for the best scale amplify into different blocks. The types with search tables (IQ1, IQ2, IQ3) take
         up to half a minute to set up and are covered only when ``types`` names them: pass what a pack uses.
         """
-        covered = sorted((QUANTIZABLE - TABLE_TYPES) | (QUANTIZABLE & set(types)))
+        covered = sorted((QUANTIZABLE - TABLE_TYPES - LATER_TYPES) | (QUANTIZABLE & set(types)))
         source, importance = probe_pattern()
         digest = hashlib.sha256()
         for type in covered:

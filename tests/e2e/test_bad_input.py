@@ -50,7 +50,7 @@ def test_a_missing_file_is_wrong_use(tmp_path: Path) -> None:
 
 def test_a_missing_repository_is_named(hub: HubServer, tmp_path: Path) -> None:
     done = build("nobody/nothing", tmp_path / "p", endpoint=hub.endpoint)
-    assert (done.code, "nobody/nothing" in sentence(done)) == (3, True)
+    assert (done.code, "nobody/nothing" in sentence(done)) == (2, True)
 
 
 def test_a_hub_that_does_not_answer_is_the_environment(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strata_pack.errors import WrongUse
@@ -14,6 +14,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.weights.local_weights import find_weights, open_weights
 from strata_pack.weights.partial_file import partial_path
 from strata_pack.weights.preflight import Stage, check_disk
+from strata_pack.weights.quantize.edits import NO_EDITS, EditedSource, Edits, edit_imatrix
 from strata_pack.weights.quantize.imatrix import read_imatrix
 from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
 from strata_pack.weights.quantize.recipes import Recipe
@@ -24,7 +25,10 @@ from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
 @dataclass(frozen=True)
 class QuantizeRequest:
-    """What to quantize and how. ``threads`` of ``None`` means all cores; ``dest`` may be ``None`` for a plan only."""
+    """What to quantize and how. ``threads`` of ``None`` means all cores; ``dest`` may be ``None`` for a plan only.
+
+    ``split_bytes`` is the most that the tensors of one output file may take.
+    """
 
     source: str
     dest: Path | None
@@ -36,6 +40,8 @@ class QuantizeRequest:
     force: bool = False
     threads: int | None = None
     kernels: KernelChoice = "auto"
+    edits: Edits = NO_EDITS
+    split_bytes: int | None = None
 
 
 @contextmanager
@@ -61,14 +67,17 @@ def open_tensors(text: str) -> Iterator[TensorSource]:
 def open_plan(request: QuantizeRequest) -> Iterator[QuantPlan]:
     """Open the source and yield the checked plan, valid inside the block; raises as ``plan_quantization`` does."""
     importances = None if request.imatrix is None else read_imatrix(request.imatrix)
-    with open_tensors(request.source) as source:
-        yield plan_quantization(
+    with open_tensors(request.source) as opened:
+        source = EditedSource(opened, request.edits)
+        plan = plan_quantization(
             source,
             request.recipe,
-            importances,
+            None if importances is None else edit_imatrix(importances, source, request.edits),
             allow_requantize=request.allow_requantize,
             keep_split=request.keep_split,
+            split_bytes=request.split_bytes,
         )
+        yield replace(plan, closing=source.closing)
 
 
 def quantize_file(request: QuantizeRequest, progress: Progress | None = None) -> QuantResult:
@@ -87,7 +96,8 @@ def quantize_file(request: QuantizeRequest, progress: Progress | None = None) ->
         for path in paths:
             check_file_output(path, force=request.force)
         written = sum(path.stat().st_size for path in partial if path.is_file())
-        check_disk([Stage("quantized model", request.dest.parent, max(0, sum(output_sizes(plan)) - written))])
+        needed = max(0, sum(output_sizes(plan)) - written)
+        check_disk([Stage("quantized model", request.dest.parent, needed)])
         return run_plan(
             plan,
             request.dest,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
-from strata_pack.weights.gguf.file import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, align, tensor_nbytes
+from strata_pack.weights.gguf.file import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_SHARDS, MetaValue, align, tensor_nbytes
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.quantize.presets import (
     PER_LAYER_EMBEDDING,
@@ -75,6 +76,9 @@ class QuantPlan:
     """In the order they will be written."""
     imatrix: Imatrix | None = None
     shards: int = 1
+    split_by_size: bool = False
+    closing: Mapping[str, MetaValue] = field(default_factory=dict)
+    """Keys that go to the header's end, in place of the source's."""
 
     @property
     def alignment(self) -> int:
@@ -154,12 +158,14 @@ def plan_quantization(
     *,
     allow_requantize: bool = False,
     keep_split: bool = False,
+    split_bytes: int | None = None,
 ) -> QuantPlan:
     """Decide the type of every tensor of ``source`` and check that all of it can be done.
 
-    ``recipe`` is a ``Recipe`` or the name of a preset. Raises ``BadInput`` for a source that is no model or is
-    quantized already (unless ``allow_requantize``), and ``WrongUse`` for a rule that matches nothing and for a type
-    that needs an imatrix where there is none.
+    ``recipe`` is a ``Recipe`` or the name of a preset. ``split_bytes`` starts a new file where the tensors of one would
+    take more (a larger tensor has a file of its own), as llama-gguf-split does. Raises ``BadInput`` for a source that
+    is no model or is quantized already (unless ``allow_requantize``), and ``WrongUse`` for a rule that matches nothing
+    and for a type that needs an imatrix where there is none.
     """
     if isinstance(recipe, str):
         recipe = Recipe(find_preset(recipe))
@@ -178,11 +184,30 @@ def plan_quantization(
         weighted = imatrix is not None and type not in FLOAT_TYPES and imatrix.check(tensor)
         shard = tensor.shard if keep_split else 0
         planned.append(PlannedTensor(tensor, type, base, shard, weighted and type is not tensor.type))
-    plan = QuantPlan(source, recipe, tuple(planned), imatrix, source.shards if keep_split else 1)
+    shards = source.shards if keep_split else 1
+    if split_bytes is not None:
+        if keep_split:
+            raise WrongUse("--keep-split and --split-max-size exclude each other", remedy="give one of the two")
+        planned = _split_by_size(planned, split_bytes)
+        shards = planned[-1].shard + 1
+    plan = QuantPlan(source, recipe, tuple(planned), imatrix, shards, split_bytes is not None and shards > 1)
     _refuse_idle_rules(recipe, used, ordered)
     _refuse_missing_importances(plan)
     _refuse_requantizing(plan, allow=allow_requantize)
     return plan
+
+
+def _split_by_size(planned: list[PlannedTensor], limit: int) -> list[PlannedTensor]:
+    shard, size, placed = 0, 0, []
+    for tensor in planned:
+        nbytes = align(tensor.nbytes, DEFAULT_ALIGNMENT)
+        if size and size + nbytes > limit:
+            shard, size = shard + 1, 0
+        size += nbytes
+        placed.append(replace(tensor, shard=shard))
+    if shard >= MAX_SHARDS:
+        raise WrongUse(f"{shard + 1} files are too many", where="--split-max-size", remedy="give a larger size")
+    return placed
 
 
 def _in_writing_order(tensors: Iterable[SourceTensor], *, keep_split: bool) -> list[SourceTensor]:
@@ -260,8 +285,15 @@ def _refuse_missing_importances(plan: QuantPlan) -> None:
             raise WrongUse(
                 f"{tensor.name} as {tensor.type.name} needs an imatrix and {missing}",
                 where=where,
-                remedy="give one with --imatrix, or choose a preset of 3 bits or more",
+                remedy=_importance_remedy(plan, tensor),
             )
+
+
+def _importance_remedy(plan: QuantPlan, tensor: PlannedTensor) -> str:
+    if plan.imatrix is None:
+        return "give one with --imatrix, or choose a preset of 3 bits or more"
+    name = re.escape(tensor.name).replace("\\-", "-")
+    return f"give this tensor a type that needs none: --tensor-type '{name}=Q4_K'"
 
 
 def _refuse_requantizing(plan: QuantPlan, *, allow: bool) -> None:

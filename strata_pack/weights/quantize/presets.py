@@ -293,6 +293,7 @@ PRESETS: Mapping[str, Preset] = {
         ),
         _mixed("IQ4_NL", 25, Q.IQ4_NL, attn_v=grouped(Q.Q5_K), ffn_down=without_imatrix(first_part(8, Q.Q5_K))),
         _mixed("IQ4_XS", 30, Q.IQ4_XS, attn_v=grouped(Q.Q5_K), ffn_down=without_imatrix(first_part(8, Q.Q5_K))),
+        _plain("Q1_0", 40, Q.Q1_0),
         _plain("TQ1_0", 36, Q.TQ1_0, embedding=always(Q.Q4_K)),
         _plain("TQ2_0", 37, Q.TQ2_0, embedding=always(Q.Q4_K)),
         Preset("MXFP4_MOE", 38, Q.MXFP4, output=Q.Q8_0),

@@ -91,8 +91,8 @@ def output_paths(plan: QuantPlan, out_path: Path) -> list[Path]:
 def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | None]) -> list[bytes]:
     """Return the whole header of every output file.
 
-    All keys of the source come first, then version and file type, as llama.cpp has them; an override takes the place
-    of its key (``None`` removes it), a new key comes last. A split model has its metadata in the first shard.
+    All keys of the source come first, then version and file type, then the overrides, as llama.cpp has them (``None``
+    removes a key). A split model has its metadata in the first shard.
     """
     preset = plan.recipe.base
     metadata = dict(plan.source.metadata)
@@ -103,10 +103,9 @@ def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue |
         metadata[_FILE_TYPE_KEY] = MetaValue.uint32(preset.file_type)
     elif file_type is not None:
         metadata[_FILE_TYPE_KEY] = file_type
-    for key, value in metadata_overrides.items():
-        if value is None:
-            metadata.pop(key, None)
-        else:
+    for key, value in {**plan.closing, **metadata_overrides}.items():
+        metadata.pop(key, None)
+        if value is not None:
             metadata[key] = value
     headers = []
     for shard in range(plan.shards):
@@ -139,11 +138,12 @@ def output_sizes(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | N
 
 
 def _split_keys(shard: int, plan: QuantPlan) -> dict[str, MetaValue]:
-    return {
-        "split.no": MetaValue(GGUFValueType.UINT16, shard),
-        "split.count": MetaValue(GGUFValueType.UINT16, plan.shards),
-        "split.tensors.count": MetaValue(GGUFValueType.INT32, len(plan.tensors)),
-    }
+    no, count = MetaValue(GGUFValueType.UINT16, shard), MetaValue(GGUFValueType.UINT16, plan.shards)
+    tensors = MetaValue(GGUFValueType.INT32, len(plan.tensors))
+    if plan.split_by_size:
+        # llama-gguf-split knows the count last, llama-quantize first.
+        return {"split.no": no, "split.tensors.count": tensors, "split.count": count}
+    return {"split.no": no, "split.count": count, "split.tensors.count": tensors}
 
 
 def run_plan(

@@ -26,7 +26,37 @@ class Importances(ctypes.Structure):
 
 class Params(ctypes.Structure):
     _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int32), ("types", ctypes.c_int32 * 2),
-                ("flags", ctypes.c_bool * 6), ("imatrix", ctypes.POINTER(Importances))]
+                ("flags", ctypes.c_bool * 6), ("imatrix", ctypes.POINTER(Importances)),
+                ("overrides", ctypes.c_void_p), ("types_by_name", ctypes.c_void_p), ("prune", ctypes.c_void_p)]
+
+def struct_of(params):
+    # PyObject head (16 bytes), Cython's method table (8 bytes), then the C struct.
+    struct = Params.from_address(id(params) + 24)
+    assert (struct.nthread, struct.ftype) == (params.nthread, params.ftype) and not struct.types_by_name
+    return struct
+
+class Override(ctypes.Structure):
+    _fields_ = [("tag", ctypes.c_int32), ("key", ctypes.c_char * 128), ("gap", ctypes.c_int32),
+                ("value", ctypes.c_char * 128)]
+
+def set_overrides(params, overrides):
+    table = (Override * (len(overrides) + 1))()
+    tags = {"int": (0, ctypes.c_int64), "float": (1, ctypes.c_double), "bool": (2, ctypes.c_bool)}
+    for entry, (key, kind, value) in zip(table, overrides):
+        entry.key = key.encode()
+        if kind == "str":
+            entry.tag, entry.value = 3, value.encode()
+        else:
+            entry.tag = tags[kind][0]
+            # The union is aligned to 8 bytes.
+            tags[kind][1].from_address(ctypes.addressof(entry) + 136).value = value
+    kept.append(table)
+    struct_of(params).overrides = ctypes.addressof(table)
+
+def set_prune(params, layers):
+    table = (ctypes.c_int32 * (len(layers) + 1))(*layers, -1)
+    kept.append(table)
+    struct_of(params).prune = ctypes.addressof(table)
 
 def set_imatrix(params, path):
     import numpy
@@ -38,19 +68,20 @@ def set_imatrix(params, path):
         entry.name, entry.size = name.encode(), values.size
         entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
     kept.append(table)
-    # PyObject head (16 bytes), Cython's method table (8 bytes), then the C struct.
-    struct = Params.from_address(id(params) + 24)
-    assert (struct.nthread, struct.ftype) == (params.nthread, params.ftype) and not struct.imatrix
-    struct.imatrix = table
+    struct_of(params).imatrix = table
 
 kept = []
 for source, target, values in json.load(sys.stdin):
     params = LlamaModelQuantizeParams()
-    imatrix = values.pop("imatrix", None)
+    imatrix, overrides, prune = (values.pop(name, None) for name in ("imatrix", "overrides", "prune"))
     for name, value in values.items():
         setattr(params, name, value)
     if imatrix:
         set_imatrix(params, imatrix)
+    if overrides:
+        set_overrides(params, overrides)
+    if prune:
+        set_prune(params, prune)
     model_quantize(source, target, params)
 """
 
@@ -65,7 +96,7 @@ def reference(jobs: Sequence[tuple[Path, Path, dict[str, Any]]]) -> None:
     """Quantize every (source, target, parameters) with the reference.
 
     Parameters are attributes of ``LlamaModelQuantizeParams``; ``imatrix`` is the path of an ``.npz`` with the
-    importances of each weight.
+    importances of each weight, ``overrides`` a list of (key, "int", "float", "bool" or "str", value), ``prune`` layers.
     """
     work = [(str(source), str(target), {"nthread": 1} | values) for source, target, values in jobs]
     run = subprocess.run(

@@ -1,0 +1,174 @@
+"""Changes to a model while it is quantized: layers left out, metadata replaced, importances picked, as llama-quantize.
+
+``edit_source`` gives the planner and the writer a source in which the changes are made already. What decides about
+types stays that of the whole model, as in the reference: the number of layers is the original one.
+Source: ``src/llama-quant.cpp`` and ``tools/quantize`` of llama.cpp.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gguf import GGUFValueType
+
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.weights.gguf.file import MetaValue
+from strata_pack.weights.quantize.imatrix import Imatrix
+from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource
+
+MAX_KEY = 127
+"""Letters of an overridden key and of a text value; llama.cpp keeps both in 128 bytes."""
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+
+
+@dataclass(frozen=True)
+class Edits:
+    """What is changed: ``overrides`` in the order given, ``pruned`` layer numbers, parts of names of weights whose
+    importances alone are used (``include``) or are not used (``exclude``)."""
+
+    overrides: tuple[tuple[str, MetaValue], ...] = ()
+    pruned: frozenset[int] = frozenset()
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+NO_EDITS = Edits()
+
+
+def make_edits(
+    overrides: Sequence[str] = (), prune: str | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> Edits:
+    """Return the edits that command-line flags name; ``WrongUse`` for a flag that says nothing sensible."""
+    if include and exclude:
+        raise WrongUse("--include-weights and --exclude-weights exclude each other", remedy="give one of the two")
+    return Edits(tuple(map(parse_override, overrides)), parse_layers_to_prune(prune), tuple(include), tuple(exclude))
+
+
+def parse_override(text: str) -> tuple[str, MetaValue]:
+    """Return (key, value) of ``KEY=TYPE:VALUE``, TYPE one of int, float, bool, str; ``WrongUse`` if it is none."""
+    where = f"--override-kv {text}"
+    key, equals, typed = text.partition("=")
+    type, colon, value = typed.partition(":")
+    if not equals or not colon or not key or len(key.encode()) > MAX_KEY or not key.isprintable():
+        remedy = "for example tokenizer.ggml.add_bos_token=bool:false"
+        raise WrongUse("needs the form KEY=TYPE:VALUE", where=where, remedy=remedy)
+    maker = _MAKERS.get(type)
+    if maker is None:
+        raise WrongUse(f"{type!r} is no type of a value", where=where, remedy=f"choose one of {', '.join(_MAKERS)}")
+    try:
+        return key, maker(value)
+    except ValueError:
+        raise WrongUse(f"{value!r} is no {type} that a header can hold", where=where) from None
+
+
+def _integer(text: str) -> MetaValue:
+    return MetaValue.uint32(int(text))
+
+
+def _float(text: str) -> MetaValue:
+    return MetaValue(GGUFValueType.FLOAT32, float(text))
+
+
+def _bool(text: str) -> MetaValue:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return MetaValue(GGUFValueType.BOOL, text == "true")
+
+
+def _string(text: str) -> MetaValue:
+    if len(text.encode()) > MAX_KEY:
+        raise ValueError(text)
+    return MetaValue.string(text)
+
+
+_MAKERS = {"int": _integer, "float": _float, "bool": _bool, "str": _string}
+
+
+def parse_layers_to_prune(text: str | None) -> frozenset[int]:
+    """Return the layer numbers in ``text``, such as ``"3,7,8"``; ``WrongUse`` if it is no such list."""
+    parts = [] if text is None else text.split(",")
+    if not all(part.strip().isdecimal() and len(part) < 7 for part in parts):
+        raise WrongUse("is no list of layer numbers", where=f"--prune-layers {text}", remedy="write for example 3,7,8")
+    return frozenset(map(int, parts))
+
+
+class EditedSource:
+    """A ``TensorSource`` with ``edits`` made. ``closing`` keys go to the end of the header, as llama-quantize does."""
+
+    def __init__(self, source: TensorSource, edits: Edits) -> None:
+        """Raise ``WrongUse`` for a layer that is not there, and if no layer would be left."""
+        self._source = source
+        self.label, self.inputs = source.label, source.inputs
+        numbers = _renumbered(source.tensors, edits.pruned)
+        self._originals: dict[str, SourceTensor] = {}
+        for tensor in source.tensors:
+            name = _renamed(tensor.name, numbers)
+            if name is not None:
+                self._originals[name] = tensor
+        self.tensors: Sequence[SourceTensor] = tuple(
+            replace(tensor, name=name) for name, tensor in self._originals.items()
+        )
+        self.shards = max((tensor.shard for tensor in self.tensors), default=0) + 1 if edits.pruned else source.shards
+        # Types are chosen by the overridden header, but by the number of layers before any was left out.
+        self.metadata: Mapping[str, MetaValue] = {**source.metadata, **dict(edits.overrides)}
+        self.closing = dict(edits.overrides)
+        if edits.pruned:
+            key = f"{_architecture(source)}.block_count"
+            self.closing.pop(key, None)
+            self.closing[key] = MetaValue.uint32(len({new for new in numbers.values() if new is not None}))
+        digest = hashlib.sha256(source.fingerprint.encode())
+        digest.update(repr((sorted(edits.pruned), [(key, value.raw) for key, value in edits.overrides])).encode())
+        self.fingerprint = digest.hexdigest()
+
+    def rows(self, tensor: SourceTensor) -> RowReader:
+        """Return the reader of the rows of the tensor that ``tensor`` was before it was renamed."""
+        return self._source.rows(self._originals[tensor.name])
+
+    def original_name(self, name: str) -> str:
+        """Return what the tensor ``name`` is called in the source."""
+        return self._originals[name].name
+
+
+def edit_imatrix(imatrix: Imatrix, source: EditedSource, edits: Edits) -> Imatrix | None:
+    """Return the importances by the new names, without those that are not wanted; ``None`` if nothing is left."""
+    kept = {
+        name: entry
+        for name, entry in imatrix.entries.items()
+        if not any(part in name for part in edits.exclude)
+        and (not edits.include or any(part in name for part in edits.include))
+    }
+    if not kept:
+        return None
+    originals = {tensor.name: source.original_name(tensor.name) for tensor in source.tensors}
+    return replace(imatrix, entries={new: kept[old] for new, old in originals.items() if old in kept})
+
+
+def _architecture(source: TensorSource) -> str:
+    value = source.metadata.get("general.architecture")
+    if value is None or not isinstance(value.value, str):
+        raise BadInput("the header has no general.architecture, so it is no model", where=source.label)
+    return value.value
+
+
+def _renumbered(tensors: Iterable[SourceTensor], pruned: frozenset[int]) -> dict[int, int | None]:
+    """Return old layer number to new one, ``None`` for one that is left out."""
+    there = sorted({int(match[1]) for tensor in tensors if (match := _BLOCK.search(tensor.name))})
+    missing = sorted(pruned - set(there))
+    if missing:
+        listed = f"layers 0 to {there[-1]}" if there else "no layers"
+        raise WrongUse(f"there is no layer {missing[0]}: the model has {listed}", where="--prune-layers")
+    if pruned and len(pruned) == len(there):
+        raise WrongUse("no layer would be left", where="--prune-layers")
+    kept = [number for number in there if number not in pruned]
+    return {**dict.fromkeys(pruned), **{old: new for new, old in enumerate(kept)}} if pruned else {n: n for n in there}
+
+
+def _renamed(name: str, numbers: Mapping[int, int | None]) -> str | None:
+    match = _BLOCK.search(name)
+    if match is None:
+        return name
+    new = numbers[int(match[1])]
+    return None if new is None else f"{name[: match.start(1)]}{new}{name[match.end(1) :]}"
