@@ -23,7 +23,7 @@ LARGEST_ERROR = {
     **dict.fromkeys((Q.Q5_0, Q.Q5_1, Q.Q5_K), 0.1),
     **dict.fromkeys((Q.Q4_0, Q.Q4_1, Q.Q4_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4), 0.2),
     **dict.fromkeys((Q.Q3_K, Q.Q2_K), 0.45),
-    **dict.fromkeys((Q.TQ1_0, Q.TQ2_0), 1.0),
+    **dict.fromkeys((Q.TQ1_0, Q.TQ2_0, Q.Q1_0), 1.0),
 }
 """Mean error over mean size, for random weights: loose bounds that a wrong call would break."""
 
@@ -43,7 +43,7 @@ def test_quantized_weights_come_back_close(type: Q, ggml: Ggml) -> None:
     assert np.abs(back - source).mean() < LARGEST_ERROR[type] * np.abs(source).mean()
 
 
-@pytest.mark.parametrize("type", [t for t in FAST if t not in (Q.F32, Q.BF16, Q.F16)], ids=lambda type: type.name)
+@pytest.mark.parametrize("type", [t for t in FAST if t not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)], ids=lambda type: type.name)
 def test_gguf_py_dequantizes_to_the_same_floats(type: Q, ggml: Ggml) -> None:
     source = np.random.default_rng(4).standard_normal((3, 256), np.float32)
     data = np.frombuffer(ggml.quantize(type, source), np.uint8)
