@@ -28,6 +28,9 @@ LARGEST_ERROR = {
 """Mean error over mean size, for random weights: loose bounds that a wrong call would break."""
 
 
+KNOWN_TO_GGUF = [type for type in FAST if type not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)]
+
+
 @pytest.fixture(scope="module")
 def ggml() -> Ggml:
     return Ggml.load()
@@ -43,7 +46,9 @@ def test_quantized_weights_come_back_close(type: Q, ggml: Ggml) -> None:
     assert np.abs(back - source).mean() < LARGEST_ERROR[type] * np.abs(source).mean()
 
 
-@pytest.mark.parametrize("type", [t for t in FAST if t not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)], ids=lambda type: type.name)
+@pytest.mark.parametrize(
+    "type", [t for t in FAST if t not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)], ids=lambda type: type.name
+)
 def test_gguf_py_dequantizes_to_the_same_floats(type: Q, ggml: Ggml) -> None:
     source = np.random.default_rng(4).standard_normal((3, 256), np.float32)
     data = np.frombuffer(ggml.quantize(type, source), np.uint8)
