@@ -50,6 +50,14 @@ def build(
     golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
     layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
+    mmproj: Annotated[
+        Path | None, typer.Option("--mmproj", help="The projector of a GGUF model.", metavar="FILE")
+    ] = None,
+    no_mmproj: Annotated[bool, typer.Option("--no-mmproj", help="Leave out the projector for images.")] = False,
+    mmproj_type: Annotated[
+        Literal["auto", "bf16", "f16", "f32", "q8_0"], typer.Option(help="The projector's type, if it is converted.")
+    ] = "auto",
+    no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a pack or bare GGUF that is there.")] = False,
     threads: Threads = None,
     kernels: Kernels = "auto",
@@ -71,6 +79,7 @@ def build(
     out: Out,
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
+    from strata_pack.errors import WrongUse
     from strata_pack.pack.build import build_pack, plan_build
     from strata_pack.pack.request import BuildRequest
     from strata_pack.weights.gguf.edit import RESERVE
@@ -85,6 +94,8 @@ def build(
         leave_output=leave_output_tensor,
         pure=pure,
     )
+    if no_mmproj and (mmproj is not None or mmproj_type != "auto"):
+        raise WrongUse("--no-mmproj leaves no projector to say more of", remedy="give one of them")
     request = BuildRequest(
         source=source,
         out=out_dir,
@@ -93,6 +104,10 @@ def build(
         golden=golden,
         name=name,
         imatrix=imatrix,
+        projector=not no_mmproj,
+        projector_type=mmproj_type,
+        projector_file=mmproj,
+        mtp=not no_mtp,
         layout=layout,
         force=force,
         allow_requantize=allow_requantize,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,6 +41,7 @@ def inspect(
         ("files", ", ".join(found.files)),
         ("size", f"{found.size / MIB:,.1f} MiB"),
         ("bits per weight", f"{found.bits_per_weight:.2f}"),
+        ("projector", _projector_text(found.projector)),
         ("template", f"{found.template_id or 'not a shipped one'} ({found.template_status})"),
         ("template sha256", found.template_sha256 or "none"),
     ):
@@ -58,3 +59,10 @@ def inspect(
             keys.add_row(escape(printable(key)), escape(printable(str(value))))
         out.show(keys)
     out.result(found.to_dict())
+
+
+def _projector_text(projector: dict[str, Any] | None) -> str:
+    if projector is None:
+        return "none"
+    size = "missing" if projector["size"] is None else f"{projector['size'] / MIB:,.1f} MiB"
+    return f"{projector['file']}, {projector['type']}, {size}"

@@ -48,7 +48,15 @@ from strata_pack.pack.model_source import (
     source_template,
 )
 from strata_pack.pack.paths import GOLDEN, MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, TEMPLATE_KEY, TOKENIZER_DIR
-from strata_pack.pack.request import BuildRequest, read_paths, recipe_entry, recipe_options, request_entry
+from strata_pack.pack.projector import PlannedProjector, open_projector, write_projector
+from strata_pack.pack.request import (
+    BuildRequest,
+    parts_text,
+    read_paths,
+    recipe_entry,
+    recipe_options,
+    request_entry,
+)
 from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
 from strata_pack.pack.template.install import GoldenFailed, golden_entry
 from strata_pack.pack.template.plan import golden_bytes
@@ -136,7 +144,10 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
         with clock.stage("fetch"):
             model = bring(source, place.source, watcher, lambda folder: _early(request, folder))
         inputs += InputFiles.of(file.path for file in model.files)
-        with open_weights(model.root, model.weights) as tensors:
+        with (
+            open_weights(model.root, model.weights, mtp=request.mtp) as tensors,
+            open_projector(request, model, tensors.metadata, watcher) as projector,
+        ):
             with clock.stage("template"):
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
                 report = check_template(chosen, watcher)
@@ -144,10 +155,13 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
             name = file_stem(request.name) if request.name else f"{model.name}-{request.recipe.label}"
             resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
             side_files = _side_files(model, plan.source.metadata, chosen)
-            check_disk(_stages(place, plan, name, chosen, side_files))
+            check_disk(_stages(place, plan, name, chosen, side_files, projector))
             with SourceHashes(model) as hashes:
                 with clock.stage("quantize"):
                     quantized = _quantize(request, place, plan, chosen, name, watcher)
+                    seeing = None
+                    if projector is not None:
+                        seeing = write_projector(projector, request, model, place.pack, watcher)
                 with clock.stage("hash the source"):
                     source_entry = hashes.entry()
             inputs.check_unchanged()
@@ -166,6 +180,9 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
                 golden=None if report is None or chosen.suite is None else golden_entry(chosen.suite, report),
                 files=sorted([*quantized.entries, *written], key=lambda entry: entry["path"]),
             )
+            if seeing is not None:
+                manifest["projector"] = seeing[1]
+                manifest["files"] = sorted([*manifest["files"], seeing[0]], key=lambda entry: entry["path"])
             write_manifest(place.pack / MANIFEST, manifest)
         with clock.stage("install"):
             place.install(place.pack if request.layout == "pack" else place.pack / MODEL_DIR, kept)
@@ -179,7 +196,12 @@ def _template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
 
 
 def _stages(
-    place: Workplace, plan: QuantPlan, name: str, chosen: ChosenTemplate, side_files: Mapping[str, bytes]
+    place: Workplace,
+    plan: QuantPlan,
+    name: str,
+    chosen: ChosenTemplate,
+    side_files: Mapping[str, bytes],
+    projector: PlannedProjector | None,
 ) -> list[Stage]:
     """Return what is still to be written: every byte of it is known, and what a stopped build has left counts."""
     model = sum(output_sizes(plan, _template_keys(chosen)))
@@ -187,6 +209,7 @@ def _stages(
     there = sum(path.stat().st_size for final in paths for path in (final, partial_path(final)) if path.is_file())
     return [
         Stage("quantized model", place.root, max(0, model - there)),
+        Stage("projector", place.root, 0 if projector is None else projector.nbytes),
         Stage("tokenizer, golden cases, manifest", place.root, sum(map(len, side_files.values())) + MANIFEST_ROOM),
     ]
 
@@ -216,7 +239,7 @@ def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
     check_target(out, force=request.force)
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     model = bring(source, request.out, Silent(), lambda _folder: None)
-    with open_weights(model.root, model.weights) as tensors:
+    with open_weights(model.root, model.weights, mtp=request.mtp) as tensors:
         choose_template(request.template, source_template(model, tensors.metadata), request.golden)
         yield _plan(request, tensors, imatrix)
 
@@ -233,6 +256,7 @@ def _key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict
         "options": recipe_options(request),
         "imatrix": None if imatrix is None else imatrix.sha256,
         "layout": request.layout,
+        "parts": parts_text(request),
     }
 
 

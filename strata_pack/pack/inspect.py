@@ -33,7 +33,7 @@ class TypeShare:
 
 @dataclass(frozen=True)
 class Inspection:
-    """``size`` in bytes of all files; ``bits_per_weight`` over all tensors."""
+    """``size`` in bytes of the model's files; ``bits_per_weight`` over all tensors; ``projector`` if a pack has one."""
 
     path: str
     kind: str
@@ -44,6 +44,7 @@ class Inspection:
     parameters: int
     bits_per_weight: float
     types: list[TypeShare]
+    projector: dict[str, Any] | None
     template_id: str | None
     template_sha256: str | None
     template_status: str
@@ -86,6 +87,14 @@ def type_shares(files: Iterable[GgufFile]) -> list[TypeShare]:
     return [TypeShare(name, tensors[name], elements[name], size) for name, size in sizes.most_common()]
 
 
+def _projector(pack: Pack) -> dict[str, Any] | None:
+    entry = pack.manifest.get("projector")
+    path = pack.projector_path
+    if entry is None or path is None:
+        return None
+    return {**entry, "size": path.stat().st_size if path.is_file() else None}
+
+
 def inspect_path(path: Path) -> Inspection:
     """Inspect a PACK or a GGUF (any shard of it).
 
@@ -111,6 +120,7 @@ def inspect_path(path: Path) -> Inspection:
             parameters=elements,
             bits_per_weight=round(sum(share.bytes for share in shares) * 8 / elements, 4) if elements else 0.0,
             types=shares,
+            projector=None if pack is None else _projector(pack),
             template_id=template_id,
             template_sha256=template_sha256,
             template_status=status,

@@ -45,6 +45,12 @@ class Pack:
         return [member(self.path, name) for name in self.manifest["model"]["files"]]
 
     @property
+    def projector_path(self) -> Path | None:
+        """The projector that lets the model see, or ``None`` if the pack has none."""
+        projector = self.manifest.get("projector")
+        return None if projector is None else member(self.path, projector["file"])
+
+    @property
     def template_path(self) -> Path:
         return member(self.path, TEMPLATE)
 

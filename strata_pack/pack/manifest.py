@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_bytes, write_atomic
@@ -25,11 +25,15 @@ LIMIT = 64 << 20
 
 
 class FileEntry(TypedDict):
-    """One file: ``path`` with ``/`` inside the pack (or the source), ``size`` in bytes, ``sha256`` in hex."""
+    """One file: ``path`` with ``/`` inside the pack (or the source), ``size`` in bytes, ``sha256`` in hex.
+
+    ``role`` is "projector" for the GGUF that is no part of the model.
+    """
 
     path: str
     size: int
     sha256: str
+    role: NotRequired[str]
 
 
 class SourceEntry(TypedDict):
@@ -61,13 +65,15 @@ class RequestEntry(TypedDict):
     """What the build was asked for: by it a finished pack is known again.
 
     ``template`` is "auto", "keep", a shipped template's id and SHA-256, or the SHA-256 of a file; ``golden`` the
-    SHA-256 of cases that were given; ``name`` the name that was given; ``template_sha256`` what the build put in.
+    SHA-256 of cases that were given; ``name`` the name that was given; ``template_sha256`` what the build put in;
+    ``parts`` what was asked for of projector and draft head, where that is not all as it comes.
     """
 
     template: str
     golden: str | None
     name: str | None
     template_sha256: str
+    parts: NotRequired[str]
 
 
 class LibraryEntry(TypedDict):
@@ -101,10 +107,19 @@ class GoldenEntry(TypedDict):
     engines: dict[str, dict[str, Any]]
 
 
+class ProjectorEntry(TypedDict):
+    """The tower for images: its ``file`` in the pack, the ``type`` it was converted to, its number of weights."""
+
+    file: str
+    type: str
+    parameters: int
+
+
 class _Later(TypedDict, total=False):
-    """What manifests of earlier releases do not have."""
+    """What manifests of earlier releases do not have; ``projector`` is missing where a pack has none."""
 
     request: RequestEntry
+    projector: ProjectorEntry
 
 
 class Manifest(_Later):

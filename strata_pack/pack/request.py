@@ -10,8 +10,8 @@ from typing import Any, Literal
 from strata_pack.chat.golden.check import load_suite
 from strata_pack.chat.library import list_templates
 from strata_pack.chat.render.template import read_template
-from strata_pack.errors import WrongUse
-from strata_pack.files import sha256_text
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import sha256_file, sha256_text
 from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.pack.manifest import RecipeEntry, RequestEntry
 from strata_pack.pack.template.choice import AUTO, KEEP
@@ -29,6 +29,9 @@ class BuildRequest:
 
     ``template`` and ``golden`` are as in ``choose_template``.
 
+    ``projector`` False leaves out the tower for images, ``projector_type`` is what it is converted to ("auto": as its
+    weights are stored), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
+
     ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
     """
 
@@ -39,6 +42,10 @@ class BuildRequest:
     golden: Path | None = None
     name: str | None = None
     imatrix: Path | None = None
+    projector: bool = True
+    projector_type: str = "auto"
+    projector_file: Path | None = None
+    mtp: bool = True
     layout: Layout = "pack"
     force: bool = False
     allow_requantize: bool = False
@@ -81,12 +88,31 @@ def request_entry(request: BuildRequest, template_sha256: str) -> RequestEntry:
 
     ``template_sha256`` is the template the build gave the pack. Raises ``WrongUse`` for an unknown template.
     """
-    return RequestEntry(
+    entry = RequestEntry(
         template=_template_key(request.template),
         golden=None if request.golden is None else load_suite(request.golden).sha256,
         name=request.name,
         template_sha256=template_sha256,
     )
+    if parts := parts_text(request):
+        entry["parts"] = parts
+    return entry
+
+
+def parts_text(request: BuildRequest) -> str:
+    """Return what is asked for of projector and draft head, empty if all is left as it comes."""
+    parts = []
+    if not request.projector:
+        parts.append("no projector")
+    elif request.projector_type != "auto":
+        parts.append(f"projector {request.projector_type}")
+    if request.projector_file is not None:
+        if not request.projector_file.is_file():
+            raise BadInput("no such file", where=request.projector_file, remedy="name a projector's .gguf")
+        parts.append(f"projector {sha256_file(request.projector_file)}")
+    if not request.mtp:
+        parts.append("no draft head")
+    return ", ".join(parts)
 
 
 def _template_key(option: str) -> str:
@@ -107,6 +133,6 @@ def read_paths(request: BuildRequest, source: Source) -> Iterator[Path | str | N
         yield from shard_paths(source.path)
     elif isinstance(source, LocalFolder):
         yield source.path
-    yield from (request.imatrix, request.golden, request.recipe.path)
+    yield from (request.imatrix, request.golden, request.recipe.path, request.projector_file)
     if request.template not in (AUTO, KEEP) and all(one.id != request.template for one in list_templates()):
         yield request.template

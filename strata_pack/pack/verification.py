@@ -21,6 +21,7 @@ from strata_pack.pack.contents import covered_files
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.model_source import CONFIG_LIMIT
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, is_pack, member
+from strata_pack.pack.projector import ROLE, projector_faults
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
@@ -48,6 +49,7 @@ def verify(path: Path, progress: Progress | None = None) -> Report:
         _check("hashes", "every file has its SHA-256", lambda: _hashes(pack, watcher)),
         _check("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
         _check("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
+        _check("projector", "the projector is that of the model", lambda: _projector(pack)),
         _check("template", "all copies of the template are the manifest's", lambda: _template(pack)),
         _check("golden", "the golden cases are the manifest's", lambda: _golden(pack)),
         _check("tokenizer", "the tokenizer's files fit the GGUF", lambda: _tokenizer(pack)),
@@ -123,7 +125,8 @@ def _gguf(pack: Pack) -> list[str]:
     wrong = []
     if shard_paths(files[0]) != files:
         wrong.append(f"the manifest names {len(files)} model file(s) and the shards' own names say otherwise")
-    unlisted = sorted(path.name for path in (pack.path / MODEL_DIR).glob("*.gguf") if path not in files)
+    known = [*files, pack.projector_path]
+    unlisted = sorted(path.name for path in (pack.path / MODEL_DIR).glob("*.gguf") if path not in known)
     wrong += [f"{name} is a GGUF that the manifest does not name" for name in unlisted]
     for path in files:
         with GgufFile.open(path) as gguf:
@@ -148,6 +151,15 @@ def _tensors(pack: Pack) -> list[str]:
     if elements != pack.manifest["model"]["parameters"]:
         wrong.append(f"there are {elements} weights and the manifest says {pack.manifest['model']['parameters']}")
     return wrong
+
+
+def _projector(pack: Pack) -> list[str]:
+    entry, path = pack.manifest.get("projector"), pack.projector_path
+    roles = [file["path"] for file in pack.manifest["files"] if file.get("role") == ROLE]
+    if entry is None or path is None:
+        return [f"{name} has the role of a projector and the manifest names none" for name in roles]
+    wrong = [] if roles == [entry["file"]] else [f"the projector is {entry['file']} and the role is of {roles}"]
+    return wrong + projector_faults(pack.model_files[0], path, entry)
 
 
 def _template(pack: Pack) -> list[str]:

@@ -34,12 +34,16 @@ def find_weights(folder: Path) -> Weights:
 
 
 @contextmanager
-def open_weights(root: Path, weights: Weights) -> Iterator[TensorSource]:
-    """Open ``weights``, whose file names are relative to ``root``; a checkpoint is converted on the fly."""
+def open_weights(root: Path, weights: Weights, *, mtp: bool = True) -> Iterator[TensorSource]:
+    """Open ``weights``, whose file names are relative to ``root``; a checkpoint is converted on the fly.
+
+    ``mtp`` False leaves out a checkpoint's layers for multi-token prediction; a GGUF stays as it is.
+    """
     if weights.format == "gguf":
         with GgufSource(root / weights.files[0]) as source:
             yield source
     else:
         # A file that an index names may lie in a subfolder; the index itself never does.
-        with SafetensorsSource.open((root / (weights.index or weights.files[0])).parent) as checkpoint:
+        folder = (root / (weights.index or weights.files[0])).parent
+        with SafetensorsSource.open(folder, part="model" if mtp else "trunk") as checkpoint:
             yield checkpoint

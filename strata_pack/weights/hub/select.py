@@ -28,6 +28,8 @@ SIDE_FILES = frozenset(
         "tokenizer.model",
         "chat_template.jinja",
         "chat_template.json",
+        "preprocessor_config.json",
+        "processor_config.json",
         "README.md",
     }
 )

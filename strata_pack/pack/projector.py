@@ -1,0 +1,159 @@
+"""The projector of a pack: the tower for images, beside the model that it was made for.
+
+A checkpoint with a tower gives it by default; with a GGUF it is a file that stands beside or is named. A projector of
+another model is refused: its vectors have another width, or reach into layers that the model has not.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import disk_errors, fsync_dir, sha256_file
+from strata_pack.pack.manifest import FileEntry, ProjectorEntry
+from strata_pack.pack.model_source import Model, file_stem
+from strata_pack.pack.paths import MODEL_DIR
+from strata_pack.pack.request import BuildRequest
+from strata_pack.progress import Progress
+from strata_pack.weights.convert.config import read_json_object
+from strata_pack.weights.convert.convert import SafetensorsSource
+from strata_pack.weights.convert.projector import has_tower
+from strata_pack.weights.convert.write import write_gguf
+from strata_pack.weights.gguf.file import GgufFile, MetaValue
+from strata_pack.weights.tensor_source import GgufSource, TensorSource
+
+PREFIX = "mmproj-"
+ROLE = "projector"
+_KIND = "general.type"
+_FILE_TYPES = {0: "F32", 1: "F16", 7: "Q8_0", 32: "BF16"}
+_HEADER_ROOM = 1 << 20
+
+
+@dataclass(frozen=True)
+class PlannedProjector:
+    """A projector that a build will put into the pack: copied from ``path``, or converted where that is None."""
+
+    source: TensorSource
+    type: str
+    path: Path | None
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes on the disk, a little more than less."""
+        return sum(tensor.nbytes + 32 for tensor in self.source.tensors) + _HEADER_ROOM
+
+
+@contextmanager
+def open_projector(
+    request: BuildRequest, model: Model, metadata: Mapping[str, MetaValue], progress: Progress
+) -> Iterator[PlannedProjector | None]:
+    """Yield the projector that belongs into the pack of ``model`` (whose header is ``metadata``), if there is one.
+
+    Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named beside a checkpoint.
+    """
+    if not request.projector:
+        yield None
+        return
+    if model.weights.format == "safetensors":
+        if request.projector_file is not None:
+            raise WrongUse("the checkpoint's own tower is converted", where="--mmproj", remedy="leave it out")
+        folder = (model.root / (model.weights.index or model.weights.files[0])).parent
+        if not has_tower(read_json_object(folder / "config.json")):
+            yield None
+            return
+        with SafetensorsSource.open(folder, request.projector_type, part="projector") as tower:
+            check_pair(metadata, tower.metadata, folder)
+            yield PlannedProjector(tower, tower.outtype.upper(), None)
+        return
+    path = request.projector_file or _beside(model, progress)
+    if path is None:
+        yield None
+        return
+    with GgufSource(path) as copied:
+        check_pair(metadata, copied.metadata, path)
+        yield PlannedProjector(copied, _type_of(copied.metadata), path)
+
+
+def _beside(model: Model, progress: Progress) -> Path | None:
+    """Return the one projector in the folder of a GGUF model; several are told and none is taken."""
+    if model.folder is None:
+        return None
+    found = sorted(path for path in model.folder.glob("*.gguf") if "mmproj" in path.name.lower())
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        progress.note(f"{model.folder}: has {len(found)} projectors ({names}); name one with --mmproj to pack it")
+    return found[0] if len(found) == 1 else None
+
+
+def _type_of(metadata: Mapping[str, MetaValue]) -> str:
+    value = metadata.get("general.file_type")
+    return _FILE_TYPES.get(int(value.value), "GGUF") if value is not None else "GGUF"
+
+
+def check_pair(model: Mapping[str, MetaValue], projector: Mapping[str, MetaValue], where: Path) -> None:
+    """Refuse a GGUF that is no projector, or one of another model than that of the header ``model``."""
+    kind = _value(projector, _KIND)
+    if kind != "mmproj":
+        raise BadInput(f"is no projector (general.type is {kind!r})", where=where)
+    architecture = _value(model, "general.architecture")
+    width, wanted = _value(projector, "clip.vision.projection_dim"), _value(model, f"{architecture}.embedding_length")
+    if width != wanted:
+        raise BadInput(
+            f"is the projector of another model: it gives vectors of {width} and the model takes {wanted}",
+            where=where,
+            remedy="take the projector from the model's own release",
+        )
+    deep = _value(projector, "clip.vision.is_deepstack_layers")
+    reaching, taken = sum(map(bool, deep or ())), _value(model, f"{architecture}.n_deepstack_layers") or 0
+    if reaching != taken:
+        raise BadInput(
+            f"is the projector of another model: it reaches into {reaching} layers and the model expects {taken}",
+            where=where,
+            remedy="take the projector from the model's own release",
+        )
+
+
+def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:
+    found = metadata.get(key)
+    return None if found is None else found.value
+
+
+def write_projector(
+    planned: PlannedProjector, request: BuildRequest, model: Model, root: Path, progress: Progress
+) -> tuple[FileEntry, ProjectorEntry]:
+    """Write the projector into the pack at ``root`` and return what the manifest says of it."""
+    stem = file_stem(request.name) if request.name else model.name
+    name = f"{MODEL_DIR}/{PREFIX}{stem}-{planned.type}.gguf"
+    target = root / name
+    if planned.path is None:
+        written = write_gguf(planned.source, target, progress=progress, threads=request.threads)
+        size, digest = written.size, written.sha256
+    else:
+        with disk_errors(target):
+            shutil.copyfile(planned.path, target)
+            fsync_dir(target.parent)
+        size, digest = target.stat().st_size, sha256_file(target)
+    parameters = sum(tensor.elements for tensor in planned.source.tensors)
+    return (
+        FileEntry(path=name, size=size, sha256=digest, role=ROLE),
+        ProjectorEntry(file=name, type=planned.type, parameters=parameters),
+    )
+
+
+def projector_faults(model: Path, projector: Path, entry: ProjectorEntry) -> list[str]:
+    """Return what is wrong with a pack's projector: its kind, its fit to the model, its type, its size."""
+    with GgufFile.open(model) as head, GgufFile.open(projector) as file:
+        check_pair(head.metadata, file.metadata, projector)
+        elements = sum(tensor.elements for tensor in file.tensors)
+        type_ = _type_of(file.metadata)
+    wrong = []
+    if elements != entry["parameters"]:
+        wrong.append(f"the projector has {elements} weights and the manifest says {entry['parameters']}")
+    if type_ != entry["type"]:
+        wrong.append(f"the projector is {type_} and the manifest says {entry['type']}")
+    return wrong

@@ -1,0 +1,151 @@
+"""Packs of models that see: the projector converted or copied, listed with its role, held against its model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from strata_pack.cli.app import app
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.inspect import inspect_path
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.manifest import check_manifest
+from strata_pack.pack.verification import verify
+from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
+from strata_pack.weights.gguf.file import GgufFile
+from strata_pack.weights.quantize.recipes import make_recipe
+from tests.tiny_models import write_model
+
+
+def request(source: Path, out: Path, **options: Any) -> BuildRequest:
+    return BuildRequest(source=str(source), out=out, recipe=make_recipe("Q8_0"), template="keep", **options)
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("seeing")
+    build_pack(request(write_model("qwen35-vision", root / "Tiny-VL"), root / "pack"))
+    return root / "pack"
+
+
+def convert(name: str, folder: Path, out: Path, part: Any, outtype: str = "bf16") -> Path:
+    folder = folder if folder.exists() else write_model(name, folder)
+    with SafetensorsSource.open(folder, outtype, part=part) as source:
+        convert_checkpoint(source, out)
+    return out
+
+
+def test_checkpoint_with_a_tower_gives_a_projector_with_its_role(pack: Path) -> None:
+    manifest = Pack.open(pack).manifest
+    entry = next(entry for entry in manifest["files"] if entry.get("role") == "projector")
+    assert entry["path"] == "model/mmproj-Tiny-VL-BF16.gguf" == manifest["projector"]["file"]
+    assert manifest["projector"]["type"] == "BF16"
+    with GgufFile.open(pack / entry["path"]) as file:
+        assert file.text("general.type") == "mmproj"
+
+
+def test_projector_is_the_one_that_convert_writes(pack: Path, tmp_path: Path) -> None:
+    alone = convert("qwen35-vision", pack.parent / "Tiny-VL", tmp_path / "x.gguf", "projector")
+    assert alone.read_bytes() == (pack / "model/mmproj-Tiny-VL-BF16.gguf").read_bytes()
+
+
+def test_pack_with_a_projector_verifies(pack: Path) -> None:
+    report = verify(pack)
+    assert report.ok, [check for check in report.checks if check.status == "failed"]
+
+
+def test_inspect_shows_the_projector(pack: Path) -> None:
+    found = inspect_path(pack).projector
+    assert found is not None
+    assert (found["type"], found["size"] > 0) == ("BF16", True)
+    assert "mmproj-Tiny-VL-BF16.gguf, BF16," in CliRunner().invoke(app, ["inspect", str(pack)]).stdout.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"projector": False}, []),
+        ({"projector_type": "q8_0", "name": "Eyes"}, ["mmproj-Eyes-Q8_0.gguf"]),
+    ],
+)
+def test_projector_is_left_out_or_of_another_type(
+    pack: Path, tmp_path: Path, options: dict[str, Any], names: list[str]
+) -> None:
+    build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", **options))
+    assert sorted(path.name for path in (tmp_path / "pack/model").glob("mmproj*")) == names
+    assert verify(tmp_path / "pack").ok
+
+
+def test_draft_head_is_left_out_of_the_model(pack: Path, tmp_path: Path) -> None:
+    build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", mtp=False, projector=False))
+    with GgufFile.open(Pack.open(tmp_path / "pack").model_files[0]) as file:
+        assert "qwen35.nextn_predict_layers" not in file.metadata
+    with GgufFile.open(Pack.open(pack).model_files[0]) as file:
+        assert file.metadata["qwen35.nextn_predict_layers"].value == 1
+
+
+def test_projector_beside_a_gguf_model_goes_into_its_pack(pack: Path, tmp_path: Path) -> None:
+    checkpoint = pack.parent / "Tiny-VL"
+    (tmp_path / "gguf").mkdir()
+    convert("", checkpoint, tmp_path / "gguf/Tiny-VL-BF16.gguf", "model")
+    eyes = convert("", checkpoint, tmp_path / "gguf/mmproj-Tiny-VL-F16.gguf", "projector", "f16")
+    build_pack(request(tmp_path / "gguf", tmp_path / "pack"))
+    assert (tmp_path / "pack/model/mmproj-Tiny-VL-F16.gguf").read_bytes() == eyes.read_bytes()
+    assert verify(tmp_path / "pack").ok
+
+
+@pytest.mark.parametrize(("name", "sentence"), [("flash", "vectors of 128 .* takes 256"), ("qwen3vl", "into 2 layers")])
+def test_projector_of_another_model_is_refused(pack: Path, tmp_path: Path, name: str, sentence: str) -> None:
+    model = convert("", pack.parent / "Tiny-VL", tmp_path / "model.gguf", "model")
+    eyes = convert(name, tmp_path / name, tmp_path / "eyes.gguf", "projector")
+    with pytest.raises(BadInput, match=f"is the projector of another model: .*{sentence}"):
+        build_pack(request(model, tmp_path / "pack", projector_file=eyes))
+    assert not (tmp_path / "pack").exists()
+
+
+def test_model_is_no_projector(pack: Path, tmp_path: Path) -> None:
+    model = convert("", pack.parent / "Tiny-VL", tmp_path / "model.gguf", "model")
+    with pytest.raises(BadInput, match=r"is no projector .general.type is 'model'"):
+        build_pack(request(model, tmp_path / "pack", projector_file=model))
+
+
+def test_projector_beside_a_checkpoint_is_refused(pack: Path, tmp_path: Path) -> None:
+    eyes = pack / "model/mmproj-Tiny-VL-BF16.gguf"
+    with pytest.raises(WrongUse, match="the checkpoint's own tower is converted"):
+        build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", projector_file=eyes))
+
+
+def test_projector_that_is_not_there_is_named(pack: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="x.gguf: no such file"):
+        build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", projector_file=tmp_path / "x.gguf"))
+
+
+def test_no_projector_and_a_projector_are_wrong_use(pack: Path, tmp_path: Path) -> None:
+    arguments = ["build", str(pack.parent / "Tiny-VL"), "--out", str(tmp_path / "p"), "--no-mmproj"]
+    assert CliRunner().invoke(app, [*arguments, "--mmproj-type", "f16"]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda m: m["projector"].update(parameters=7), "weights and the manifest says 7"),
+        (lambda m: m["projector"].update(type="F16"), "is BF16 and the manifest says F16"),
+        (lambda m: m.pop("projector"), "has the role of a projector and the manifest names none"),
+    ],
+)
+def test_verify_names_a_projector_that_the_manifest_tells_wrong(
+    pack: Path, tmp_path: Path, change: Any, sentence: str
+) -> None:
+    shutil.copytree(pack, tmp_path / "pack")
+    manifest = json.loads((tmp_path / "pack/manifest.json").read_bytes())
+    change(manifest)
+    check_manifest(manifest, tmp_path)
+    (tmp_path / "pack/manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    report = verify(tmp_path / "pack")
+    assert sentence in next(check for check in report.checks if check.id == "projector").detail
