@@ -122,7 +122,7 @@ def test_projector_beside_a_checkpoint_is_refused(pack: Path, tmp_path: Path) ->
 
 
 def test_projector_that_is_not_there_is_named(pack: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="x.gguf: no such file"):
+    with pytest.raises(BadInput, match=r"x\.gguf: no such file"):
         build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", projector_file=tmp_path / "x.gguf"))
 
 
