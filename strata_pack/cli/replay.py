@@ -17,7 +17,7 @@ app = typer.Typer()
 @app.command(epilog="Example: strata-pack replay replies.jsonl.zst --examples 5")
 @face
 def replay(
-    logs: Annotated[list[Path], typer.Argument(help="JSON lines of chat completions; .gz and .zst too.")],
+    logs: Annotated[list[Path], typer.Argument(help="Logs of replies in any known format, gzip and zstd too.")],
     call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
     examples: Annotated[int, typer.Option(min=0, help="Replies to show for each model.")] = 3,
     *,
@@ -32,16 +32,26 @@ def replay(
     with out.progress() as progress:
         found = read_logs(logs, call_format=call_format, examples=examples, progress=progress)
     table = Table(title="Recorded replies")
-    for column in ("model", "turns", "ended in thinking", "stranded calls", *(f"saved: {name}" for name in POLICIES)):
+    for column in (
+        "model",
+        "turns",
+        "ended in thinking",
+        "stranded calls",
+        *(f"saved: {name}" for name in POLICIES),
+        "drift",
+        "suspect",
+    ):
         table.add_column(column, justify="left" if column == "model" else "right")
     for name, model in sorted(found.models.items()):
         counts = (model.turns, model.ended_in_thinking, model.stranded_calls, *model.recovered.values())
+        counts += (model.drifted_calls, model.suspect_values)
         table.add_row(name, *map(str, counts))
     out.show(table)
     for name, model in sorted(found.models.items()):
         for example in model.examples:
-            saved = ", ".join(example.recovered_by) or "no policy"
-            out.line(f"{example.log}:{example.line} ({name}): {', '.join(example.calls) or 'call'}; saved by {saved}")
+            policies = ", ".join(example.recovered_by) or "no policy"
+            calls = ", ".join(example.calls) or "call"
+            out.line(f"{example.log}:{example.line} ({name}): {calls}; saved by {policies}")
             out.line(f"    {example.text!r}")
     if found.unreadable_lines:
         out.note(f"{found.unreadable_lines} lines hold no reply; the first: {found.first_unreadable}")

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from strata_pack.errors import BadInput
 from strata_pack.parsing.machine import CallFormat, ImplicitEnd
 from strata_pack.parsing.whole import parse
 from strata_pack.progress import Progress
-from strata_pack.replay.replies import BadLine, RecordedReply, read_log
+from strata_pack.replay.drift import drifted_calls
+from strata_pack.replay.reader import read_log
+from strata_pack.replay.replies import BadLine, RecordedReply
+from strata_pack.replay.shapes import KNOWN
 
 POLICIES: tuple[ImplicitEnd, ...] = get_args(ImplicitEnd)
 SNIPPET = 160
@@ -38,7 +42,8 @@ class ModelReplay:
 
     ``stranded_calls`` are whole calls inside the thinking; ``recovered`` says by policy how many of them the parser
     would deliver; ``calls_in_content`` are whole calls that the server left in the answer's text; ``suspect_values``
-    are strings in delivered or recovered calls that hold a tag of a call on a line of its own.
+    are strings in delivered or recovered calls that hold a tag of a call on a line of its own; ``drifted_calls`` are
+    calls in the model's text that are not written in canonical form.
     """
 
     turns: int = 0
@@ -49,6 +54,7 @@ class ModelReplay:
     recovered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(POLICIES, 0))
     calls_in_content: int = 0
     suspect_values: int = 0
+    drifted_calls: int = 0
     examples: list[Example] = field(default_factory=list)
 
 
@@ -73,6 +79,7 @@ class Replay:
                     "recovered": model.recovered,
                     "calls_in_content": model.calls_in_content,
                     "suspect_values": model.suspect_values,
+                    "drifted_calls": model.drifted_calls,
                     "examples": [
                         {
                             "log": example.log,
@@ -102,6 +109,7 @@ def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format
         answer = parse(reply.content, thinking=False, **options)
         model.calls_in_content += len(answer.calls)
         model.suspect_values += answer.counters.suspect_values
+        model.drifted_calls += drifted_calls(reply.content, len(answer.calls))
     if "<tool_call>" not in reply.reasoning:
         return
     whole = parse(reply.text, implicit_end="off", **options)
@@ -114,6 +122,8 @@ def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format
     for policy in POLICIES:
         parsed = parse(reply.text, implicit_end=policy, **options)
         saved = parsed.counters.implicit_calls
+        if policy == "any":
+            model.drifted_calls += drifted_calls(reply.reasoning, saved)
         model.recovered[policy] += saved
         if saved:
             recovered_by.append(policy)
@@ -133,10 +143,11 @@ def replay_log(
 ) -> Replay:
     """Read ``logs`` and return what the parser would have made of their replies.
 
-    ``examples``: how many replies with stranded calls to keep for each model. Raises what ``read_log`` raises.
+    ``examples``: how many replies with stranded calls to keep for each model. Raises what ``read_log`` raises, and
+    ``BadInput`` if the logs hold no reply at all.
     """
-    result = Replay()
-    for path in logs:
+    result, paths = Replay(), list(logs)
+    for path in paths:
         for reply in read_log(path, progress):
             if isinstance(reply, BadLine):
                 result.unreadable_lines += 1
@@ -144,4 +155,7 @@ def replay_log(
             else:
                 model = result.models.setdefault(reply.model, ModelReplay())
                 add_reply(model, reply, str(path), call_format=call_format, examples=examples)
+    if not result.models:
+        first = f" (the first: {result.first_unreadable})" if result.first_unreadable else ""
+        raise BadInput(f"there is no reply in it{first}", where=", ".join(map(str, paths)), remedy=f"known are {KNOWN}")
     return result

@@ -1,27 +1,19 @@
-"""Recorded replies: JSON lines of chat completions, plain, ``.gz`` or ``.zst``, one reply at a time.
+"""Recorded replies as values: what a model wrote, however a server or a client wrote it down.
 
-A reply is looked for where servers and clients keep it: the object itself, its ``choices``, its ``message``, or a
-``response`` beside the ``request``. A line that holds none is told as such; nothing in a log raises.
+``reader.read_log`` is the way in: it opens a file by its content, cuts it into records (``records``) and knows their
+shapes (``shapes``, ``chunks``, ``text_lines``). Nothing in a log raises.
 """
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from strata_pack.errors import BadInput
-from strata_pack.extras import missing
 from strata_pack.parsing import holds_call_tag
-from strata_pack.progress import Progress, Silent
 
-MAX_LINE = 64 << 20
-"""Bytes of one line; a longer one is skipped and counted as unreadable."""
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ class RecordedReply:
 
     @property
     def text(self) -> str:
-        """The text the model generated, as far as the log tells, behind a prompt that left the thinking open."""
+        """The text the model generated, as far as the log shows it, after a prompt that left the thinking open."""
         if not self.reasoning:
             return self.content
         return f"{self.reasoning}</think>\n\n{self.content}" if self.closed else self.reasoning
@@ -61,130 +53,82 @@ class BadLine:
     why: str
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):  # content in parts
-        return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
-    return value if isinstance(value, str) else ""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a shape finds in a record: one reply, without its place in the log.
 
+    ``calls`` are the arguments of each call of the server, as JSON text or as a value. ``raw``: the content is what the
+    model generated, thinking and all; ``thinks``: its prompt left the thinking open (None: not known).
+    """
 
-def _replies_in(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the messages of a record with their finish reasons."""
-    inner = record.get("response")
-    if isinstance(inner, dict):
-        yield from _replies_in(inner)
-        return
-    choices = record.get("choices")
-    if isinstance(choices, list):
-        for choice in choices:
-            if isinstance(choice, dict) and isinstance(choice.get("message"), dict):
-                yield choice["message"], choice.get("finish_reason")
-        return
-    message = record.get("message", record)
-    if isinstance(message, dict) and {"reasoning_content", "reasoning", "content", "tool_calls"} & message.keys():
-        yield message, record.get("finish_reason", message.get("finish_reason"))
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Any, ...] = ()
+    finish_reason: str | None = None
+    model: str | None = None
+    tools: tuple[Any, ...] | None = None
+    raw: bool = False
+    thinks: bool | None = None
+    line: int | None = None
+    """Where a reply begins that spreads over several records."""
 
-
-def _first(record: dict[str, Any], key: str) -> Any:
-    for place in (record, record.get("response"), record.get("request")):
-        if isinstance(place, dict) and place.get(key) is not None:
-            return place[key]
-    return None
-
-
-def read_record(line: int, raw: bytes) -> Iterator[RecordedReply | BadLine]:
-    """Yield the replies that one line of a log holds."""
-    try:
-        record = json.loads(raw)
-    except (ValueError, RecursionError):
-        yield BadLine(line, "is no JSON")
-        return
-    found = list(_replies_in(record)) if isinstance(record, dict) else []
-    if not found:
-        yield BadLine(line, "holds no reply")
-        return
-    model, tools = _first(record, "model"), _first(record, "tools")
-    for message, finish_reason in found:
-        calls = message.get("tool_calls")
-        yield RecordedReply(
-            line,
-            model if isinstance(model, str) else "unknown",
-            _text(message.get("reasoning_content")) or _text(message.get("reasoning")),
-            _text(message.get("content")),
-            len(calls) if isinstance(calls, list) else 0,
-            finish_reason if isinstance(finish_reason, str) else None,
-            tuple(tools) if isinstance(tools, list) else None,
-            sum(map(_suspect_values, calls)) if isinstance(calls, list) else 0,
+    def reply(self, line: int) -> RecordedReply:
+        """Return the reply at ``line``; thinking written inline, between its tags, is told from the answer."""
+        reasoning, content = self.reasoning, self.content
+        if not reasoning:
+            reasoning, content = split_thinking(content, open_before=self.thinks if self.raw else False)
+        return RecordedReply(
+            line if self.line is None else self.line,
+            self.model or "unknown",
+            reasoning,
+            content,
+            len(self.calls),
+            FINISH_REASONS.get(self.finish_reason or "", self.finish_reason),
+            self.tools,
+            sum(map(_suspect_values, self.calls)),
         )
 
 
-def _suspect_values(call: Any) -> int:
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if isinstance(arguments, str) and "<" in arguments:
+FINISH_REASONS: Mapping[str, str] = {
+    **dict.fromkeys(("max_tokens", "max_output_tokens", "limit", "MAX_TOKENS", "incomplete", "load"), "length"),
+    **dict.fromkeys(("end_turn", "stop_sequence", "eos", "word", "completed", "STOP", "EOS"), "stop"),
+    **dict.fromkeys(("tool_use", "tool-calls", "function_call"), "tool_calls"),
+}
+"""What makers call the ends that OpenAI calls length, stop and tool_calls."""
+
+
+def split_thinking(text: str, *, open_before: bool | None = False) -> tuple[str, str]:
+    """Return (reasoning, content) of a text with its thinking inline.
+
+    ``open_before``: the prompt left the thinking open; None if that is not known, and then a ``</think>`` without a
+    ``<think>`` before it says so.
+    """
+    start = text.lstrip()
+    if start.startswith(THINK_OPEN):
+        text, open_before = start.removeprefix(THINK_OPEN), True
+    elif open_before is None:
+        end = text.find(THINK_CLOSE)
+        open_before = end >= 0 and THINK_OPEN not in text[:end]
+    if not open_before:
+        return "", text
+    reasoning, _, content = text.partition(THINK_CLOSE)
+    return reasoning.removeprefix("\n"), content.lstrip("\n")
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a content: a string, or parts with texts."""
+    if isinstance(value, list):
+        return "".join(text_of(part.get("text")) for part in value if isinstance(part, dict))
+    return value if isinstance(value, str) else ""
+
+
+def _suspect_values(arguments: Any) -> int:
+    if isinstance(arguments, str):
+        if "<" not in arguments:
+            return 0
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
             return 0
     values = arguments.values() if isinstance(arguments, dict) else ()
     return sum(holds_call_tag(value) for value in values if isinstance(value, str))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the file as it lies on the disk (for its position) and its text, unpacked while it is read."""
-    try:
-        raw = path.open("rb")
-    except FileNotFoundError:
-        raise BadInput("no such file", where=path) from None
-    except IsADirectoryError:
-        raise BadInput("is a folder, not a log", where=path) from None
-    with raw:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield raw, io.BufferedReader(unpacked)
-        elif path.suffix == ".zst":
-            try:
-                import zstandard
-            except ImportError:
-                raise missing("zstandard", "zstd", f"reading {path}") from None
-            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as unpacked:
-                yield raw, io.BufferedReader(unpacked)
-        else:
-            yield raw, raw
-
-
-def _lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the lines with their numbers (from 1); None for one that is too long."""
-    task = progress.task(path.name, path.stat().st_size if path.is_file() else None)
-    with _opened(path) as (raw, text):
-        number = seen = 0
-        while line := text.readline(MAX_LINE):
-            number += 1
-            whole = len(line) < MAX_LINE or line.endswith(b"\n")
-            while line and not line.endswith(b"\n"):
-                line = text.readline(MAX_LINE)
-            yield number, line if whole else None
-            at = raw.tell()
-            if at > seen:
-                task.advance(at - seen)
-                seen = at
-    task.done()
-
-
-def read_log(path: Path, progress: Progress | None = None) -> Iterator[RecordedReply | BadLine]:
-    """Yield the replies of the log ``path`` in constant memory.
-
-    Raises ``BadInput`` for a missing, damaged or truncated file, ``EnvironmentFailure`` if zstandard is missing.
-    """
-    try:
-        for number, line in _lines(path, progress or Silent()):
-            if line is None:
-                yield BadLine(number, f"is longer than {MAX_LINE} bytes")
-            elif line.strip():
-                yield from read_record(number, line)
-    except (EOFError, gzip.BadGzipFile) as error:
-        raise BadInput(f"is damaged or truncated ({error})", where=path) from error
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("zstandard", "zlib"):
-            raise
-        raise BadInput(f"is damaged or truncated ({error})", where=path) from error

@@ -13,7 +13,8 @@ from strata_pack.files import read_bytes
 from strata_pack.parsing import OutputParser
 from strata_pack.parsing.events import Event
 from strata_pack.parsing.whole import collect
-from strata_pack.replay.replies import BadLine, read_log
+from strata_pack.replay.reader import read_log
+from strata_pack.replay.replies import BadLine
 
 MAX_TEXT = 256 << 20
 """Bytes of one text."""

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput
-from strata_pack.replay import replies
+from strata_pack.replay import records as records_module
+from strata_pack.replay.reader import read_log, read_record
 from strata_pack.replay.replay import replay_log
-from strata_pack.replay.replies import BadLine, RecordedReply, read_log, read_record
+from strata_pack.replay.replies import BadLine, RecordedReply
 from tests.parsing.data import read_object
 
 LIVE = read_object("live.json")
@@ -105,7 +106,7 @@ def test_a_truncated_archive_is_one_sentence(tmp_path: Path, name: str) -> None:
     path = write_log(tmp_path / name, [{"content": f"{number}" * 500} for number in range(2000)])
     path.write_bytes(path.read_bytes()[:-20])
     if name.endswith(".zst"):
-        path.write_bytes(b"\x00" * 40)
+        path.write_bytes(path.read_bytes()[:4] + b"\xff" * 40)
     with pytest.raises(BadInput, match="damaged or truncated"):
         list(read_log(path))
 
@@ -116,7 +117,7 @@ def test_a_missing_log_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "MAX_LINE", 1000)
+    monkeypatch.setattr(records_module, "MAX_LINE", 1000)
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"content": "' + b"x" * 5000 + b'"}\n{"content": "short"}\n')
     first, second = read_log(path)

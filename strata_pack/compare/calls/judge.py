@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strata_pack.compare.calls.tasks import CallTask, ExpectedCall
 from strata_pack.parsing import OutputParser
+from strata_pack.replay.drift import drifted_calls
 
 VERDICTS = ("right", "wrong arguments", "wrong name", "invalid", "missing", "needless")
 """What can become of a task. ``invalid``: a call that its tool's schema refuses; ``missing``: too few calls;
 ``needless``: more calls than needed, or any where none is."""
 
-_XML = re.compile(
-    r"<tool_call>\n<function=[^<>\n]+>\n(?:<parameter=[^<>\n]+>\n.*?\n</parameter>\n)*</function>\n</tool_call>", re.S
-)
-_JSON = re.compile(r"<tool_call>\n\{.*\}\n</tool_call>", re.S)
 Z = 1.96
 """Standard deviations of a 95 % interval."""
 
@@ -74,10 +70,9 @@ def judge(
     calls = [event.call for event in events if event.kind == "tool_call" and event.call is not None]
     counters = parser.counters
     stranded = bool(counters.implicit_calls or counters.stranded_calls)
-    canonical = len(_XML.findall(reply)) or len(_JSON.findall(reply))
     found = [ExpectedCall(call.name, call.arguments) for call in calls]
     verdict = _verdict(task.calls, found, tools)
-    return Judgement(task.id, task.kind, verdict, reply, stranded, drifted=bool(calls) and canonical < len(calls))
+    return Judgement(task.id, task.kind, verdict, reply, stranded, drifted=drifted_calls(reply, len(calls)) > 0)
 
 
 def _verdict(

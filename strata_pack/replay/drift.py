@@ -1,0 +1,19 @@
+"""How many of the calls in a text were not written in canonical form."""
+
+from __future__ import annotations
+
+import re
+
+_XML = re.compile(
+    r"<tool_call>\n<function=[^<>\n]+>\n(?:<parameter=[^<>\n]+>\n.*?\n</parameter>\n)*</function>\n</tool_call>", re.S
+)
+_JSON = re.compile(r"<tool_call>\n\{.*?\}\n</tool_call>", re.S)
+
+
+def drifted_calls(text: str, calls: int) -> int:
+    """Return how many of the ``calls`` that were read from ``text`` are written otherwise than the family writes them.
+
+    The canonical forms are those of section 1 of the output grammar: the XML form with every tag on a line of its own,
+    and the JSON form.
+    """
+    return max(calls - len(_XML.findall(text)) - len(_JSON.findall(text)), 0) if calls else 0

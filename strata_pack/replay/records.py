@@ -1,0 +1,255 @@
+"""A log file as records: JSON values or lines of text, one at a time, in a few megabytes of memory.
+
+The packing (none, gzip, zstd) is seen by the first bytes. A file is JSON lines, one pretty-printed JSON value, an
+array, a transcript of server-sent events or a text log; which of them is seen line by line. Of a JSON value that
+spreads over lines, the elements of its arrays of objects are yielded one by one if the whole is large.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from strata_pack.errors import BadInput
+from strata_pack.extras import missing
+from strata_pack.progress import Progress
+
+MAX_LINE = 64 << 20
+"""Bytes of one line or one JSON value; a longer one is skipped and counted as unreadable."""
+WHOLE = 4 << 20
+"""Bytes of a JSON value over several lines that is read as one; a larger one is read element by element."""
+SCALARS = frozenset(bytes([letter]) for letter in b'"-0123456789tfn')
+"""What a JSON value can begin with that is no object and no array."""
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BOUNDS = re.compile(rb'["\[\]{}\n]')
+_STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record. ``value`` is JSON, or the text of a line that is none; ``event`` the name of a server-sent event."""
+
+    line: int
+    value: Any
+    is_json: bool = True
+    event: str | None = None
+    problem: str | None = None
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Yield the file as it lies on the disk (for its position) and its text, unpacked while it is read."""
+    try:
+        raw = path.open("rb")
+    except FileNotFoundError:
+        raise BadInput("no such file", where=path) from None
+    except IsADirectoryError:
+        raise BadInput("is a folder, not a log", where=path) from None
+    with raw:
+        magic = raw.read(4)
+        raw.seek(0)
+        if magic.startswith(GZIP):
+            with gzip.GzipFile(fileobj=raw) as unpacked:
+                yield raw, io.BufferedReader(unpacked)
+        elif magic == ZSTD:
+            try:
+                import zstandard
+            except ImportError:
+                raise missing("zstandard", "zstd", f"reading {path}") from None
+            with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as unpacked:
+                yield raw, io.BufferedReader(unpacked)
+        else:
+            yield raw, raw
+
+
+def lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the lines with their numbers (from 1); None for one that is too long."""
+    task = progress.task(path.name, path.stat().st_size if path.is_file() else None)
+    with opened(path) as (raw, text):
+        number = seen = 0
+        while line := text.readline(MAX_LINE):
+            number += 1
+            whole = len(line) < MAX_LINE or line.endswith(b"\n")
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = text.readline(MAX_LINE)
+            yield number, line if whole else None
+            at = raw.tell()
+            if at > seen:
+                task.advance(at - seen)
+                seen = at
+    task.done()
+
+
+def records(path: Path, progress: Progress) -> Iterator[Record]:
+    """Yield the records of a log; ``BadInput`` for a missing, damaged or truncated file."""
+    try:
+        yield from _records(lines(path, progress))
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise BadInput(f"is damaged or truncated ({error})", where=path) from error
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("zstandard", "zlib"):
+            raise
+        raise BadInput(f"is damaged or truncated ({error})", where=path) from error
+
+
+def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+    event: str | None = None
+    for number, line in numbered:
+        if line is None:
+            yield Record(number, None, problem=f"is longer than {MAX_LINE} bytes")
+            continue
+        stripped = line.strip(b" \t\r\n\xef\xbb\xbf")
+        if not stripped:
+            event = None
+            continue
+        if stripped.startswith(b"event:"):
+            event = stripped[6:].strip().decode("utf-8", "replace")
+            continue
+        if stripped.startswith(b"data:"):
+            data = stripped[5:].strip()
+            if data and data != b"[DONE]":
+                yield _decoded(number, data, event)
+            continue
+        if stripped.startswith((b":", b"id:", b"retry:")) and len(stripped) < 200:
+            continue
+        if stripped[:1] in (b"{", b"["):
+            value = _loads(stripped)
+            if value is not None:
+                yield from _elements_of(number, value[0])
+                continue
+            depth = _depth(stripped)
+            if depth is not None and depth > 0:
+                yield from _spread(number, stripped, depth, numbered)
+                continue
+            yield Record(number, None, problem="is no JSON")
+            continue
+        scalar = _loads(stripped) if stripped[:1] in SCALARS else None
+        if scalar is not None:
+            yield Record(number, scalar[0])
+        else:
+            yield Record(number, line.decode("utf-8", "replace").rstrip("\r\n"), is_json=False)
+
+
+def _loads(data: bytes) -> tuple[Any] | None:
+    try:
+        return (json.loads(data),)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _decoded(number: int, data: bytes, event: str | None) -> Record:
+    value = _loads(data)
+    return Record(number, None, problem="is no JSON") if value is None else Record(number, value[0], event=event)
+
+
+def _elements_of(number: int, value: Any) -> Iterator[Record]:
+    """Yield the objects of an array one by one, all else as it is."""
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        for element in value:
+            yield Record(number, element, event="element")
+    else:
+        yield Record(number, value)
+
+
+def _depth(line: bytes) -> int | None:
+    """Return how many brackets a line of JSON opens more than it closes; None if a string in it does not end."""
+    depth, at = 0, 0
+    while (match := _BOUNDS.search(line, at)) is not None:
+        at = match.end()
+        mark = match[0]
+        if mark == b'"':
+            end = _STRING_END.match(line, at)
+            if end is None:
+                return None
+            at = end.end()
+        elif mark in b"[{":
+            depth += 1
+        elif mark in b"]}":
+            depth -= 1
+    return depth
+
+
+def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+    """Read a JSON value over several lines: whole while it is small, else the objects of its arrays.
+
+    ``depth``: brackets that ``first`` leaves open. No string of JSON goes over a line's end.
+    """
+    data, last = bytearray(first), number
+    for next_number, line in numbered:
+        last = next_number
+        if line is None:
+            yield Record(next_number, None, problem=f"is longer than {MAX_LINE} bytes")
+            return
+        data += b"\n" + line
+        if len(data) > WHOLE:
+            yield from _streamed(number, data, numbered)
+            return
+        more = _depth(line)
+        if more is None:
+            break
+        depth += more
+        if depth <= 0:
+            break
+    value = _loads(bytes(data))
+    if value is None:
+        yield Record(number, None, problem=f"is no JSON (lines {number} to {last})")
+    else:
+        yield from _elements_of(number, value[0])
+
+
+def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+    """Yield the objects that stand in arrays, outermost first, of a value that is too large to be held."""
+    line, at, start, depth_at_start = number, 0, -1, 0
+    stack: list[bytes] = []
+    start_line = number
+    while True:
+        match = _BOUNDS.search(data, at)
+        if match is None or (match[0] == b'"' and _STRING_END.match(data, match.end()) is None):
+            keep_from = start if start >= 0 else (match.start() if match is not None else len(data))
+            if start < 0:
+                del data[:keep_from]
+                at = 0
+            else:
+                del data[:start]
+                at = (match.start() if match is not None else at + len(data)) - start
+                at = min(max(at, 0), len(data))
+                start = 0
+            if len(data) > MAX_LINE:
+                yield Record(start_line, None, problem=f"has an element of more than {MAX_LINE} bytes")
+                return
+            more = next(numbered, None)
+            if more is None or more[1] is None:
+                if stack:
+                    yield Record(start_line, None, problem="is no JSON: the value does not end")
+                return
+            data += more[1]
+            continue
+        mark, at = match[0], match.end()
+        if mark == b'"':
+            end = _STRING_END.match(data, at)
+            assert end is not None
+            line += data.count(b"\n", at, end.end())
+            at = end.end()
+        elif mark == b"\n":
+            line += 1
+        elif mark in (b"[", b"{"):
+            if mark == b"{" and start < 0 and stack and stack[-1] == b"[":
+                start, depth_at_start, start_line = match.start(), len(stack), line
+            stack.append(mark)
+        else:
+            if not stack:
+                return
+            stack.pop()
+            if start >= 0 and len(stack) == depth_at_start:
+                yield _decoded(start_line, bytes(data[start:at]), "element")
+                start = -1
+                del data[:at]
+                at = 0
