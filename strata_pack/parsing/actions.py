@@ -221,7 +221,7 @@ class CallActions(CallReading):
 
     def _function_closer(self, tag: Tag, text: str, pos: int) -> int:
         if self._depth:
-            return self._move(Place.NEST_END, tag, text, pos)
+            return self._nested_function_closer(tag, text, pos)
         self._defects += tag.token is Token.FUNCTION_END_LIKE
         self._move(Place.FUNCTION_END, tag, text, pos)
         self._call_end = self._raw.size
@@ -231,7 +231,7 @@ class CallActions(CallReading):
 
     def _function_closer_in_value(self, tag: Tag, text: str, pos: int) -> int:
         if self._depth:
-            return self._move(Place.NEST_END, tag, text, pos)
+            return self._nested_function_closer(tag, text, pos)
         pending = self._pending
         if pending is not None:
             if pending.doubt is Doubt.BROKEN and not self._raw.tail(self._raw.size - pending.call_end).strip():
@@ -380,7 +380,15 @@ class CallActions(CallReading):
         return self._back(tag, text, tag.end)
 
     def _nested_empty_closer(self, tag: Tag, text: str, pos: int) -> int:
-        return self._move(Place.NEST_EMPTY_END, tag, text, pos)
+        if self._tags.dialect.wrapped:
+            return self._move(Place.NEST_EMPTY_END, tag, text, pos)
+        return self._nested_call_closer(tag, text, pos)
+
+    def _nested_function_closer(self, tag: Tag, text: str, pos: int) -> int:
+        self._place = Place.NEST_END
+        if self._tags.dialect.wrapped:
+            return self._move(Place.NEST_END, tag, text, pos)
+        return self._nested_call_closer(tag, text, pos)
 
     def _nested_call_closer(self, tag: Tag, text: str, pos: int) -> int:
         if self._place is Place.NEST_END:

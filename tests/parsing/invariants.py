@@ -32,7 +32,7 @@ TOOLS: list[dict[str, Any]] = [
 TOKENS = re.compile(r"</?(?:think|tool_call)>|</?[a-z]+|[\r\n]+|[`~]+|\w+|.", re.DOTALL)
 """How a tokenizer cuts: the four tags that are one token each, words, line ends, marks."""
 
-LEADING_THINK = re.compile(r"([ \t\r\n]*<think>(?:\r?\n)?)?")
+LEADING_THINK = re.compile(r"([ \t\r\n]*<(?:seed:)?think>(?:\r?\n)?)?")
 
 
 @dataclass
