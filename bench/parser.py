@@ -1,7 +1,8 @@
 """What the output parser costs per delta, beside the least that any parser could do: ``python bench/parser.py``.
 
 Deltas of 4 characters. The floor is a loop of one method call, one ``str.find`` and one ``list.append`` per delta.
-Prints a table and writes ``bench/results/parser.json``.
+Then texts that are nothing but beginnings of calls, read at once. Prints tables and writes
+``bench/results/parser.json``; the exit code is 1 if a bound is missed.
 """
 
 from __future__ import annotations
@@ -122,6 +123,40 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
     return texts
 
 
+OPENERS = 10_000_000
+"""Characters of a text that is nothing but openers."""
+
+LIMITS = {
+    "plain text, times the floor": 4.0,
+    "1 MiB argument, times the 2 KiB one": 1.5,
+    "10 MB of openers, seconds": 3.0,
+}
+
+
+def opener_seconds() -> dict[str, float]:
+    """Return the CPU seconds that texts of openers take, in the thinking and in the answer."""
+    seconds = {}
+    for name, opener in (("adjacent", "<tool_call>"), ("one a line", "<tool_call>\n")):
+        text = opener * (OPENERS // len(opener))
+        for thinking in (True, False):
+            start = time.thread_time()
+            run_parser([text], thinking=thinking)
+            seconds[f"{name}, {'thinking' if thinking else 'answer'}"] = time.thread_time() - start
+    return seconds
+
+
+def bounds(rows: list[dict[str, Any]], seconds: dict[str, float]) -> dict[str, float]:
+    """Return what is measured against each of ``LIMITS``: the worst of its kind."""
+    cost = {row["case"]: row["ns_per_delta"] for row in rows}
+    return {
+        "plain text, times the floor": max(row["times_floor"] for row in rows if row["case"].startswith("plain")),
+        "1 MiB argument, times the 2 KiB one": max(
+            cost[f"argument of 1 MiB, {how}"] / cost[f"argument of 2 KiB, {how}"] for how in ("whole", "streamed")
+        ),
+        "10 MB of openers, seconds": max(seconds.values()),
+    }
+
+
 def cpu() -> str:
     """Return the processor's name."""
     try:
@@ -131,8 +166,8 @@ def cpu() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
-def main() -> None:
-    """Measure, print, write."""
+def main() -> int:
+    """Measure, print, write; 1 if a bound is missed."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--repeats", type=int, default=7)
     arguments.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "parser.json")
@@ -155,10 +190,18 @@ def main() -> None:
             }
         )
         print(f"{name:<36}{len(deltas):>9}{floor:>10.0f}{cost:>10.0f}{cost / floor:>9.2f}{memory:>13.2f}")
+    seconds = opener_seconds()
+    for name, taken in seconds.items():
+        print(f"10 MB of openers, {name}: {taken:.2f} s")
+    measured = bounds(rows, seconds)
+    for name, limit in LIMITS.items():
+        print(f"{name}: {measured[name]:.2f}, limit {limit:g}{'' if measured[name] <= limit else ': MISSED'}")
     machine = {"cpu": cpu(), "system": platform.platform(), "python": sys.version.split()[0]}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({"machine": machine, "delta_chars": DELTA, "rows": rows}, indent=2) + "\n")
+    found = {"machine": machine, "delta_chars": DELTA, "rows": rows, "openers_seconds": seconds, "bounds": measured}
+    options.out.write_text(json.dumps(found, indent=2) + "\n")
+    return int(any(measured[name] > limit for name, limit in LIMITS.items()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
