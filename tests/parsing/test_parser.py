@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import strata_pack.parsing
 from strata_pack.parsing import Event, OutputParser, aparse, parse, thinking_open
 from tests.parsing.invariants import check, strict_json
 
@@ -249,6 +252,17 @@ def test_the_parser_imports_nothing_but_the_standard_library() -> None:
     assert outside <= {"strata_pack"}
 
 
+def test_the_parser_can_be_imported_alone(tmp_path: Path) -> None:
+    package = Path(strata_pack.parsing.__file__).parent
+    shutil.copytree(package, tmp_path / "strata_pack" / "parsing", ignore=shutil.ignore_patterns("__pycache__"))
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from strata_pack.parsing import parse;"
+        f"print(len(parse({JOBS!r}, thinking=False).calls), [m for m in sys.modules if m == 'strata_pack.errors'])"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "[]"]
+
+
 HOSTILE = {
     "openers": "<tool_call>",
     "openers and functions": "<tool_call><function=save>",
@@ -267,17 +281,26 @@ HOSTILE = {
     "list items": "- \n",
     "ends of the thinking": "</think>",
     "many parameters": "<parameter=a>1</parameter>",
+    "many different parameters": "<parameter={0}>1</parameter>",
+    "misspelt closers": "\n</param1>",
+    "half tags in a value": "\n<param",
+    "closers with words behind": "</parameter> x\n",
+    "swapped closers": "\n</function>\n</parameter>",
+    "doubled openers": "<parameter=path>\n",
+    "words without end": "word ",
+    "lines of openers": "<tool_call>\n",
+    "objects": "{} ",
 }
 
 
 def seconds(text: str, **options: Any) -> float:
-    """Return the CPU seconds for ``text`` in one delta and in deltas of 4, the least of three times.
+    """Return the CPU seconds for ``text`` in one delta and in deltas of 4, the lesser of two times.
 
     Without the garbage collector, which looks at all that the other tests have left.
     """
     gc.disable()
     try:
-        return min(_seconds(text, **options) for _ in range(3))
+        return min(_seconds(text, **options) for _ in range(2))
     finally:
         gc.enable()
 
@@ -292,11 +315,31 @@ def _seconds(text: str, **options: Any) -> float:
     return time.thread_time() - start
 
 
+VALUE = "<tool_call><function=save><parameter=path>\n"
+LEADS = {
+    "many parameters": "<tool_call><function=save>",
+    "many different parameters": "<tool_call><function=other>",
+    "misspelt closers": VALUE,
+    "half tags in a value": VALUE,
+    "closers with words behind": VALUE,
+    "swapped closers": VALUE,
+    "doubled openers": VALUE,
+    "words without end": f"{VALUE}a</parameter>",
+    "objects": "<tool_call>",
+}
+"""What stands before the text that is repeated."""
+
+
+def repeated(unit: str, size: int) -> str:
+    """Return ``unit`` again and again, numbered where it asks for it."""
+    return "".join(unit.replace("{0}", f"p{number}") for number in range(size // len(unit)))
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_cost_grows_with_the_text_and_not_with_its_square(name: str) -> None:
-    lead = "`" if "backtick" in name else "<tool_call><function=save>" if name == "many parameters" else ""
+    lead = LEADS.get(name, "`" if "backtick" in name else "")
     unit = HOSTILE[name]
     policy: list[dict[str, Any]] = [{"thinking": False, "stream_tools": True}, {"implicit_end": "strict"}]
     for options in policy:
-        few, many = (seconds(lead + unit * (size // len(unit)), **options) for size in (6_000, 48_000))
+        few, many = (seconds(lead + repeated(unit, size), **options) for size in (3_000, 24_000))
         assert many < 30 * few + 0.05, f"8 times the text took {many / few:.0f} times as long ({options})"
