@@ -20,12 +20,13 @@ from typing import Any
 from strata_pack import __version__
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import GoldenReport, check_golden
-from strata_pack.errors import WrongUse
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.outputs import check_outputs
 from strata_pack.pack.finished import finished_pack
+from strata_pack.pack.loadable import config_problems, header_problems, template_problems
 from strata_pack.pack.manifest import (
     FORMAT,
     VERSION,
@@ -63,7 +64,7 @@ from strata_pack.pack.template.plan import golden_bytes
 from strata_pack.pack.workplace import Workplace, check_target, open_workplace, partial_folder
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
-from strata_pack.weights.gguf.file import MetaValue
+from strata_pack.weights.gguf.file import MetaValue, TensorInfo
 from strata_pack.weights.input_files import InputFiles
 from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.partial_file import partial_path
@@ -152,6 +153,9 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
                 report = check_template(chosen, watcher)
             plan = _plan(request, tensors, imatrix)
+            _refuse_unloadable(model, plan)
+            for problem in template_problems(plan.source.metadata, chosen.text):
+                watcher.note(f"{model.name}: {problem}")
             name = file_stem(request.name) if request.name else f"{model.name}-{request.recipe.label}"
             resumed = place.begin(key, {"template": chosen.entry["sha256"], "model": tensors.fingerprint})
             side_files = _side_files(model, plan.source.metadata, chosen)
@@ -189,6 +193,20 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
     for unlisted in kept:
         watcher.note(f"{out / unlisted}: kept; the manifest does not list it")
     return BuildResult(out, manifest, report, clock.seconds, resumed, tuple(kept))
+
+
+def _refuse_unloadable(model: Model, plan: QuantPlan) -> None:
+    """Raise ``BadInput`` for a model that no loader would take, before any work is done for it."""
+    metadata = dict(plan.source.metadata)
+    if not plan.recipe.base.copy:
+        metadata["general.file_type"] = MetaValue.uint32(plan.recipe.base.file_type)
+    problems = header_problems(metadata, [TensorInfo(t.name, t.source.shape, t.type, 0, 0) for t in plan.tensors])
+    config = model.side_file("config.json")
+    if config is not None:
+        problems += config_problems(metadata, parse_config(read_bytes(config, CONFIG_LIMIT), config), config.name)
+    if problems:
+        shown = "; ".join(problems[:3]) + (f" (and {len(problems) - 3} more)" if len(problems) > 3 else "")
+        raise BadInput(f"would not load: {shown}", where=plan.source.label, remedy="fetch or convert the model again")
 
 
 def _template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:

@@ -13,19 +13,23 @@ from math import prod
 from pathlib import Path
 from time import monotonic
 
+from strata_pack import __version__
 from strata_pack.chat.golden.check import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import CHUNK, read_bytes, sha256_text
 from strata_pack.pack.contents import covered_files
+from strata_pack.pack.facts import wrong_facts
 from strata_pack.pack.layout import Pack, gguf_template
+from strata_pack.pack.loadable import header_problems, template_problems, tokenizer_problems
 from strata_pack.pack.model_source import CONFIG_LIMIT
-from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, is_pack, member
+from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, TEMPLATE_KEY, is_pack, member
 from strata_pack.pack.projector import ROLE, projector_faults
 from strata_pack.progress import Progress, Silent
 from strata_pack.report.model import Check, Report, Status
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
+TOKENIZER_JSON = "tokenizer/tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer/tokenizer_config.json"
 SHOWN = 10
 """Differences that one check names before it says how many more there are."""
@@ -50,6 +54,8 @@ def verify(path: Path, progress: Progress | None = None) -> Report:
         _check("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
         _check("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
         _check("projector", "the projector is that of the model", lambda: _projector(pack)),
+        _check("facts", "the manifest says of the files what they tell", lambda: _facts(pack)),
+        _check("loads", "a loader finds all it needs in the header", lambda: _loads(pack)),
         _check("template", "all copies of the template are the manifest's", lambda: _template(pack)),
         _check("golden", "the golden cases are the manifest's", lambda: _golden(pack)),
         _check("tokenizer", "the tokenizer's files fit the GGUF", lambda: _tokenizer(pack)),
@@ -160,6 +166,24 @@ def _projector(pack: Pack) -> list[str]:
         return [f"{name} has the role of a projector and the manifest names none" for name in roles]
     wrong = [] if roles == [entry["file"]] else [f"the projector is {entry['file']} and the role is of {roles}"]
     return wrong + projector_faults(pack.model_files[0], path, entry)
+
+
+def _facts(pack: Pack) -> list[str]:
+    with ExitStack() as stack:
+        files = [stack.enter_context(GgufFile.open(path)) for path in pack.model_files]
+        return wrong_facts(pack.manifest, files, __version__)
+
+
+def _loads(pack: Pack) -> list[str]:
+    with ExitStack() as stack:
+        files = [stack.enter_context(GgufFile.open(path)) for path in pack.model_files]
+        tensors = [tensor for file in files for tensor in file.tensors]
+        tokenizer = member(pack.path, TOKENIZER_JSON)
+        return [
+            *header_problems(files[0].metadata, tensors),
+            *template_problems(files[0].metadata, files[0].text(TEMPLATE_KEY) or ""),
+            *(tokenizer_problems(files[0].metadata, tokenizer) if tokenizer.is_file() else ()),
+        ]
 
 
 def _template(pack: Pack) -> list[str]:

@@ -19,6 +19,7 @@ from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.install import install_template
 from strata_pack.pack.verification import verify
 from strata_pack.pack.workplace import Workplace
+from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import write_tiny
 from tests.pack.tiny_pack import hashes
@@ -293,3 +294,22 @@ def test_a_refused_build_of_a_changed_source_is_whole_the_next_time(
     fresh = build_pack(replace(request_, out=request_.out.with_name("fresh"))).path
     assert hashes(again) == hashes(fresh)
     assert verify(again).ok
+
+
+def test_a_model_that_no_loader_takes_is_refused_before_it_is_quantized(
+    request_: BuildRequest, tmp_path: Path, never_quantized: Callable[[], None]
+) -> None:
+    zero = {"llama.context_length": MetaValue.uint32(0)}
+    source = write_tiny(tmp_path / "zero.gguf", extra=zero)
+    never_quantized()
+    with pytest.raises(BadInput, match=r"would not load: llama\.context_length is 0"):
+        build_pack(replace(request_, source=str(source)))
+
+
+def test_a_config_of_another_model_beside_the_weights_is_refused(request_: BuildRequest, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    write_tiny(folder / "tiny.gguf")
+    (folder / "config.json").write_text('{"hidden_size": 4096}')
+    with pytest.raises(BadInput, match=r"config\.json: hidden_size is 4096 and llama\.embedding_length is 32"):
+        build_pack(replace(request_, source=str(folder)))

@@ -88,17 +88,20 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     ),
     "path that no file can have": (
         edit(model__files=["model/\ud800"]),
-        {"files", "gguf", "tensors", "template", "tokenizer"},
+        {"files", "gguf", "tensors", "facts", "loads", "template", "tokenizer"},
     ),
     "weight changed": (flip_last_byte, {"hashes"}),
-    "model truncated": (truncate, {"sizes", "hashes", "gguf", "tensors", "template", "tokenizer"}),
+    "model truncated": (
+        truncate,
+        {"sizes", "hashes", "gguf", "tensors", "facts", "loads", "template", "tokenizer"},
+    ),
     "model with a tail": (longer, {"sizes", "hashes", "gguf"}),
     "file not listed": (lambda p: (p / "model/notes.txt").write_text("!"), {"files"}),
     "second model": (lambda p: (p / "model/other.gguf").write_text("!"), {"files", "gguf"}),
     "golden cases changed": (lambda p: (p / "golden/chat_golden.json").write_text("[]"), {"sizes", "hashes", "golden"}),
     "other template in the manifest": (edit(template__sha256="0" * 64), {"template"}),
     "other number of weights": (edit(model__parameters=1), {"tensors"}),
-    "other tensors": (edit(model__tensors={"x": "F32"}), {"tensors"}),
+    "other tensors": (edit(model__tensors={"x": "F32"}), {"tensors", "facts"}),
     "manifest without a field": (edit(model={}), {"manifest"}),
     "path that climbs out": (edit(model__files=["../x.gguf"]), {"manifest"}),
     "manifest of another version": (edit(version=2), {"manifest"}),
@@ -134,3 +137,47 @@ def test_a_partial_folder_says_how_to_finish_it(tmp_path: Path) -> None:
     partial.mkdir()
     with pytest.raises(BadInput, match="run the same build again"):
         verify(partial)
+
+
+FACTS: dict[str, Any] = {
+    "model__architecture": "qwen3",
+    "model__bits_per_weight": 4.5,
+    "model__name": "other",
+    "model__parameters": 1,
+    "recipe__preset": "Q4_K_M",
+    "recipe__options": {"rules": [{"tensors": "ffn_up", "layers": [], "type": "F16"}]},
+    "recipe__options__pure": "yes",
+    "recipe__options__output": "Q4_0",
+    "recipe__options__embedding": "F16",
+    "recipe__text": 'base = "Q8_0"\n[[rule]]\ntensors = "ffn"\ntype = "F16"\n',
+    "quantizer__library": "ggml",
+    "quantizer__version": "0.0",
+    "quantizer__probe_hash": "0" * 64,
+    "template__id": "qwen3.8-flash-next",
+    "template__origin": "shipped",
+    "golden__cases": 2,
+    "golden__engines__jinja2__passed": 7,
+    "source__kind": "hub",
+    "source__repo": "org/name",
+    "source__commit": "0" * 40,
+    "request__template": "auto 1",
+    "request__name": "mine",
+}
+
+
+@pytest.mark.parametrize("key", FACTS)
+def test_a_fact_that_the_files_contradict_is_named(pack: Path, key: str) -> None:
+    edit(**{key: FACTS[key]})(pack)
+    report = verify(pack)
+    assert not report.ok, key
+    assert {check.id for check in report.checks if check.status == "failed"} & {"facts", "golden", "tensors"}
+
+
+def test_a_pack_of_a_model_that_no_loader_takes_fails(pack: Path) -> None:
+    path = next((pack / "model").glob("*.gguf"))
+    data = path.read_bytes()
+    key = b"llama.context_length"
+    at = data.index(key) + len(key) + 4
+    path.write_bytes(data[:at] + bytes(4) + data[at + 4 :])
+    failed = {check.id: check.detail for check in verify(pack).checks if check.status == "failed"}
+    assert failed["loads"] == "llama.context_length is 0 and must be above 0"

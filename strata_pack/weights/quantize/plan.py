@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,15 @@ from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
-from strata_pack.weights.gguf.file import ALIGNMENT_KEY, DEFAULT_ALIGNMENT, MAX_SHARDS, MetaValue, align, tensor_nbytes
+from strata_pack.weights.gguf.file import (
+    ALIGNMENT_KEY,
+    DEFAULT_ALIGNMENT,
+    MAX_SHARDS,
+    MetaValue,
+    TensorInfo,
+    align,
+    tensor_nbytes,
+)
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.quantize.presets import (
     PER_LAYER_EMBEDDING,
@@ -195,6 +203,27 @@ def plan_quantization(
     _refuse_missing_importances(plan)
     _refuse_requantizing(plan, allow=allow_requantize)
     return plan
+
+
+def types_by_recipe(
+    metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo], recipe: Recipe, *, has_imatrix: bool
+) -> dict[str, Q]:
+    """Return the type that ``recipe`` gives every tensor it decides about, by name, from a finished model's header.
+
+    Norms and the like, and all tensors of a copy, keep a type that only the source knew: they are left out.
+    """
+    ordered = sorted((SourceTensor(t.name, t.shape, Q.F32) for t in tensors), key=lambda tensor: sort_key(tensor.name))
+    assigner = Assigner(recipe.base, read_facts(metadata, has_imatrix=has_imatrix), [t.name for t in ordered])
+    mixed, tied = recipe.base.is_block and not recipe.pure, _is_tied(ordered)
+    types = {}
+    for tensor in ordered:
+        kept = recipe.base.copy or (recipe.leave_output and role_of(tensor.name) is Role.OUTPUT)
+        if kept or not is_quantizable(tensor.name, tensor.shape):
+            continue
+        base = fallback(assigner.type_for(tensor) if mixed else recipe.base.base, tensor.row_length)
+        rule = next((rule for rule in recipe.rules if rule.matches(tensor.name)), None)
+        types[tensor.name] = fallback(_explicit(tensor, recipe, rule, tied=tied) or base, tensor.row_length)
+    return types
 
 
 def _split_by_size(planned: list[PlannedTensor], limit: int) -> list[PlannedTensor]:

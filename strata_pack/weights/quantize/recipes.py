@@ -118,6 +118,39 @@ def parse_tensor_type(text: str) -> TypeRule:
     return TypeRule(_compile(pattern, where), parse_type(type, where), origin=where)
 
 
+def recipe_from_options(base: Preset, options: Mapping[str, Any]) -> Recipe:
+    """Return the recipe whose options a manifest holds (see ``recipe_options``); raises as ``read_recipe`` does."""
+    where = "recipe/options"
+    try:
+        rules = tuple(
+            TypeRule(
+                _compile(rule["tensors"], where),
+                parse_type(rule["type"], where),
+                tuple((int(low), None if high is None else int(high)) for low, high in rule["layers"]),
+            )
+            for rule in options.get("rules", [])
+        )
+        return Recipe(
+            base=base,
+            rules=rules,
+            output=_type(options, "output", where),
+            embedding=_type(options, "embedding", where),
+            leave_output=_flag(options, "leave_output", where),
+            pure=_flag(options, "pure", where),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"is malformed ({error})", where=where) from None
+
+
+def recipe_from_text(text: str, where: str = "recipe/text") -> Recipe:
+    """Return the recipe in a file's text; raises as ``read_recipe`` does."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"is no TOML: {error}", where=where) from None
+    return _recipe_from_table(table, where, text)
+
+
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe file; ``BadInput`` or ``WrongUse`` name the key that is wrong."""
     raw = read_bytes(path, MAX_RECIPE)
