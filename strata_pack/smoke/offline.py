@@ -7,16 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from strata_pack.errors import StrataError
+from strata_pack.progress import Progress
 from strata_pack.report import Check
+from strata_pack.smoke import header
 from strata_pack.smoke.manner import manner_of
-from strata_pack.smoke.player import error_line
+from strata_pack.smoke.player import NO_TEMPLATE, error_line, skipped
 from strata_pack.smoke.scenario import Impossible, Scenario
 from strata_pack.smoke.stage import Target
+from strata_pack.smoke.tensors import scan
 
-OfflinePlay = Callable[[Target, Scenario], Iterable[Check]]
+SHOWN_FAULTS = 5
+
+OfflinePlay = Callable[[Target, Scenario, Progress], Iterable[Check]]
 
 
-def chat_template(target: Target, scenario: Scenario) -> Iterable[Check]:
+def chat_template(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
     """Say first of all whether there is a chat template, and whether it can call tools."""
     if not target.template:
         yield Check(scenario.id, scenario.proves, "failed", "the model has no chat template: no client can talk to it")
@@ -32,16 +37,43 @@ def chat_template(target: Target, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-OFFLINE: Mapping[str, OfflinePlay] = {"chat-template": chat_template}
+def tensors(target: Target, scenario: Scenario, progress: Progress) -> Iterable[Check]:
+    """Look into every tensor of the model; each one that is broken is named, with the rows."""
+    found = scan(list(target.files), progress)
+    shown = [str(fault) for fault in found.faults[:SHOWN_FAULTS]]
+    more = len(found.faults) - len(shown)
+    unread = f"; not looked into: tensors of the types {', '.join(found.unread)}" if found.unread else ""
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if found.faults else "passed",
+        "; ".join(shown) + (f"; and {more} more" if more else "")
+        if found.faults
+        else f"{found.tensors:,} tensors, {found.size / (1 << 20):,.0f} MiB, all finite and none of them zero{unread}",
+        where=str(target.model),
+        data={"faults": [str(fault) for fault in found.faults]},
+    )
 
 
-def play_offline(target: Target, scenarios: Sequence[Scenario]) -> list[Check]:
+OFFLINE: Mapping[str, OfflinePlay] = {
+    "chat-template": chat_template,
+    "tensors": tensors,
+    "end-of-turn": header.end_of_turn,
+    "source-shape": header.source_shape,
+    "projector": header.projector,
+}
+
+
+def play_offline(target: Target, scenarios: Sequence[Scenario], progress: Progress) -> list[Check]:
     """Play ``scenarios`` on the files of ``target`` and return what was found."""
     checks: list[Check] = []
     for scenario in scenarios:
         start = time.monotonic()
+        if "template" in scenario.needs and not target.template:
+            checks += skipped([scenario], NO_TEMPLATE)
+            continue
         try:
-            for check in OFFLINE[scenario.id](target, scenario):
+            for check in OFFLINE[scenario.id](target, scenario, progress):
                 now = time.monotonic()
                 checks.append(replace(check, seconds=now - start))
                 start = now

@@ -20,6 +20,7 @@ from strata_pack.smoke.scenario import Impossible, Need, Scenario
 from strata_pack.smoke.stage import Stage
 
 INTERRUPTED = "interrupted"
+NO_TEMPLATE = "the model has no chat template"
 
 LOG_BEFORE = 2048
 """Bytes of the log from before a scenario that are shown with it: many requests leave no line of their own."""
@@ -62,7 +63,7 @@ def skipped(scenarios: Sequence[Scenario], why: str) -> list[Check]:
 
 
 _MISSING: Mapping[Need, str] = {
-    "template": "the model has no chat template",
+    "template": NO_TEMPLATE,
     "calls": "the template writes no tool calls of a known form",
     "suite": "there are no golden cases for this template",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_pack.smoke import caching, canary, generation, history, loading, public
+from strata_pack.smoke import caching, canary, generation, history, loading, public, speech
 from strata_pack.smoke.scenario import Play
 
 PLAYS: Mapping[str, Play] = {
@@ -18,6 +18,8 @@ PLAYS: Mapping[str, Play] = {
     "repair-answer": history.repair_history,
     "repair-shapes": history.repair_shapes,
     "special-tokens": loading.special_tokens,
+    "prompt-start": speech.prompt_start,
+    "perplexity": speech.perplexity,
     "stranded-call": generation.stranded_call,
     "mentions": generation.mentioned,
     "round-trip": history.round_trip,

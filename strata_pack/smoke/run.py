@@ -59,6 +59,7 @@ def run_smoke(
     *,
     template: str | None = None,
     suite: Path | None = None,
+    source: Path | None = None,
     options: SmokeOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -68,7 +69,7 @@ def run_smoke(
     """
     chosen = options or SmokeOptions()
     played = _chosen(chosen.only, "native")
-    target = open_target(pack_or_model, template, suite)
+    target = open_target(pack_or_model, template, suite, source)
     runtime = chosen.runtime or pick_runtime()
     log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
     started, begin = datetime.now(UTC), time.monotonic()
@@ -78,7 +79,9 @@ def run_smoke(
     played = tuple(scenario for scenario in played if "file" not in scenario.needs)
     found: list[Check] = []
     try:
-        found = play_offline(target, on_files)
+        found = play_offline(target, on_files, progress or Silent())
+        if not played:
+            return _report(f"smoke: {target.name}", found, facts, started, begin)
         server = house.start()
         with server.time_limit(chosen.start_timeout_s):
             facts |= _server_facts(server)

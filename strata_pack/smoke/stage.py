@@ -23,7 +23,8 @@ class Target:
     ``model`` is None for a server that somebody else runs. ``template`` is the text that the server should use: the
     manifest's, the one asked for, or the model's own; ``template_file`` is its file where it does not come from the
     GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases; ``recurrent`` whether
-    layers of the model keep a state that a server cannot cut.
+    layers of the model keep a state that a server cannot cut; ``files`` are all files of the model, ``pack`` its folder
+    if it is a pack, ``source`` what it was made from, if that was named.
     """
 
     name: str
@@ -35,6 +36,9 @@ class Target:
     template_name: str = "unknown"
     suite: GoldenSuite | None = None
     recurrent: bool = False
+    files: tuple[Path, ...] = ()
+    pack: Path | None = None
+    source: Path | None = None
 
 
 @dataclass

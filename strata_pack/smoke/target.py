@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from strata_pack.chat.golden.cases import GoldenSuite, load_suite
@@ -20,53 +21,46 @@ def one_of(target: Path | None, url: str | None) -> None:
         raise WrongUse("needs a TARGET or a --url, one of them", remedy="see `strata-pack smoke --help`")
 
 
-def open_target(path: Path, template: str | None = None, suite: Path | None = None) -> Target:
+def open_target(
+    path: Path, template: str | None = None, suite: Path | None = None, source: Path | None = None
+) -> Target:
     """Return the target in ``path``: a pack's folder or a ``.gguf`` file (the first shard of several).
 
     ``template`` is the id of a shipped template or a file, for a GGUF that should be served with it; a pack brings its
-    own. ``suite`` names other golden cases. Raises ``BadInput`` for what is neither, ``WrongUse`` for an unknown id.
+    own. ``suite`` names other golden cases, ``source`` what the model was made from (a folder with a ``config.json``, a
+    GGUF or a pack). Raises ``BadInput`` for what is neither, ``WrongUse`` for an unknown id.
     """
     if path.is_dir():
         if template is not None:
             raise BadInput("is a pack, which brings its own template", where=path, remedy="leave --template out")
-        return _pack(path, suite)
-    if not path.is_file():
+        found = _pack(path, suite)
+    elif path.is_file():
+        found = _gguf(path, template, suite)
+    else:
         raise BadInput("no such pack or GGUF file", where=path)
-    model = shard_paths(path)[0]
-    own, recurrent = gguf_template(model), _is_recurrent(model)
+    assert found.model is not None
+    return replace(found, recurrent=_is_recurrent(found.model), source=source)
+
+
+def _gguf(path: Path, template: str | None, suite: Path | None) -> Target:
+    files = shard_paths(path)
+    own = gguf_template(files[0])
+    base = Target(name=path.name, model=files[0], gguf_template=own, files=tuple(files))
     if template is None:
         shipped = next((one for one in list_templates() if own is not None and sha256_text(own) == one.sha256), None)
-        return Target(
-            name=path.name,
-            model=model,
-            template=own,
-            gguf_template=own,
-            template_name=f"{shipped.id}, in the GGUF" if shipped else "the GGUF's own",
-            suite=_suite(shipped, suite),
-            recurrent=recurrent,
-        )
+        name = f"{shipped.id}, in the GGUF" if shipped else "the GGUF's own"
+        return replace(base, template=own, template_name=name, suite=_suite(shipped, suite))
     file = Path(template)
     if file.suffix == ".jinja" or file.is_file():
-        return Target(
-            name=path.name,
-            model=model,
-            template=read_template(file),
-            template_file=file,
-            gguf_template=own,
-            template_name=file.name,
-            suite=load_suite(suite) if suite else None,
-            recurrent=recurrent,
-        )
+        cases = load_suite(suite) if suite else None
+        return replace(base, template=read_template(file), template_file=file, template_name=file.name, suite=cases)
     wanted = load_shipped(template)
-    return Target(
-        name=path.name,
-        model=model,
+    return replace(
+        base,
         template=wanted.source,
         template_file=wanted.path,
-        gguf_template=own,
         template_name=f"{wanted.id}, as a file",
         suite=_suite(wanted, suite),
-        recurrent=recurrent,
     )
 
 
@@ -94,5 +88,6 @@ def _pack(path: Path, suite: Path | None) -> Target:
         pinned_sha256=entry["sha256"],
         template_name=f"{entry['id'] or entry['origin']}, the pack's",
         suite=load_suite(cases) if cases is not None else None,
-        recurrent=_is_recurrent(pack.model_files[0]),
+        files=tuple(pack.model_files),
+        pack=path,
     )

@@ -20,6 +20,9 @@ from tests.smoke.tiny import write_tiny_model
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
 
 STOCK = Path(__file__).parents[1] / "data/chat/stock"
+NOT_PLAYED = ("source-shape", "projector", "perplexity")
+"""What a tiny model alone lacks: a source, a projector, a vocabulary that reads."""
+
 NATIVE = [scenario.id for scenario in scenarios() if "native" in scenario.needs]
 
 
@@ -31,7 +34,8 @@ def _of(report, scenario):
 def test_a_random_tiny_model_passes(whole, scenario):
     checks = _of(whole, scenario)
     assert checks
-    assert {check.status for check in checks} == {"passed"}, [check.detail for check in checks]
+    wanted = "skipped" if scenario in NOT_PLAYED else "passed"
+    assert {check.status for check in checks} == {wanted}, [check.detail for check in checks]
 
 
 def test_the_report_is_good_and_fits_its_schema(whole):

@@ -1,4 +1,7 @@
-"""A llama model with one layer and random weights: a few hundred kilobytes that a real llama.cpp server serves.
+"""A llama model with one layer: a few hundred kilobytes that a real llama.cpp server serves.
+
+Its one layer is random and faint; its output is fitted to which byte follows which in plain text, so that it reads
+better than by guessing, as every model must.
 
 What a server does to a conversation (template, messages, parsing) does not depend on the weights, so a second server
 that is needed beside a large model serves this one.
@@ -6,16 +9,20 @@ that is needed beside a large model serves this one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
 WIDTH = 64
 CONTEXT = 32_768
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+TEXT = Path(__file__).parents[2] / "strata_pack/compare/compare_text.txt"
+Floats = npt.NDArray[Any]
 RUNS = tuple(char * size for char in "-=" for size in (2, 4, 8, 16, 32, 64))
 
 
@@ -34,16 +41,25 @@ def write_tiny_model(
     tags: Sequence[str] = TAGS,
     special: Sequence[str] = SPECIAL,
     seed: int = 0,
+    eos: str | None = None,
+    add_bos: bool = False,
+    rope_base: float = 10_000.0,
+    filler: int = 0,
+    change: Callable[[str, Floats], Floats] | None = None,
 ) -> Path:
     """Write the model to ``path`` and return it.
+
+    ``eos`` is the text of another end token, ``filler`` how many tokens there are that no text uses, ``change`` what is
+    done to each tensor (by name) before it is written.
 
     ``tags`` become user-defined tokens, ``special`` control tokens; the vocabulary otherwise has the 256 bytes and the
     doublings of ``RUNS``.
     """
     letters = _byte_letters()
-    tokens = [*letters, *RUNS, *special, *tags]
+    tokens = [*letters, *RUNS, *special, *tags, *(f"filler{number}" for number in range(filler))]
     kinds = [gguf.TokenType.NORMAL] * (len(letters) + len(RUNS))
     kinds += [gguf.TokenType.CONTROL] * len(special) + [gguf.TokenType.USER_DEFINED] * len(tags)
+    kinds += [gguf.TokenType.NORMAL] * filler
     merges = [f"{run[: len(run) // 2]} {run[len(run) // 2 :]}" for run in RUNS]
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -64,20 +80,43 @@ def write_tiny_model(
     writer.add_token_merges(merges)
     end = special[-1] if special else letters[0]
     writer.add_bos_token_id(tokens.index(special[0]) if special else 0)
-    writer.add_eos_token_id(tokens.index(end))
-    writer.add_add_bos_token(False)
+    writer.add_eos_token_id(tokens.index(eos or end))
+    writer.add_add_bos_token(add_bos)
+    writer.add_rope_freq_base(rope_base)
     if chat_template is not None:
         writer.add_chat_template(chat_template)
-    random = np.random.default_rng(seed)
-    for name, shape in _shapes(len(tokens)).items():
-        plain = len(shape) == 1
-        values = np.ones(shape) if plain else random.standard_normal(shape) / np.sqrt(shape[-1])
-        writer.add_tensor(name, values.astype(np.float32))
+    for name, values in _weights(len(tokens), seed).items():
+        writer.add_tensor(name, values.astype(np.float32) if change is None else change(name, values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _weights(vocabulary: int, seed: int) -> dict[str, Floats]:
+    """Every tensor: norms of ones, a random layer that adds little, and an output that follows the last byte.
+
+    The embeddings have length ``sqrt(WIDTH)``, so that the norm passes them on as they are; the output solves, for the
+    commonest bytes of the text exactly, output times embedding = logarithm of how often each byte follows.
+    """
+    random = np.random.default_rng(seed)
+    weights = {}
+    for name, shape in _shapes(vocabulary).items():
+        scale = 0.01 if name.startswith("blk") else 1.0
+        weights[name] = (
+            np.ones(shape) if len(shape) == 1 else scale * random.standard_normal(shape) / np.sqrt(shape[-1])
+        )
+    embedding = random.standard_normal((vocabulary, WIDTH))
+    embedding *= np.sqrt(WIDTH) / np.linalg.norm(embedding, axis=1, keepdims=True)
+    text = TEXT.read_bytes()
+    counts = np.full((vocabulary, vocabulary), 0.01)
+    np.add.at(counts, (list(text[:-1]), list(text[1:])), 1.0)
+    common = np.argsort(-np.bincount(np.frombuffer(text, np.uint8), minlength=vocabulary))[: WIDTH - 8]
+    wanted = np.log(counts[common] / counts[common].sum(axis=1, keepdims=True))
+    weights["token_embd.weight"] = embedding
+    weights["output.weight"] = (np.linalg.pinv(embedding[common]) @ wanted).T
+    return weights
 
 
 def _shapes(vocabulary: int) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,235 @@
+"""Scenarios that read a model's header: its end-of-turn token, its shape against the source, its projector.
+
+A grammar makes a model write past any of these mistakes, so no forced text shows them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.render.template import ChatTemplate, TemplateError
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import is_pack
+from strata_pack.progress import Progress
+from strata_pack.report import Check
+from strata_pack.smoke.scenario import Impossible, Scenario
+from strata_pack.smoke.stage import Target
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
+from strata_pack.weights.hub.cache import repo_folder
+
+Metadata = Mapping[str, Any]
+
+MARK = "endofthisturn"
+_TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
+
+CONFIG_LIMIT = 16 << 20
+TOLERANCE = 1e-6
+"""Relative difference of two numbers that went through 32 bits."""
+
+
+def read_header(model: Path) -> dict[str, Any]:
+    """Return the metadata of a GGUF as plain values."""
+    with GgufFile.open(model) as gguf:
+        return {key: value.value for key, value in gguf.metadata.items()}
+
+
+def token_text(header: Metadata, key: str) -> str | None:
+    """Return the text of the token whose id stands under ``tokenizer.ggml.<key>``, None where there is none."""
+    number, tokens = header.get(f"tokenizer.ggml.{key}"), header.get("tokenizer.ggml.tokens")
+    if not isinstance(number, int) or not isinstance(tokens, list):
+        return None
+    return str(tokens[number]) if 0 <= number < len(tokens) else f"number {number}, which the vocabulary lacks"
+
+
+def open_template(target: Target, header: Metadata) -> ChatTemplate:
+    """Return the template as a client of this vocabulary renders it."""
+    bos, eos = token_text(header, "bos_token_id") or "", token_text(header, "eos_token_id") or ""
+    return ChatTemplate(target.template or "", bos_token=bos, eos_token=eos)
+
+
+def end_of_turn(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
+    """Compare the token that ends a turn in the GGUF with the one that the template writes after a turn."""
+    assert target.model is not None
+    header = read_header(target.model)
+    messages = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": MARK}]
+    try:
+        prompt = open_template(target, header).render(messages, add_generation_prompt=False)
+    except TemplateError as error:
+        raise Impossible(f"the template does not render one answer ({error})") from error
+    written = _TAG.match(prompt, prompt.rfind(MARK) + len(MARK)) if MARK in prompt else None
+    if written is None:
+        raise Impossible("the template writes no token after a turn")
+    end = written.group(1)
+    named = {key: token_text(header, f"{key}_token_id") for key in ("eos", "eot")}
+    right = end in named.values()
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if right else "failed",
+        f"both end a turn with {end}"
+        if right
+        else f"the template ends a turn with {end}, the GGUF's end-of-text token (tokenizer.ggml.eos_token_id) is "
+        f"{named['eos'] or 'not named'}: a server that goes by it never stops",
+        where=str(target.model),
+    )
+
+
+# The source
+
+
+def find_source(target: Target) -> Path | None:
+    """Return the source of the model: the one that was named, or the snapshot of it in the Hub cache."""
+    if target.source is not None:
+        return target.source
+    if target.pack is None or not is_pack(target.pack):
+        return None
+    entry = Pack.open(target.pack).manifest["source"]
+    if entry["kind"] != "hub" or not entry["repo"] or not entry["commit"]:
+        return None
+    snapshot = repo_folder(entry["repo"]) / "snapshots" / entry["commit"]
+    return snapshot if (snapshot / "config.json").is_file() else None
+
+
+def source_shape(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
+    """Compare what the header says of positions (rope, context) and width with the source's configuration."""
+    assert target.model is not None
+    source = find_source(target)
+    if source is None:
+        raise Impossible("the source is not at hand; name it with --source")
+    wanted, where = _shape_of(source)
+    got = gguf_shape(read_header(target.model))
+    wrong = [
+        f"{name} is {got.get(name, 'missing')} in the GGUF and {value} in the source"
+        for name, value in wanted.items()
+        if not _same(got.get(name), value)
+    ]
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if wrong else "passed",
+        "; ".join(wrong) or f"{', '.join(wanted)} as in {where.name}",
+        where=str(where),
+        data={"gguf": got, "source": wanted},
+    )
+
+
+def _same(got: Any, wanted: Any) -> bool:
+    if isinstance(got, (int, float)) and isinstance(wanted, (int, float)):
+        return abs(got - wanted) <= TOLERANCE * max(abs(got), abs(wanted))
+    return bool(got == wanted)
+
+
+def _shape_of(source: Path) -> tuple[dict[str, Any], Path]:
+    if source.is_dir() and is_pack(source):
+        source = Pack.open(source).model_files[0]
+    if source.is_file() and source.suffix == ".gguf":
+        return gguf_shape(read_header(shard_paths(source)[0])), source
+    config = source / "config.json" if source.is_dir() else source
+    try:
+        raw = json.loads(read_bytes(config, CONFIG_LIMIT))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=config) from None
+    if not isinstance(raw, dict):
+        raise BadInput("is not a JSON object", where=config)
+    return config_shape(raw), config
+
+
+ROPE, CONTEXT, WIDTH, LAYERS = "the rope base", "the context length", "the embedding width", "the number of layers"
+
+_GGUF_KEYS = {ROPE: "rope.freq_base", CONTEXT: "context_length", WIDTH: "embedding_length", LAYERS: "block_count"}
+
+
+def gguf_shape(header: Metadata) -> dict[str, Any]:
+    """Return the shape that a GGUF's header names."""
+    prefix = header.get("general.architecture")
+    found: dict[str, Any] = {name: header.get(f"{prefix}.{key}") for name, key in _GGUF_KEYS.items()}
+    # Where a header names no rope base, llama.cpp takes this one.
+    found[ROPE] = found[ROPE] if found[ROPE] is not None else 10_000.0
+    predicting = header.get(f"{prefix}.nextn_predict_layers")
+    if isinstance(predicting, int) and isinstance(found[LAYERS], int):
+        found[LAYERS] -= predicting  # layers that predict further tokens are no layers of the source's count
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def config_shape(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the shape that a ``config.json`` of Hugging Face names; newer ones gather rope under one key."""
+    nested = raw.get("text_config")
+    text: Mapping[str, Any] = nested if isinstance(nested, dict) else raw
+    gathered = text.get("rope_parameters")
+    rope: Mapping[str, Any] = gathered if isinstance(gathered, dict) else {}
+    found = {
+        ROPE: rope.get("rope_theta", text.get("rope_theta")),
+        CONTEXT: text.get("max_position_embeddings"),
+        WIDTH: text.get("hidden_size"),
+        LAYERS: text.get("num_hidden_layers"),
+    }
+    return {name: value for name, value in found.items() if isinstance(value, (int, float))}
+
+
+# The projector
+
+
+def projector(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
+    """Compare the projectors that lie with the model with it: each whole, each of the model's embedding width."""
+    assert target.model is not None
+    found = projector_files(target.model)
+    if not found:
+        raise Impossible("there is no projector with this model")
+    header = read_header(target.model)
+    width = header.get(f"{header.get('general.architecture')}.embedding_length")
+    for path in found:
+        try:
+            widths = dict(projector_widths(path))
+        except BadInput as error:
+            yield Check(f"{scenario.id}/{path.name}", scenario.proves, "failed", str(error), where=str(path))
+            continue
+        wrong = [f"{name} is {value}" for name, value in widths.items() if value != width]
+        yield Check(
+            f"{scenario.id}/{path.name}",
+            scenario.proves,
+            "failed" if wrong or not widths else "passed",
+            f"the model's embedding width is {width}, but {', '.join(wrong)}"
+            if wrong
+            else f"whole, and of the model's embedding width {width}"
+            if widths
+            else "says nothing of its width, so it is no projector that llama.cpp loads",
+            where=str(path),
+        )
+
+
+def projector_files(model: Path) -> list[Path]:
+    """Return the projectors in the model's folder, by llama.cpp's habit of naming them."""
+    return sorted(path for path in model.parent.glob("*.gguf") if "mmproj" in path.name.lower() and path != model)
+
+
+_LINEAR = re.compile(r"mm\.(\d+)\.weight")
+
+
+def projector_widths(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every width of the embeddings that a projector makes, with its name in the file.
+
+    Raises ``BadInput`` if the file is damaged, truncated or no projector. In the first projectors (kind ``mlp``) the
+    key means a width inside the image encoder, and only the last layer tells.
+    """
+    with GgufFile.open(path) as gguf:
+        if gguf.text("general.architecture") != "clip":
+            raise BadInput("is no projector: its architecture is not clip", where=path)
+        linear = {
+            int(match.group(1)): tensor.shape[1]
+            for tensor in gguf.tensors
+            if (match := _LINEAR.fullmatch(tensor.name)) and len(tensor.shape) == 2
+        }
+        if linear:
+            last = max(linear)
+            yield f"the output of mm.{last}.weight", linear[last]
+        if gguf.text("clip.projector_type") != "mlp" or not linear:
+            for kind in ("vision", "audio"):
+                width = gguf.integer(f"clip.{kind}.projection_dim")
+                if width is not None:
+                    yield f"clip.{kind}.projection_dim", width

@@ -1,0 +1,137 @@
+"""Scenarios on a running server about what a grammar hides: whether the model can read text, and how a prompt begins.
+
+Every token of a short plain text is scored as the model would have written it unforced: the server tells the
+probability that it gave to the token before anything was forced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from strata_pack.llama.answers import GarbledAnswer, RequestRefused
+from strata_pack.llama.client import LlamaClient
+from strata_pack.report import Check, Status
+from strata_pack.smoke.data_files import read_text
+from strata_pack.smoke.generation import BIAS, ONE_SLOT
+from strata_pack.smoke.header import open_template, read_header, token_text
+from strata_pack.smoke.scenario import Impossible, Scenario
+from strata_pack.smoke.stage import Stage
+
+GIVEN = 24
+"""Tokens of the text that are given; the ones after them are scored."""
+
+SCORED = 48
+
+TOY = 1_000
+"""Tokens of the smallest vocabulary that is judged: test models have fewer, models that read have more."""
+
+FAR_BELOW = 0.6
+"""The power of the vocabulary's size that a perplexity must stay below: 652 of 49,152 tokens, 1,278 of 151,936. A
+model that works scores below 100 on plain text, one whose weights mean nothing about the size itself."""
+
+
+def perplexity(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Score the text; fail on logits that are not finite and on a perplexity near that of guessing."""
+    assert stage.target.model is not None
+    vocabulary = read_header(stage.target.model).get("tokenizer.ggml.tokens")
+    size = len(vocabulary) if isinstance(vocabulary, list) else 0
+    tokens = stage.client.tokenize(read_text("plain.txt"), add_special=True, parse_special=False)[: GIVEN + SCORED]
+    if size < TOY:
+        raise Impossible(f"a vocabulary of {size} tokens is a toy's, which need not read plain text")
+    if len(tokens) <= GIVEN:
+        raise Impossible("the vocabulary makes too few tokens of a plain text")
+    surprise = []
+    for place in range(GIVEN, len(tokens)):
+        found = log_probability(stage.client, tokens[:place], tokens[place])
+        if found is None or not math.isfinite(found):
+            yield Check(
+                scenario.id,
+                scenario.proves,
+                "failed",
+                f"the model computes logits that are NaN or infinite (token {place + 1} of a plain text)",
+            )
+            return
+        surprise.append(-found)
+    value, limit = math.exp(min(sum(surprise) / len(surprise), 700.0)), size**FAR_BELOW
+    status: Status = "passed" if value < limit else "failed"
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        status,
+        f"perplexity {value:,.1f} on {len(surprise)} tokens of plain text; guessing has {size:,}; {limit:,.0f} is the "
+        "most that counts as reading",
+        data={"perplexity": value, "limit": limit, "vocabulary": size},
+    )
+
+
+def log_probability(client: LlamaClient, before: list[int], token: int) -> float | None:
+    """Return the logarithm of the probability that the model gives to ``token`` after ``before``, None for NaN.
+
+    The token is made certain so that it is drawn, and the server tells its probability from before that. Raises
+    ``Impossible`` for a server that tells none.
+    """
+    try:
+        answer = client.completion(
+            before,
+            n_predict=1,
+            n_probs=1,
+            temperature=0.0,
+            cache_prompt=True,
+            logit_bias=[[token, BIAS * 1e4]],
+            **ONE_SLOT,
+        )
+    except RequestRefused as refused:
+        if refused.status == 500:
+            return None
+        raise
+    entries = answer.raw.get("completion_probabilities")
+    if not isinstance(entries, list) or not entries or not isinstance(entries[0], dict):
+        raise Impossible("this build of the server tells no probabilities")
+    found = entries[0]
+    if found.get("id") != token:
+        return None
+    value = found.get("logprob")
+    if value is not None and not isinstance(value, (int, float)):
+        raise GarbledAnswer("a probability is no number in the answer of the server", where=client.url)
+    return value
+
+
+def prompt_start(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Compare how a prompt begins and ends in tokens on the server with what the template itself writes.
+
+    The server adds the tokens that the GGUF asks for (``add_bos_token``) to the prompt of a chat.
+    """
+    assert stage.target.model is not None
+    header = read_header(stage.target.model)
+    messages = [{"role": "user", "content": "Hello."}]
+    written = open_template(stage.target, header).render(messages, add_generation_prompt=True)
+    meant = stage.client.tokenize(written)
+    sent = stage.client.tokenize(stage.client.apply_template(messages), add_special=True)
+    wrong = []
+    bos, eos = (header.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    text = token_text(header, "bos_token_id")
+    here, there = (_leading(tokens, bos) for tokens in (sent, meant))
+    if here > there:
+        wrong.append(
+            f"a prompt begins with the BOS token {text} {here} times, in the template {there} times: "
+            "tokenizer.ggml.add_bos_token is wrong"
+        )
+    elif here < there:
+        wrong.append(f"the template writes the BOS token {text} {there} times, a prompt begins with {here}")
+    if sent and meant and sent[-1] == eos != meant[-1]:
+        wrong.append("a prompt ends in the end-of-text token: tokenizer.ggml.add_eos_token is wrong")
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if wrong else "passed",
+        "; ".join(wrong) or "the tokens that a prompt begins with are those of the template",
+        data={"server": sent[:4], "template": meant[:4]},
+    )
+
+
+def _leading(tokens: list[int], token: object) -> int:
+    count = 0
+    while count < len(tokens) and tokens[count] == token:
+        count += 1
+    return count

@@ -1,0 +1,170 @@
+"""Scenario ``tensors``: values that no weight may have, found by reading every tensor once, in pieces.
+
+A grammar makes a broken model write what it should, so broken weights must be looked for where they lie: NaN and
+infinite values in plain tensors, NaN and infinite block scales in quantized ones, and tensors that are zero all over.
+Where the scales lie in a block is ggml's own layout (``ggml-common.h``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from gguf import GGML_QUANT_SIZES
+
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import GgufFile, TensorInfo
+
+PIECE = 16 << 20
+"""Bytes of a tensor that are looked at in one go."""
+
+SHOWN = 5
+
+Kind = Literal["f16", "bf16", "f32", "f64", "e8m0", "ue4m3", "iq1_m"]
+
+_NOT_FINITE: Mapping[Kind, tuple[str, int]] = {
+    "f16": ("<u2", 0x7C00),
+    "bf16": ("<u2", 0x7F80),
+    "f32": ("<u4", 0x7F800000),
+    "f64": ("<u8", 0x7FF0000000000000),
+}
+"""How a number of a kind is read, and the bits of its exponent: all set, it is NaN or infinite (IEEE 754)."""
+
+_MAGNITUDE: Mapping[Kind, int] = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+
+_WIDTHS: Mapping[Kind, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "e8m0": 1, "ue4m3": 1, "iq1_m": 8}
+
+_SCALES: Mapping[str, tuple[tuple[int, Kind], ...]] = {
+    "F16": ((0, "f16"),),
+    "BF16": ((0, "bf16"),),
+    "F32": ((0, "f32"),),
+    "F64": ((0, "f64"),),
+    "Q4_0": ((0, "f16"),),
+    "Q5_0": ((0, "f16"),),
+    "Q8_0": ((0, "f16"),),
+    "Q1_0": ((0, "f16"),),
+    "Q4_1": ((0, "f16"), (2, "f16")),
+    "Q5_1": ((0, "f16"), (2, "f16")),
+    "Q8_1": ((0, "f32"), (4, "f32")),
+    "Q2_K": ((80, "f16"), (82, "f16")),
+    "Q3_K": ((108, "f16"),),
+    "Q6_K": ((208, "f16"),),
+    "Q8_K": ((0, "f32"),),
+    "Q4_K": ((0, "f16"), (2, "f16")),
+    "Q5_K": ((0, "f16"), (2, "f16")),
+    "IQ2_XXS": ((0, "f16"),),
+    "IQ2_XS": ((0, "f16"),),
+    "IQ2_S": ((0, "f16"),),
+    "IQ1_S": ((0, "f16"),),
+    "IQ3_XXS": ((0, "f16"),),
+    "IQ3_S": ((0, "f16"),),
+    "IQ4_NL": ((0, "f16"),),
+    "IQ4_XS": ((0, "f16"),),
+    "IQ1_M": ((48, "iq1_m"),),
+    "TQ1_0": ((52, "f16"),),
+    "TQ2_0": ((64, "f16"),),
+    "MXFP4": ((0, "e8m0"),),
+    "NVFP4": ((0, "ue4m3"), (1, "ue4m3"), (2, "ue4m3"), (3, "ue4m3")),
+}
+"""Where the numbers lie that scale a block, by type: offset in bytes from the block's start, and kind. For plain types
+a block is one value."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with one tensor. ``rows`` are the first rows concerned, ``count`` how many blocks or values."""
+
+    tensor: str
+    problem: str
+    rows: tuple[int, ...] = ()
+    count: int = 0
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return f"{self.tensor} {self.problem}"
+        more = f" ({self.count:,} in all)" if self.count > 1 else ""
+        return f"{self.tensor} {self.problem} in row {', '.join(map(str, self.rows))}{more}"
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a scan saw: how many tensors and bytes, what is wrong, and the types that it cannot read."""
+
+    tensors: int
+    size: int
+    faults: tuple[Fault, ...]
+    unread: tuple[str, ...]
+
+
+def scan(files: list[Path], progress: Progress | None = None) -> Scan:
+    """Read every tensor of ``files`` once and return what is wrong. Memory: a few times ``PIECE``."""
+    faults: list[Fault] = []
+    unread: set[str] = set()
+    tensors = size = 0
+    for path in files:
+        with GgufFile.open(path) as gguf:
+            task = (progress or Silent()).task(f"scanning {path.name}", sum(info.nbytes for info in gguf.tensors))
+            for info in gguf.tensors:
+                tensors, size = tensors + 1, size + info.nbytes
+                if info.type.name in _SCALES:
+                    data = gguf.tensor_bytes(info)
+                    try:
+                        faults += tensor_faults(info, data)
+                    finally:
+                        data.release()
+                elif info.type.name not in ("I8", "I16", "I32", "I64"):
+                    unread.add(info.type.name)
+                task.advance(info.nbytes)
+            task.done()
+    return Scan(tensors, size, tuple(faults), tuple(sorted(unread)))
+
+
+def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
+    """Yield what is wrong with one tensor: values that are not finite, by row, or nothing but zeros."""
+    elements, block_size = GGML_QUANT_SIZES[info.type]
+    row_blocks = max(info.shape[0] // elements, 1) if info.shape else 1
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, block_size)
+    step = max(PIECE // block_size, 1)
+    rows: list[int] = []
+    count, alive = 0, False
+    for start in range(0, len(blocks), step):
+        piece = blocks[start : start + step]
+        for offset, kind in _SCALES[info.type.name]:
+            bad, nonzero = _look(piece[:, offset : offset + _WIDTHS[kind]], kind)
+            alive = alive or nonzero
+            if bad.any():
+                found = np.flatnonzero(bad)
+                count += len(found)
+                rows += sorted({int(start + place) // row_blocks for place in found[:1000]})
+    what = "values" if elements == 1 else "block scales"
+    if count:
+        yield Fault(info.name, f"has {what} that are NaN or infinite", tuple(sorted(set(rows)))[:SHOWN], count)
+    elif not alive and len(blocks) and not _may_be_zero(info):
+        yield Fault(info.name, f"is zero in all its {info.elements:,} weights")
+
+
+def _look(field: npt.NDArray[np.uint8], kind: Kind) -> tuple[npt.NDArray[np.bool_], bool]:
+    """Return which of the numbers in ``field`` (rows of bytes) are not finite, and whether any is not zero."""
+    if kind == "e8m0":  # a power of two, never zero
+        return field[:, 0] == 0xFF, True
+    if kind == "ue4m3":
+        return (field[:, 0] & 0x7F) == 0x7F, bool((field[:, 0] & 0x7F).any())
+    if kind == "iq1_m":  # the scale is spread over the upper four bits of four numbers
+        parts = np.ascontiguousarray(field).view("<u2")
+        scale = (parts[:, 0] >> 12) | ((parts[:, 1] >> 8) & 0x00F0) | ((parts[:, 2] >> 4) & 0x0F00)
+        return _exponent(scale | (parts[:, 3] & 0xF000), "f16")
+    return _exponent(np.ascontiguousarray(field).view(_NOT_FINITE[kind][0])[:, 0], kind)
+
+
+def _exponent(numbers: npt.NDArray[Any], kind: Kind) -> tuple[npt.NDArray[np.bool_], bool]:
+    mask = numbers.dtype.type(_NOT_FINITE[kind][1])
+    return (numbers & mask) == mask, bool((numbers & numbers.dtype.type(_MAGNITUDE[kind])).any())
+
+
+def _may_be_zero(info: TensorInfo) -> bool:
+    """Biases may be zero all over; so may a tensor of one weight."""
+    return info.name.endswith(".bias") or info.elements == 1
