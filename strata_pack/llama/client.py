@@ -144,9 +144,15 @@ class LlamaClient:
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> ChatReply:
         """Ask for one chat reply and return it whole (``POST /v1/chat/completions``, any OpenAI-compatible server)."""
+        return ChatReply.from_dict(self.chat_answer(messages, tools, **options))
+
+    def chat_answer(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
+    ) -> Mapping[str, Any]:
+        """Ask for one chat reply and return the server's answer as it is, for who judges the answer itself."""
         timeout_s = options.pop("timeout_s", None)
         body = _chat_body(messages, tools, options)
-        return ChatReply.from_dict(self._json("POST", "/v1/chat/completions", body, timeout_s=timeout_s))
+        return self._json("POST", "/v1/chat/completions", body, timeout_s=timeout_s)
 
     def stream_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
@@ -234,13 +240,13 @@ class LlamaClient:
             try:
                 with self._send(method, path, body, end=end, tries=CONNECT_TRIES) as response:
                     raw = b"".join(self._bytes(response, path, end))
-                    status = response.status_code
+                    status, target = response.status_code, response.headers.get("location")
                 break
             except ServerGone:
                 if attempt + 1 == again or not self._alive():
                     raise
         if status != 200:
-            raise RequestRefused(status, refusal_message(raw), where=self.url + path)
+            raise RequestRefused(status, _refusal(status, raw, target), where=self.url + path)
         return _object(raw, self.url + path)
 
     def _events(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None) -> Iterator[dict[str, Any]]:
@@ -250,7 +256,8 @@ class LlamaClient:
         with self._send("POST", path, body, end=end, tries=CONNECT_TRIES) as response:
             if response.status_code != 200:
                 raw = b"".join(self._bytes(response, path, end))
-                raise RequestRefused(response.status_code, refusal_message(raw), where=where)
+                message = _refusal(response.status_code, raw, response.headers.get("location"))
+                raise RequestRefused(response.status_code, message, where=where)
             for line in _lines(self._bytes(response, path, end), where):
                 name, _, data = line.partition(b":")
                 if name == b"error":
@@ -302,6 +309,12 @@ def _object(raw: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise GarbledAnswer("the answer of the server is JSON, but no object", where=where)
     return value
+
+
+def _refusal(status: int, raw: bytes, target: str | None) -> str:
+    """Return why a request was refused; of a redirection, which is not followed, where it points to."""
+    redirected = 300 <= status < 400 and target
+    return f"it redirects to {target}; use that URL" if redirected else refusal_message(raw)
 
 
 def refusal_message(raw: bytes) -> str:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from strata_pack.errors import StrataError
-from strata_pack.llama.answers import GarbledAnswer, ServerGone, ServerTimeout
+from strata_pack.llama.answers import GarbledAnswer, RequestRefused, ServerGone, ServerTimeout
 from strata_pack.progress import Progress
 from strata_pack.report import Check
+from strata_pack.smoke import public
 from strata_pack.smoke.plays import PLAYS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
 from strata_pack.smoke.stage import Stage
@@ -94,7 +95,7 @@ def play_all(
             break
         except _NoServer as error:
             checks += error.found
-            checks += skipped(scenarios[number + 1 :], "not played: there is no server any more")
+            checks += skipped(scenarios[number + 1 :], f"not played: {error.why}")
             break
         task.advance(1)
     task.done()
@@ -102,11 +103,11 @@ def play_all(
 
 
 class _NoServer(Exception):
-    """The server could not be started again; ``found`` is what the last scenario found."""
+    """There is no server to go on with, for the reason ``why``; ``found`` is what the last scenario found."""
 
-    def __init__(self, found: list[Check]) -> None:
-        super().__init__()
-        self.found = found
+    def __init__(self, found: list[Check], why: str) -> None:
+        super().__init__(why)
+        self.found, self.why = found, why
 
 
 def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None = None) -> list[Check]:
@@ -133,6 +134,8 @@ def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None
         broken = error_line(error)
     except StrataError as error:
         found.append(Check(scenario.id, scenario.proves, "error", error_line(error), time.monotonic() - start))
+        if isinstance(error, RequestRefused) and error.status in public.NO_MORE:
+            raise _NoServer(found, f"the server refuses with HTTP {error.status}") from error
     if broken is not None:
         found.append(Check(scenario.id, scenario.proves, "error", broken, time.monotonic() - start))
     log = keeper.log_since(max(0, position - LOG_BEFORE))
@@ -142,5 +145,5 @@ def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None
             keeper.renew(stage)
         except StrataError as error:
             found.append(Check("restart", "the server starts again", "error", error_line(error)))
-            raise _NoServer(found) from error
+            raise _NoServer(found, "there is no server any more") from error
     return found

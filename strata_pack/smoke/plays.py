@@ -27,6 +27,8 @@ PLAYS: Mapping[str, Play] = {
     "long-argument": generation.long_argument,
     "parallel": generation.parallel,
     "live-calls": public.live_calls,
+    "streams": public.streams,
+    "required-calls": public.required_calls,
     "forced-calls": public.forced_calls,
     "public-parallel": public.public_parallel,
     "public-history": public.public_history,

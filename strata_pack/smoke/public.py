@@ -1,26 +1,32 @@
 """Scenarios that need nothing but ``/v1/chat/completions``: for vLLM, SGLang, Ollama, LM Studio, a gateway, anything.
 
 Nobody can be made to strand a call through that interface alone, so calls are looked for where clients never look: in
-the reasoning and in the content of real replies. Servers that obey a grammar are made to write one.
+the thinking and in the content of real replies, whole and streamed. Servers that obey a grammar are made to write one.
+A status that says nothing about calls (401, 429, 500 ...) ends a scenario as an error, in all of them alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
-from strata_pack.llama.answers import ChatReply, RequestRefused
-from strata_pack.parsing import ToolCall
+from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused, ServerGone
 from strata_pack.report import Check, Table
-from strata_pack.smoke.data_files import Replay, failures, read
+from strata_pack.smoke.data_files import failures, read
 from strata_pack.smoke.generation import grammar_of, parse_whole
 from strata_pack.smoke.history import ways_back
 from strata_pack.smoke.scenario import Impossible, Scenario
 from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream
 
 REPLIES = 8
+STREAMED = 4
+REQUIRED = 5
 REPLY_TOKENS = 400
+REQUIRED_TOKENS = 200
 PROBE = "strata-pack probe"
 
 GRAMMAR_FIELDS: Mapping[str, str] = {
@@ -31,58 +37,165 @@ GRAMMAR_FIELDS: Mapping[str, str] = {
 }
 """Under which name of the request's body which server takes a grammar."""
 
+UNAVAILABLE = (401, 402, 403, 407, 408, 425, 429)
+"""Statuses that say nothing about the request itself; those from 500 on say nothing either, those of 3xx point away."""
+
+NO_MORE = (401, 402, 403, 407, 429)
+"""Statuses after which asking for anything else is of no use."""
+
+PICK = [
+    {
+        "type": "function",
+        "function": {
+            "name": "pick_queue",
+            "description": "Pick the queue to look at.",
+            "parameters": {
+                "type": "object",
+                "properties": {"queue": {"type": "string", "enum": ["main", "nightly"]}},
+                "required": ["queue"],
+            },
+        },
+    }
+]
+"""A tool whose call is short for any model, for its one argument is one of two words."""
+
+
+def unavailable(refused: RequestRefused) -> bool:
+    """Whether the status is about the server and not about what was asked."""
+    return refused.status in UNAVAILABLE or refused.status >= 500 or 300 <= refused.status < 400
+
 
 def _body(server: str, grammar: str) -> dict[str, Any]:
     field = GRAMMAR_FIELDS[server]
     return {field: {"grammar": grammar} if field == "structured_outputs" else grammar}
 
 
+def _named(stage: Stage, options: dict[str, Any]) -> dict[str, Any]:
+    return {**options, "model": stage.model_name} if stage.model_name else options
+
+
+def _user(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
 def _ask(stage: Stage, user: str, **options: Any) -> ChatReply:
-    if stage.model_name:
-        options["model"] = stage.model_name
-    return stage.client.chat_completion([{"role": "user", "content": user}], **options)
+    return stage.client.chat_completion(_user(user), **_named(stage, options))
 
 
-def whole_calls(reply: ChatReply) -> list[ToolCall]:
-    """Return the whole calls that stand in the text of a reply, where no client looks for them.
+def _ask_raw(stage: Stage, user: str, tools: Sequence[Mapping[str, Any]], **options: Any) -> Mapping[str, Any]:
+    return stage.client.chat_answer(_user(user), tools, **_named(stage, options))
 
-    The reasoning is read as thinking and the content as an answer, so mentions do not count.
-    """
-    in_reasoning = parse_whole(reply.reasoning, thinking=True).calls
-    in_content = parse_whole(reply.content, thinking=False).calls
-    return [*in_reasoning, *in_content]
+
+def _judged(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[int, str, list[Loss]]:
+    """Return how many calls a whole answer delivers, its finish reason, and what is wrong with it."""
+    reply = read_reply(raw)
+    if reply is None:
+        return 0, "", [Loss("malformed replies", "there is no message in the answer")]
+    return len(reply.calls), str(reply.finish_reason), list(losses(reply, names_of(tools)))
+
+
+def _data(found: Sequence[Loss]) -> dict[str, Any]:
+    return {"losses": [asdict(loss) for loss in found]}
+
+
+def _seen(found: Sequence[Loss]) -> str | None:
+    return "\n\n".join(f"{loss.kind}:\n{loss.seen}" for loss in found) or None
+
+
+def _counted(found: Sequence[Sequence[Loss]], what: str) -> str:
+    """Say in how many of the replies each kind of loss is."""
+    kinds = Counter(kind for losses_ in found for kind in {loss.kind for loss in losses_})
+    return "; ".join(f"{count} of {len(found)} {what}: {kind}" for kind, count in kinds.most_common())
 
 
 def live_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
-    """Ask the model itself for calls and look for whole ones that were not delivered."""
+    """Ask the model itself for calls and look at what was delivered, and for calls that were not."""
     users = [replay.user for replay in failures("xml")]
+    tools = read("tools")
     rows: list[tuple[str | int | float, ...]] = []
-    lost: list[str] = []
+    found: list[list[Loss]] = []
     for number in range(REPLIES):
-        reply = _ask(
-            stage,
-            users[number % len(users)],
-            tools=read("tools"),
-            max_tokens=REPLY_TOKENS,
-            temperature=0.7,
-            seed=number,
-        )
-        stranded = whole_calls(reply)
-        rows.append((f"{number + 1}", len(reply.tool_calls), len(stranded), reply.finish_reason))
-        if stranded:
-            lost.append(f"reasoning:\n{reply.reasoning}\n\ncontent:\n{reply.content}")
-    delivered = sum(int(row[1]) for row in rows)
+        user = users[number % len(users)]
+        raw = _ask_raw(stage, user, tools, max_tokens=REPLY_TOKENS, temperature=0.7, seed=number)
+        delivered, reason, wrong = _judged(raw, tools)
+        found.append(wrong)
+        rows.append((f"{number + 1}", delivered, sum("left in" in loss.kind for loss in wrong), reason))
+    left = sum(any("left in" in loss.kind for loss in wrong) for wrong in found)
+    every = [loss for wrong in found for loss in wrong]
+    calls = sum(int(row[1]) for row in rows)
+    whole = f"{left} of {REPLIES} replies hold a whole call that was not delivered; " if left else ""
     yield Check(
         scenario.id,
         scenario.proves,
-        "failed" if lost else "passed" if delivered else "skipped",
-        f"{len(lost)} of {REPLIES} replies hold a whole call that was not delivered"
-        if lost
-        else f"{delivered} calls delivered in {REPLIES} replies, none lost"
-        if delivered
+        "failed" if every else "passed" if calls else "skipped",
+        f"{whole}{_counted(found, 'replies')}"
+        if every
+        else f"{calls} calls delivered in {REPLIES} replies, none lost"
+        if calls
         else f"the model made no call in {REPLIES} replies, so none could get lost",
-        got="\n\n".join(lost) or None,
+        got=_seen(every),
         table=Table(("reply", "calls delivered", "calls left in the text", "finish reason"), tuple(rows)),
+        data=_data(every),
+    )
+
+
+def streams(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Ask the same with the reply streamed: each stream must come to its end and hold whole calls."""
+    users = [replay.user for replay in failures("xml")]
+    tools = read("tools")
+    rows: list[tuple[str | int | float, ...]] = []
+    found: list[list[Loss]] = []
+    for number in range(STREAMED):
+        options = {"max_tokens": REPLY_TOKENS, "temperature": 0.7, "seed": number}
+        try:
+            events = stage.client.stream_chat(_user(users[number % len(users)]), tools, **_named(stage, options))
+            reply, wrong = read_stream(events)
+        except (ServerGone, GarbledAnswer) as error:
+            found.append([Loss("broken streams", " ".join(str(error).split()))])
+            rows.append((f"{number + 1}", 0, "broken off"))
+            continue
+        if not wrong:
+            wrong = list(losses(reply, names_of(tools)))
+        found.append(wrong)
+        rows.append((f"{number + 1}", len(reply.calls), str(reply.finish_reason)))
+    every = [loss for wrong in found for loss in wrong]
+    calls = sum(int(row[1]) for row in rows)
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if every else "passed",
+        _counted(found, "streams") if every else f"{STREAMED} streams came to their end, {calls} calls in them",
+        got=_seen(every),
+        table=Table(("stream", "calls delivered", "finish reason"), tuple(rows)),
+        data=_data(every),
+    )
+
+
+def required_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    """Require a call of one short tool; a server that takes the requirement must deliver."""
+    found: list[list[Loss]] = []
+    delivered = 0
+    for number in range(REQUIRED):
+        options = {"max_tokens": REQUIRED_TOKENS, "temperature": 0.0, "seed": number, "tool_choice": "required"}
+        try:
+            raw = _ask_raw(stage, "Which queue is the one for the night? Pick it.", PICK, **options)
+        except RequestRefused as refused:
+            if unavailable(refused):
+                raise
+            raise Impossible(f"the server takes no required tool call ({refused.message[:120]})") from refused
+        calls, reason, wrong = _judged(raw, PICK)
+        if not calls and reason != "length":
+            wrong.append(Loss("forced calls not delivered", "a call was required, and the reply has none"))
+        delivered += bool(calls)
+        found.append(wrong)
+    every = [loss for wrong in found for loss in wrong]
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "failed" if every else "passed",
+        f"{delivered} of {REQUIRED} required calls delivered" + (f"; {_counted(found, 'replies')}" if every else ""),
+        got=_seen(every),
+        data=_data(every),
     )
 
 
@@ -91,7 +204,9 @@ def obeyed_grammar(stage: Stage) -> str:
     for server in GRAMMAR_FIELDS:
         try:
             reply = _ask(stage, "Hello.", max_tokens=64, temperature=0.0, **_body(server, grammar_of(PROBE)))
-        except RequestRefused:
+        except RequestRefused as refused:
+            if unavailable(refused):
+                raise
             continue
         if PROBE in reply.content + reply.reasoning:
             return server
@@ -99,28 +214,61 @@ def obeyed_grammar(stage: Stage) -> str:
 
 
 def forced_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
-    """Make the model write each lost reply by grammar and see what the server delivers."""
+    """Make the model write each lost reply by grammar and see what the server delivers.
+
+    A server that takes a grammar beside tools must deliver every call. One that does not is asked without tools; then
+    a call may stand in the content, and must not stay in the thinking or vanish.
+    """
     server = obeyed_grammar(stage)
-    rows = []
-    kept: list[str] = []
+    with_tools = _takes_both(stage, server)
+    tools = read("tools") if with_tools else None
+    rows: list[tuple[str | int | float, ...]] = []
+    found: list[list[Loss]] = []
     for replay in failures(stage.form):
-        body = _body(server, grammar_of(replay.text))
-        reply = _ask(stage, replay.user, max_tokens=REPLY_TOKENS, temperature=0.0, **body)
-        inside = parse_whole(reply.reasoning, thinking=True).calls
-        rows.append((replay.id, len(replay.calls), len(reply.tool_calls), len(inside)))
-        if inside:
-            kept.append(f"{replay.id}:\n{reply.reasoning}")
+        options = {"max_tokens": REPLY_TOKENS, "temperature": 0.0, **_body(server, grammar_of(replay.text))}
+        raw = stage.client.chat_answer(_user(replay.user), tools, **_named(stage, options))
+        reply = read_reply(raw)
+        if reply is None:
+            found.append([Loss("malformed replies", "there is no message in the answer")])
+            continue
+        inside = len(parse_whole(reply.thinking, thinking=True).calls)
+        beside = len(parse_whole(reply.content, thinking=False).calls)
+        wanted, got = len(replay.calls), len(reply.calls)
+        rows.append((replay.id, wanted, got, inside, beside))
+        wrong = [Loss("calls left in the thinking", reply.thinking)] if inside else []
+        missing = wanted - got - (0 if with_tools else inside + beside)
+        if missing > 0:
+            said = f"{replay.id}: {got} of {wanted} calls delivered; {reply.thinking}{reply.content}"
+            wrong.append(Loss("forced calls not delivered", said))
+        found.append(wrong)
+    every = [loss for wrong in found for loss in wrong]
+    wanted, got = (sum(int(row[place]) for row in rows) for place in (1, 2))
+    how = f"grammar as for {server}, " + ("beside tools" if with_tools else "without tools, which it does not take too")
+    kept = sum(any(loss.kind == "calls left in the thinking" for loss in wrong) for wrong in found)
+    words = [f"{kept} of {len(found)} replies keep a whole call in the reasoning"] if kept else []
+    words += [f"{got} of {wanted} forced calls delivered"] if with_tools or every else []
+    words += [] if every else [f"no call of {len(rows)} replies stays in the reasoning"]
     yield Check(
         scenario.id,
         scenario.proves,
-        "failed" if kept else "passed",
-        f"{len(kept)} of {len(rows)} replies keep a whole call in the reasoning"
-        if kept
-        else f"no call of {len(rows)} replies stays in the reasoning (grammar as for {server}; sent without tools, "
-        "which such servers do not take beside a grammar)",
-        got="\n\n".join(kept) or None,
-        table=Table(("reply", "calls in it", "delivered", "left in the reasoning"), tuple(rows)),
+        "failed" if every else "passed",
+        f"{'; '.join(words)} ({how})",
+        got=_seen(every),
+        table=Table(("reply", "calls in it", "delivered", "left in the reasoning", "in the content"), tuple(rows)),
+        data=_data(every),
     )
+
+
+def _takes_both(stage: Stage, server: str) -> bool:
+    """Whether the server takes a grammar and tools in one request."""
+    options = {"max_tokens": 64, "temperature": 0.0, **_body(server, grammar_of(PROBE))}
+    try:
+        stage.client.chat_answer(_user("Hello."), read("tools"), **_named(stage, options))
+    except RequestRefused as refused:
+        if unavailable(refused):
+            raise
+        return False
+    return True
 
 
 def public_parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
@@ -158,19 +306,44 @@ def public_parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         f"{', '.join(bad)}: no whole answer of its own"
         if bad
         else f"every stream got its own answer; {same} of {len(marks)} are word for word those given alone",
+        data=_data([Loss("mixed answers", mark) for mark in bad]),
     )
 
 
 def public_history(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     """Send the lost reply back as naive clients do; the server must answer."""
-    reply: Replay = failures(stage.form)[0]
-    options: dict[str, Any] = {"model": stage.model_name} if stage.model_name else {}
+    reply = failures(stage.form)[0]
     for way, message in ways_back(reply).items():
-        messages = [{"role": "user", "content": reply.user}, message, {"role": "user", "content": "Did it work?"}]
+        messages = [*_user(reply.user), message, *_user("Did it work?")]
+        options = _named(stage, {"max_tokens": 16, "temperature": 0.0})
         try:
-            answer = stage.client.chat_completion(messages, read("tools"), max_tokens=16, temperature=0.0, **options)
-        except RequestRefused as error:
-            yield Check(f"{scenario.id}/{way}", scenario.proves, "failed", " ".join(str(error).split()))
+            answer = stage.client.chat_completion(messages, read("tools"), **options)
+        except RequestRefused as refused:
+            if unavailable(refused):
+                raise
+            said = " ".join(str(refused).split())
+            data = _data([Loss("refused histories", said)])
+            yield Check(f"{scenario.id}/{way}", scenario.proves, "failed", said, data=data)
         else:
             detail = f"answered ({answer.prompt_tokens:,} prompt tokens)"
             yield Check(f"{scenario.id}/{way}", scenario.proves, "passed", detail)
+
+
+def loss_table(checks: Sequence[Check]) -> Check | None:
+    """Return the last line of a run: what this server loses, counted over all that was played; None for nothing."""
+    rows = Counter((loss["kind"], check.id) for check in checks for loss in check.data.get("losses", ()))
+    if not any(check.status in ("passed", "failed") for check in checks):
+        return None
+    kinds = sorted({kind for kind, _ in rows})
+    return Check(
+        "losses",
+        "what this server loses, over all scenarios",
+        "failed" if rows else "passed",
+        f"this server has {', '.join(kinds)}" if rows else "nothing was seen to get lost",
+        table=Table(
+            ("what this server loses", "times", "seen in"),
+            tuple((kind, count, where) for (kind, where), count in sorted(rows.items())),
+        )
+        if rows
+        else None,
+    )

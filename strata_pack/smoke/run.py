@@ -18,6 +18,7 @@ from pathlib import Path
 from strata_pack import __version__
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import sha256_text
+from strata_pack.llama.answers import RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
@@ -26,6 +27,7 @@ from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.offline import play_offline
 from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, skipped
+from strata_pack.smoke.public import loss_table
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.stage import Stage, Target
 from strata_pack.smoke.target import open_target
@@ -125,11 +127,13 @@ def run_smoke_url(
     client = LlamaClient(base, api_key=api_key)
     try:
         with client.time_limit(chosen.start_timeout_s):
-            offered = client.models()
+            offered = _offered(client)
         name = model or next(iter(offered), None)
         facts["model"] = name or "the server's own"
         stage = Stage(client, Target(name or base), None, model_name=name)
         checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_s)
+        losses = loss_table(checks)
+        checks += [losses] if losses is not None else []
     except StrataError as error:
         checks = [Check("start", "the server answers", "error", error_line(error), where=base)]
         checks += skipped(played, "the server does not answer")
@@ -139,6 +143,16 @@ def run_smoke_url(
     finally:
         client.close()
     return _report(f"smoke: {base}", checks, facts, started, begin)
+
+
+def _offered(client: LlamaClient) -> list[str]:
+    """The models that the server offers; none where it does not say."""
+    try:
+        return client.models()
+    except RequestRefused as refused:
+        if refused.status in (404, 405):
+            return []
+        raise
 
 
 def _chosen(only: Sequence[str], kind: Need) -> tuple[Scenario, ...]:

@@ -1,0 +1,216 @@
+"""What an OpenAI-compatible server may not do to a reply with tool calls: one list of faults for a whole reply and for
+a streamed one.
+
+The rules are those of the OpenAI API reference (chat completions): arguments are a JSON text, a call names a declared
+tool, a reply with calls finishes for ``tool_calls``. A call that stands in a text has not been delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from strata_pack.smoke.generation import parse_whole
+
+Kind = Literal[
+    "calls left in the thinking",
+    "calls left in the content",
+    "truncated arguments",
+    "arguments that are no JSON text",
+    "undeclared tools",
+    "wrong finish reasons",
+    "malformed replies",
+    "broken streams",
+    "forced calls not delivered",
+    "mixed answers",
+    "refused histories",
+]
+
+THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
+CUT = "length"
+"""The finish reason of a reply that reached its token limit: what is cut off there is not the server's fault."""
+
+CALLED = ("tool_calls", "function_call")
+
+_BARE_XML = re.compile(r"^<function=([^>\s]+)>", re.MULTILINE)
+_FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
+_BARE_TRIES = 32
+"""Lines that begin like a JSON object and are tried as a call."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One fault of a reply: its kind, and what was seen."""
+
+    kind: Kind
+    seen: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply as it is judged: whole, or put together from a stream."""
+
+    thinking: str
+    content: str
+    calls: tuple[Mapping[str, Any], ...]
+    finish_reason: str | None
+
+
+def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names of declared tools."""
+    return {tool["function"]["name"] for tool in tools}
+
+
+def read_reply(raw: Mapping[str, Any]) -> Reply | None:
+    """Return the first choice of a whole answer, None if there is none that can be read."""
+    choices = raw.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    message = choice.get("message") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict) or not isinstance(message, dict):
+        return None
+    calls = message.get("tool_calls")
+    reason = choice.get("finish_reason")
+    return Reply(
+        thinking=thinking_of(message),
+        content=text_of(message.get("content")),
+        calls=tuple(entry if isinstance(entry, dict) else {} for entry in calls) if isinstance(calls, list) else (),
+        finish_reason=reason if isinstance(reason, str) else None,
+    )
+
+
+def thinking_of(message: Mapping[str, Any]) -> str:
+    """Return the thinking of a message or a delta, under whichever name the server gives it."""
+    texts = [text_of(message.get(key)) for key in THINKING_KEYS]
+    details = message.get("reasoning_details")
+    texts += [text_of(details)] if isinstance(details, list) else []
+    return next((text for text in texts if text), "")
+
+
+def text_of(value: Any) -> str:
+    """Return the text of a content value: a string, or a list of parts that hold text."""
+    if isinstance(value, str):
+        return value
+    parts = value if isinstance(value, list) else []
+    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def losses(reply: Reply, declared: set[str]) -> Iterator[Loss]:
+    """Yield what is wrong with ``reply`` to a request that declared tools of these names."""
+    for call in reply.calls:
+        yield from _call_losses(call, declared, cut=reply.finish_reason == CUT)
+    if reply.calls and reply.finish_reason not in (*CALLED, CUT):
+        yield Loss("wrong finish reasons", f'finish_reason "{reply.finish_reason}" together with tool_calls')
+    elif not reply.calls and reply.finish_reason in CALLED:
+        yield Loss("wrong finish reasons", f'finish_reason "{reply.finish_reason}" without a tool call')
+    elif reply.finish_reason is None:
+        yield Loss("malformed replies", "there is no finish_reason")
+    if parse_whole(reply.thinking, thinking=True).calls:
+        yield Loss("calls left in the thinking", reply.thinking)
+    if parse_whole(reply.content, thinking=False).calls or _bare(reply.content, declared):
+        yield Loss("calls left in the content", reply.content)
+
+
+def _call_losses(call: Mapping[str, Any], declared: set[str], *, cut: bool) -> Iterator[Loss]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        yield Loss("malformed replies", f"a tool call without a function and a name: {_shown(call)}")
+        return
+    name, arguments = function["name"], function.get("arguments")
+    if name not in declared:
+        yield Loss("undeclared tools", f'a call of "{name}", which was not declared')
+    if not isinstance(arguments, str):
+        yield Loss("arguments that are no JSON text", f"the arguments of {name} are {type(arguments).__name__}")
+        return
+    try:
+        read = json.loads(arguments) if arguments.strip() else {}
+    except (ValueError, RecursionError):
+        if not cut:
+            yield Loss("truncated arguments", f"the arguments of {name} are no whole JSON: {arguments[-80:]!r}")
+        return
+    if not isinstance(read, dict):
+        yield Loss("arguments that are no JSON text", f"the arguments of {name} are the JSON of {type(read).__name__}")
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:120]
+
+
+def _bare(text: str, declared: set[str]) -> bool:
+    """Whether a call of a declared tool stands in ``text`` without its tags, outside code fences."""
+    plain = _FENCE.sub("", text)
+    if any(match.group(1) in declared for match in _BARE_XML.finditer(plain)):
+        return True
+    starts = [match.start() for match in re.finditer(r"^[ \t]*[\[{]", plain, re.MULTILINE)][:_BARE_TRIES]
+    return any(_is_call(plain[start:].lstrip(" \t"), declared) for start in starts)
+
+
+def _is_call(text: str, declared: set[str]) -> bool:
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    entries = value if isinstance(value, list) else [value]
+    return any(
+        isinstance(entry, dict)
+        and isinstance(entry.get("name"), str)
+        and entry["name"] in declared
+        and any(isinstance(entry.get(key), (dict, str)) for key in ("arguments", "parameters"))
+        for entry in entries
+    )
+
+
+# Streams
+
+
+def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[Reply, list[Loss]]:
+    """Put a streamed reply together; return it with what is wrong with the stream itself.
+
+    Raises whatever reading the events raises: the caller knows what a broken connection means.
+    """
+    wrong: list[Loss] = []
+    thinking, content, finish, count = [], [], None, 0
+    calls: dict[int, dict[str, Any]] = {}
+    for event in events:
+        count += 1
+        choices = event.get("choices")
+        if not isinstance(choices, list):
+            wrong.append(Loss("broken streams", f"an event without choices: {_shown(event)}"))
+            continue
+        choice = choices[0] if choices else {}  # the event that tells the usage has none
+        delta = choice.get("delta") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(delta, dict):
+            if choices:
+                wrong.append(Loss("broken streams", f"an event without a delta: {_shown(event)}"))
+            continue
+        thinking.append(thinking_of(delta))
+        content.append(text_of(delta.get("content")))
+        for piece in delta.get("tool_calls") or []:
+            wrong += _add_piece(calls, piece)
+        finish = choice.get("finish_reason") or finish
+    if not count:
+        wrong.append(Loss("broken streams", "there is no event in the answer to a request that streams"))
+    elif finish is None:
+        wrong.append(Loss("broken streams", "the stream ends without a finish_reason"))
+    ordered = tuple(calls[index] for index in sorted(calls))
+    return Reply("".join(thinking), "".join(content), ordered, finish if isinstance(finish, str) else None), wrong
+
+
+def _add_piece(calls: dict[int, dict[str, Any]], piece: Any) -> Iterator[Loss]:
+    index = piece.get("index") if isinstance(piece, dict) else None
+    function = piece.get("function") if isinstance(piece, dict) else None
+    if not isinstance(index, int) or not isinstance(function, dict):
+        yield Loss("broken streams", f"a piece of a tool call without index or function: {_shown(piece)}")
+        return
+    arguments = function.get("arguments")
+    if index not in calls:
+        if not function.get("name"):
+            yield Loss("broken streams", f"the first piece of tool call {index} has no name")
+        calls[index] = {"id": piece.get("id"), "function": {"name": function.get("name") or "", "arguments": ""}}
+    held = calls[index]["function"]
+    if isinstance(arguments, str) and isinstance(held["arguments"], str):
+        held["arguments"] += arguments
+    elif arguments is not None:
+        held["arguments"] = arguments
