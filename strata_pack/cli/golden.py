@@ -12,6 +12,7 @@ from strata_pack.cli import complete
 from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 
 app = typer.Typer(help="Golden cases: conversations and the exact prompts they give.", no_args_is_help=True)
 
@@ -44,8 +45,9 @@ def check(
     golden: Golden = None,
     engine: Engines = None,
     model: Model = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the results as JUnit XML.")] = None,
-    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the differences as SARIF.")] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
+    sarif: SarifFile = None,
     *,
     out: Out,
 ) -> None:
@@ -57,13 +59,10 @@ def check(
     from strata_pack.chat.golden import output as golden_faces
     from strata_pack.chat.golden.cases import load_suite
     from strata_pack.chat.golden.check import check_golden
-    from strata_pack.files import write_atomic
-    from strata_pack.outputs import check_outputs
     from strata_pack.pack.golden_target import golden_targets
-    from strata_pack.report import junit as as_junit
-    from strata_pack.report import sarif as as_sarif
 
-    check_outputs((junit, sarif), (target, golden, model))
+    files = ReportFiles(html, junit, sarif)
+    files.try_all(target, golden, model)
     left_out = missing_engines() if "all" in (engine or ()) else {}
     reports = []
     for one in golden_targets(target, golden):
@@ -75,10 +74,6 @@ def check(
         if os.environ.get("GITHUB_ACTIONS") == "true":
             for annotation in golden_faces.github_annotations(report, where):
                 out.line(annotation)
-    merged = golden_faces.to_report(reports)
-    for path, form in ((junit, as_junit), (sarif, as_sarif)):
-        if path is not None:
-            write_atomic(path, form(merged))
     for name, remedy in left_out.items():
         out.line(f"not run: {name}, which is not installed; {remedy}")
     ok = all(report.ok for _, report in reports)
@@ -89,7 +84,8 @@ def check(
             "targets": [{"target": where, **report.to_dict()} for where, report in reports],
         }
     )
-    raise typer.Exit(0 if ok else 1)
+    code = files.write(golden_faces.to_report(reports), out)
+    raise typer.Exit(code if ok else 1)
 
 
 @app.command("list", epilog="Example: strata-pack golden list qwen3.8-flash-next")

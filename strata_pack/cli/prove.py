@@ -12,6 +12,8 @@ import typer
 from strata_pack.cli.confirm import DryRun
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.proof_compare import comparer
+from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 
 app = typer.Typer()
 
@@ -31,6 +33,13 @@ def prove(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
     dry_run: DryRun = False,
     *,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="What it was made from: a GGUF or pack is compared too.", metavar="PATH", show_default=False),
+    ] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
+    sarif: SarifFile = None,
     out: Out,
 ) -> None:
     """Run verify, golden and smoke on a pack and show one summary; the reports stay in its reports/ folder."""
@@ -38,16 +47,25 @@ def prove(
     from rich.table import Table
 
     from strata_pack.report import terminal
+    from strata_pack.smoke.player import Interrupted
     from strata_pack.smoke.prove import plan_proof, prove_pack
 
+    files = ReportFiles(html, junit, sarif)
     if dry_run:
         plan = plan_proof(pack)
         for step in plan:
             out.line(f"{step['what']}: {step['detail']}")
         out.result({"dry_run": True, "pack": str(pack), "steps": plan})
         return
-    with out.progress() as progress:
-        proof = prove_pack(pack, progress=progress)
+    files.try_all(pack, source)
+    try:
+        with out.progress() as progress:
+            compare = comparer(progress) if source is not None else None
+            proof = prove_pack(pack, progress=progress, source=source, compare=compare)
+    except Interrupted as stopped:
+        if stopped.report is not None:
+            out.show(terminal(stopped.report))
+        raise
     manifest = proof.pack.manifest
     for report in proof.reports:
         if not report.ok:
@@ -68,8 +86,10 @@ def prove(
         )
     summary.add_row("proved", "yes" if proof.ok else "no", "")
     out.show(summary)
-    out.line("Go on with:")
-    for command in ("inspect", "verify", "golden check", "smoke", "serve", "template status"):
-        out.line(f"  {program()} {command} {pack}")
+    if proof.ok:
+        out.line("Go on with:")
+        for command in ("inspect", "verify", "golden check", "smoke", "serve", "template status"):
+            out.line(f"  {program()} {command} {pack}")
     out.result(proof.to_dict())
-    raise typer.Exit(proof.exit_code)
+    code = files.write(proof.merged(), out)
+    raise typer.Exit(proof.exit_code or code)

@@ -10,11 +10,11 @@ import typer
 from strata_pack.cli import complete
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 
 app = typer.Typer()
 
 SERVER = "The server"
-REPORT = "The report"
 
 
 @app.command(epilog="Example: strata-pack smoke packs/SmolLM2-135M-Instruct-Q4_K_M --html report.html")
@@ -27,6 +27,9 @@ def smoke(
     url: Annotated[str | None, typer.Option(help="Test this OpenAI-compatible server.", metavar="URL")] = None,
     template: Annotated[str | None, typer.Option(help="Template for a bare .gguf.", metavar="ID|FILE")] = None,
     golden: Annotated[Path | None, typer.Option(help="Other golden cases.", metavar="FILE")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="What the model was made from: config.json, GGUF, pack.", metavar="PATH")
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(help="Play only this scenario; repeatable.", metavar="ID", autocompletion=complete.scenarios),
@@ -66,33 +69,27 @@ def smoke(
     start_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for loading.", metavar="SECONDS", rich_help_panel=SERVER)
     ] = 60.0,
-    html: Annotated[
-        Path | None, typer.Option(help="Write it as a page.", metavar="FILE", rich_help_panel=REPORT)
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(help="Write it as JUnit XML.", metavar="FILE", rich_help_panel=REPORT)
-    ] = None,
-    sarif: Annotated[
-        Path | None, typer.Option(help="Write it as SARIF.", metavar="FILE", rich_help_panel=REPORT)
-    ] = None,
+    html: HtmlFile = None,
+    junit: JunitFile = None,
+    sarif: SarifFile = None,
     out: Out,
 ) -> None:
     """Play the scenarios on a real llama.cpp server, or on the server at --url.
 
     Exit code 0: proved; 1: a scenario failed; 3: one could not be played.
     """
-    from strata_pack import report as faces
-    from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
-    from strata_pack.outputs import check_outputs
     from strata_pack.pack.layout import Pack
     from strata_pack.pack.paths import is_pack
+    from strata_pack.report import terminal
+    from strata_pack.smoke.player import Interrupted
     from strata_pack.smoke.prove import keep_report
-    from strata_pack.smoke.run import SmokeOptions, run_smoke, run_smoke_url
+    from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke, run_smoke_url
     from strata_pack.smoke.target import one_of
 
     one_of(target, url)
-    check_outputs((html, junit, sarif), (target, template, golden, llama_server))
+    files = ReportFiles(html, junit, sarif)
+    files.try_all(target, template, golden, source, llama_server)
     options = SmokeOptions(
         runtime=None if url else pick_runtime(runtime, llama_server),
         only=tuple(only or ()),
@@ -103,16 +100,21 @@ def smoke(
         gpu_layers=gpu_layers,
         threads=threads,
     )
-    with out.progress() as progress:
-        if target is not None:
-            report = run_smoke(target, template=template, suite=golden, options=options, progress=progress)
-        else:
-            report = run_smoke_url(str(url), model=model, api_key=api_key, options=options, progress=progress)
-    if target is not None and is_pack(target) and not only and template is None:
-        keep_report(Pack.open(target), "smoke", report)
-    for path, face_of in ((html, faces.html), (junit, faces.junit), (sarif, faces.sarif)):
-        if path is not None:
-            write_atomic(path, face_of(report))
-    out.show(faces.terminal(report))
+    try:
+        with out.progress() as progress:
+            if target is not None:
+                report = run_smoke(
+                    target, template=template, suite=golden, source=source, options=options, progress=progress
+                )
+            else:
+                report = run_smoke_url(str(url), model=model, api_key=api_key, options=options, progress=progress)
+    except Interrupted as stopped:
+        if stopped.report is not None:
+            out.show(terminal(stopped.report))
+        raise
+    out.show(terminal(report))
     out.result(report.to_dict())
-    raise typer.Exit(report.exit_code)
+    if target is not None and is_pack(target) and not only and template is None and played_to_its_end(report):
+        keep_report(Pack.open(target), "smoke", report)
+    code = files.write(report, out)
+    raise typer.Exit(report.exit_code or code)

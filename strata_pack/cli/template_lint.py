@@ -10,6 +10,7 @@ import typer
 
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, ReportFiles
 
 
 class FailOn(StrEnum):
@@ -33,6 +34,7 @@ def lint(
     ignore: Annotated[str, typer.Option(metavar="IDS", help="Not these rules; commas between several.")] = "",
     fail_on: Annotated[FailOn, typer.Option(help="The least severity that makes it fail.")] = FailOn.warning,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0.")] = None,
+    html: HtmlFile = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
 ) -> None:
     """Lint a template: portability over engines, hidden characters, hostile code, history that is lost or re-read.
@@ -40,7 +42,7 @@ def lint(
     A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} everywhere.
     """
     from strata_pack.chat.lint.model import SEVERITIES
-    from strata_pack.chat.lint.output import rule_table, rules_dict, terminal, to_dict
+    from strata_pack.chat.lint.output import rule_table, rules_dict, terminal, to_dict, to_report
     from strata_pack.chat.lint.output import sarif as to_sarif
     from strata_pack.chat.lint.rules import lint_template, worst
     from strata_pack.errors import CheckFailed, WrongUse
@@ -54,7 +56,9 @@ def lint(
         return
     if target is None:
         raise WrongUse("no template is given", remedy="name one, or use --rules to list the rules")
-    check_outputs((sarif,), (target,))
+    check_outputs((html, sarif), (target,))
+    files = ReportFiles(html)
+    files.try_all(target)
     with out.progress() as progress:
         found = load_template(target, progress)
     place = Path(target)
@@ -68,6 +72,7 @@ def lint(
     )
     if sarif is not None:
         write_atomic(sarif, to_sarif(findings))
+    code = files.write(to_report(findings, found.where, fail_on.value), out)
     out.show(terminal(findings, found.where))
     out.result(to_dict(findings, found.where))
     severity = worst(findings)
@@ -76,6 +81,8 @@ def lint(
         raise CheckFailed(
             f"{number} finding{'s' if number != 1 else ''}, the worst of them: {severity}", where=found.where
         )
+    if code:
+        raise typer.Exit(code)
 
 
 def _ids(text: str) -> list[str]:

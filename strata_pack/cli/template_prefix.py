@@ -10,6 +10,7 @@ import typer
 
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, ReportFiles
 
 
 class ModeChoice(StrEnum):
@@ -33,6 +34,7 @@ def prefix(
     tokenizer: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Count tokens too: a tokenizer.json or a .gguf file.")
     ] = None,
+    html: HtmlFile = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the kept thinking breaks the prefix.")] = False,
 ) -> None:
     """Show turn by turn whether a prompt continues the one before, where it breaks, why, and what that costs.
@@ -40,13 +42,15 @@ def prefix(
     Three ways to run the same session: thinking kept, dropped by the template, stripped by the client.
     """
     from strata_pack.chat.prefix.measure import MODES, check_prefix
-    from strata_pack.chat.prefix.output import screen
+    from strata_pack.chat.prefix.output import screen, to_report
     from strata_pack.chat.prefix.session import bundled_session, load_session
     from strata_pack.chat.render.template import ChatTemplate, normalize_source
     from strata_pack.errors import CheckFailed
     from strata_pack.pack.template.source import load_template
     from strata_pack.pack.token_count import open_tokenizer
 
+    files = ReportFiles(html)
+    files.try_all(target, session, tokenizer)
     with out.progress() as progress:
         found = load_template(target, progress)
     template = ChatTemplate(normalize_source(found.text))
@@ -56,6 +60,9 @@ def prefix(
         report = check_prefix(template, conversation, modes, tokenize)
     out.show(screen(report, found.where))
     out.result({"template": found.where, **report.to_dict()})
+    code = files.write(to_report(report, found.where), out)
     broken = [run for run in report.runs if run.mode.name == "kept" and not run.stable]
     if check and broken:
         raise CheckFailed("a prompt does not continue the one before, even with the thinking kept", where=found.where)
+    if code:
+        raise typer.Exit(code)

@@ -155,7 +155,9 @@ def find_binary(given: str | Path | None = None) -> Runtime | None:
     """
     for text, origin in ((given, "--llama-server"), (os.environ.get("STRATA_LLAMA_SERVER"), "STRATA_LLAMA_SERVER")):
         if text:
-            found = shutil.which(str(text))
+            # A path loses its "./" on the way here; a file that is there is meant before a name on the search path.
+            local = Path(text)
+            found = shutil.which(local.absolute()) if local.is_file() else shutil.which(str(text))
             if found is None:
                 raise BadInput("is not an executable llama-server", where=str(text), remedy=f"correct {origin}")
             return Runtime(BINARY_NAME, "binary", path=Path(found).absolute(), origin=origin)

@@ -37,7 +37,7 @@ PORT_TRIES = 3
 SPIN_COUNT = "2000"
 """Rounds of libgomp's busy waiting (GOMP_SPINCOUNT) before a thread sleeps."""
 
-Reason = Literal["port", "memory", "template", "model", "timeout", "died"]
+Reason = Literal["port", "memory", "processor", "template", "model", "timeout", "died"]
 
 _REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
     (
@@ -55,6 +55,12 @@ _REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
         ),
         "there is not enough memory for the model and its context",
         "ask for less context, fewer GPU layers, or a smaller quantization",
+    ),
+    (
+        "processor",
+        re.compile(r"ended by SIGILL"),
+        "this llama.cpp was built for a processor with instructions that this one lacks",
+        "take another build, or the embedded one",
     ),
     (
         "template",

@@ -11,6 +11,7 @@ from typing import Any
 
 from strata_pack import __version__
 from strata_pack.files import dump_json
+from strata_pack.report.folding import fold
 from strata_pack.report.model import Check, Report
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -41,22 +42,26 @@ def _encodable(value: Any) -> Any:
 
 
 def junit(report: Report) -> bytes:
-    """Return the report as JUnit XML, one test case a check, as CI servers read it."""
+    """Return the report as JUnit XML, one test case a check (or a cause), valid by the schema that Jenkins reads by."""
+    told = fold(report)
     counts = {
-        "tests": str(len(report.checks)),
-        "failures": str(report.count("failed")),
-        "errors": str(report.count("error")),
-        "skipped": str(report.count("skipped")),
+        "tests": str(len(told.checks)),
+        "failures": str(told.count("failed")),
+        "errors": str(told.count("error")),
         "time": f"{report.seconds:.3f}",
     }
+    # The schema that Jenkins reads by knows "skipped" for a suite only, and a time without its zone (it is UTC).
     root = ET.Element("testsuites", {"name": _xml(report.title), **counts})
-    suite = ET.SubElement(root, "testsuite", {"name": _xml(report.title), **counts})
+    suite = ET.SubElement(
+        root, "testsuite", {"name": _xml(report.title), **counts, "skipped": str(told.count("skipped"))}
+    )
     if report.started:
-        suite.set("timestamp", report.started)
-    properties = ET.SubElement(suite, "properties")
-    for name, value in report.facts.items():
-        ET.SubElement(properties, "property", name=_xml(name), value=_xml(value))
-    for check in report.checks:
+        suite.set("timestamp", report.started.removesuffix("Z"))
+    if report.facts:
+        properties = ET.SubElement(suite, "properties")
+        for name, value in report.facts.items():
+            ET.SubElement(properties, "property", name=_xml(name), value=_xml(value))
+    for check in told.checks:
         suite.append(_testcase(report, check))
     ET.indent(root)
     data: bytes = ET.tostring(root, encoding="utf-8", xml_declaration=True)
@@ -70,8 +75,9 @@ def _testcase(report: Report, check: Check) -> ET.Element:
     case = ET.Element("testcase", classname=_xml(report.title), name=_xml(check.id), time=f"{check.seconds:.3f}")
     element = _JUNIT_ELEMENTS.get(check.status)
     if element is not None:
-        node = ET.SubElement(case, element, message=_xml(check.detail or check.title))
-        parts = (("expected", check.expected), ("got", check.got), ("prompt", check.prompt))
+        node = ET.SubElement(case, element, type=check.status, message=_xml(check.detail or check.title))
+        texts = {"repeat": check.repeat, "expected": check.expected, "got": check.got, "prompt": check.prompt}
+        parts = texts.items()
         node.text = _xml("\n\n".join(f"{name}:\n{text}" for name, text in parts if text is not None)) or None
     if check.log:
         ET.SubElement(case, "system-err").text = _xml(check.log)
@@ -88,7 +94,7 @@ _SARIF_LEVELS = {"failed": "error", "error": "warning"}
 
 def sarif(report: Report) -> bytes:
     """Return what needs a person (failed checks, and checks that could not be made) as a SARIF 2.1.0 log."""
-    told = [check for check in report.checks if check.status in _SARIF_LEVELS]
+    told = [check for check in fold(report).checks if check.status in _SARIF_LEVELS]
     rules = [{"id": check.id, "shortDescription": {"text": check.title}} for check in told]
     results = [_sarif_result(check, index) for index, check in enumerate(told)]
     run = {

@@ -79,8 +79,8 @@ class Check:
     """One thing that was checked.
 
     ``id`` is stable over runs and unique in a report; ``detail`` is one sentence about what was seen. ``failed`` means
-    a difference was found, ``error`` that the check could not be made; both say why in ``detail``. ``where`` names the
-    file or URL concerned; ``data`` is JSON.
+    a difference was found, ``error`` that the check could not be made; both say why in ``detail``. ``repeat`` is the
+    command that makes this check again; ``where`` names the file or URL concerned; ``data`` is JSON.
     """
 
     id: str
@@ -93,6 +93,7 @@ class Check:
     expected: str | None = None
     got: str | None = None
     log: str | None = None
+    repeat: str | None = None
     table: Table | None = None
     chart: Chart | Scatter | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class Check:
             "expected": self.expected,
             "got": self.got,
             "log": self.log,
+            "repeat": self.repeat,
             "table": self.table.to_dict() if self.table else None,
             "chart": self.chart.to_dict() if self.chart else None,
             "data": dict(self.data) or None,

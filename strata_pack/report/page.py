@@ -13,6 +13,7 @@ from importlib import resources
 from strata_pack import __version__
 from strata_pack.report.chart import svg
 from strata_pack.report.diff import differences, shorten, visible
+from strata_pack.report.folding import fold, worst_first
 from strata_pack.report.model import STATUSES, Check, Report, Scatter, Table
 from strata_pack.report.scatter import scatter_svg
 
@@ -37,7 +38,7 @@ def html(report: Report) -> bytes:
         "version": __version__,
         "facts": facts,
         "counts": counts,
-        "checks": "".join(_check(check) for check in report.checks),
+        "checks": "".join(_check(check) for check in worst_first(fold(report))),
         "style": _file("page.css"),
         "script": _file("page.js"),
     }
@@ -80,6 +81,8 @@ def _check(check: Check) -> str:
 
 def _parts(check: Check) -> Iterable[str]:
     yield f"<p>{_text(check.title)}</p>"
+    if check.repeat and check.status in ("failed", "error"):
+        yield f"<p class=repeat>Repeat it: <code>{_text(check.repeat)}</code></p>"
     if check.where:
         yield f"<p class=where>{_text(check.where)}</p>"
     if check.chart:

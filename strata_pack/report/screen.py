@@ -8,6 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from strata_pack.report.diff import Segment, differences, printable, shorten, visible
+from strata_pack.report.folding import fold
 from strata_pack.report.model import Check, Report, Status, Table
 
 STYLES: dict[Status, str] = {"passed": "green", "failed": "bold red", "skipped": "yellow", "error": "bold magenta"}
@@ -18,8 +19,9 @@ TABLE_ROWS = 8
 """Tables with more rows than these are for the page and the JSON."""
 
 
-def terminal(report: Report) -> Group:
+def terminal(found: Report) -> Group:
     """Return what rich prints: title, facts, table of checks, details of failures, and the count."""
+    report = fold(found)
     facts = [Text(f"{name}: {value}", style="dim") for name, value in report.facts.items()]
     overview = RichTable(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     overview.add_column(no_wrap=True)
@@ -32,7 +34,7 @@ def terminal(report: Report) -> Group:
     shown = [(check, check.table) for check in report.checks if check.table and len(check.table.rows) <= TABLE_ROWS]
     tables = [part for check, table in shown for part in (Text(), _figures(check, table))]
     told = [part for check in report.checks if check.status == "failed" for part in _failure(check)]
-    end = Text(f"{report.summary} in {report.seconds:.1f} s", style=STYLES[report.status])
+    end = Text(f"{found.summary} in {found.seconds:.1f} s", style=STYLES[found.status])
     return Group(Text(report.title, style="bold"), *facts, Text(), overview, *tables, *told, Text(), end)
 
 

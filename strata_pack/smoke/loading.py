@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from strata_pack.chat.engines.server import LlamaServerEngine
 from strata_pack.chat.golden import check as golden
+from strata_pack.chat.golden.check import CaseResult
 from strata_pack.chat.library import list_templates
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.files import sha256_text
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Table
+from strata_pack.smoke.builds import build_name, difference_of_build, is_recorded
 from strata_pack.smoke.scenario import Scenario
 from strata_pack.smoke.stage import Stage
 
@@ -32,12 +35,15 @@ def template_loaded(stage: Stage, scenario: Scenario) -> Iterable[Check]:
             for name, value in shipped.llama_server_caps.items()
             if props.template_caps.get(name) != value
         }
+        named = "; ".join(f"{name} should be {value}, is {got}" for name, (value, got) in wrong.items())
+        known = bool(wrong) and not is_recorded(stage.runtime)
         yield Check(
             f"{scenario.id}/capabilities",
             "the server derives from the template what it should",
-            "failed" if wrong else "passed",
-            "; ".join(f"{name} should be {value}, is {got}" for name, (value, got) in wrong.items())
-            or f"{len(shipped.llama_server_caps)} flags as they should be",
+            "failed" if wrong and not known else "passed",
+            f"a known difference of {build_name(stage.runtime, props)}: {named}"
+            if known
+            else named or f"{len(shipped.llama_server_caps)} flags as they should be",
             data={"capabilities": dict(props.template_caps)},
         )
 
@@ -72,9 +78,11 @@ def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     report = golden.check_golden(stage.template, suite, [engine])
     counts = report.counts(engine.name)
     refused = [result for result in report.failures if result.case.error is not None and result.got_error is not None]
-    wrong = [result for result in report.failures if result not in refused]
+    by_build = {} if is_recorded(stage.runtime) else _by_build(stage, report.failures)
+    wrong = [result for result in report.failures if result not in refused and result.case.id not in by_build]
     named = [(result.case.id, result.reason) for result in report.results if result.status == "known"]
     named += [(result.case.id, f"both refuse; the server says: {result.got_error}") for result in refused]
+    named += by_build.items()
     yield Check(
         scenario.id,
         scenario.proves,
@@ -93,6 +101,18 @@ def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
             expected=result.case.expected if result.case.error is None else result.case.error,
             got=result.got if result.got is not None else result.got_error,
         )
+
+
+def _by_build(stage: Stage, failures: Sequence[CaseResult]) -> dict[str, str]:
+    """Return the cases that differ for what this build is known to do, with the reason."""
+    props = stage.client.props()
+    template = ChatTemplate(stage.template)
+    found = {}
+    for result in failures:
+        why = difference_of_build(result, template, props.template_caps)
+        if why is not None:
+            found[result.case.id] = f"{build_name(stage.runtime, props)}: {why}"
+    return found
 
 
 def special_tokens(stage: Stage, scenario: Scenario) -> Iterable[Check]:

@@ -14,7 +14,7 @@ from typing import Protocol
 from strata_pack.errors import StrataError
 from strata_pack.llama.answers import GarbledAnswer, RequestRefused, ServerGone, ServerTimeout
 from strata_pack.progress import Progress
-from strata_pack.report import Check
+from strata_pack.report import Check, Report
 from strata_pack.smoke import public
 from strata_pack.smoke.plays import PLAYS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
@@ -25,6 +25,15 @@ NO_TEMPLATE = "the model has no chat template"
 
 LOG_BEFORE = 2048
 """Bytes of the log from before a scenario that are shown with it: many requests leave no line of their own."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came while scenarios were played. ``checks`` is what was found until then, ``report`` says it whole."""
+
+    def __init__(self, checks: Sequence[Check], report: Report | None = None) -> None:
+        super().__init__(INTERRUPTED)
+        self.checks = list(checks)
+        self.report = report
 
 
 class Keeper(Protocol):
@@ -83,7 +92,7 @@ def missing(stage: Stage, scenario: Scenario) -> str | None:
 def play_all(
     stage: Stage, scenarios: Sequence[Scenario], keeper: Keeper, progress: Progress, limit_s: float | None = None
 ) -> list[Check]:
-    """Play ``scenarios`` and return what was found. An interruption (Ctrl-C) skips the rest."""
+    """Play ``scenarios`` and return what was found. Ctrl-C ends in ``Interrupted``, with what was found until then."""
     checks: list[Check] = []
     task = progress.task("smoke", len(scenarios), "scenarios")
     for number, scenario in enumerate(scenarios):
@@ -92,7 +101,7 @@ def play_all(
         except KeyboardInterrupt:
             checks.append(Check(scenario.id, scenario.proves, "error", INTERRUPTED))
             checks += skipped(scenarios[number + 1 :], f"not played: {INTERRUPTED}")
-            break
+            raise Interrupted(checks) from None
         except _NoServer as error:
             checks += error.found
             checks += skipped(scenarios[number + 1 :], f"not played: {error.why}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -12,12 +14,12 @@ from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.paths import REPORTS_DIR, member
+from strata_pack.pack.paths import REPORTS_DIR, is_pack, member
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
-from strata_pack.smoke.run import SmokeOptions, run_smoke
+from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke
 from strata_pack.smoke.scenario import scenarios
 
 
@@ -37,25 +39,65 @@ class Proof:
         """0, or that of the first report that is not in order."""
         return next((report.exit_code for report in self.reports if not report.ok), 0)
 
+    def merged(self) -> Report:
+        """Return all reports as one, each check under the name of its report."""
+        checks = [
+            replace(check, id=f"{_name(report)}/{check.id}", repeat=check.repeat or _repeat(self.pack.path, report))
+            for report in self.reports
+            for check in report.checks
+        ]
+        facts = {name: value for report in self.reports for name, value in report.facts.items()}
+        seconds = sum(report.seconds for report in self.reports)
+        started = next((report.started for report in self.reports if report.started), None)
+        return Report(f"prove: {self.pack.path.name}", tuple(checks), facts, started, seconds)
+
     def to_dict(self) -> dict[str, Any]:
-        reports = {report.title.partition(" ")[0].rstrip(":"): report.to_dict() for report in self.reports}
+        reports = {_name(report): report.to_dict() for report in self.reports}
         return {"ok": self.ok, "pack": str(self.pack.path), "reports": reports}
 
 
-def prove_pack(path: Path, options: SmokeOptions | None = None, progress: Progress | None = None) -> Proof:
+def _name(report: Report) -> str:
+    return report.title.partition(" ")[0].rstrip(":")
+
+
+def _repeat(pack: Path, report: Report) -> str:
+    command = {"golden": ["golden", "check"], "compare": ["prove"]}.get(_name(report), [_name(report)])
+    return shlex.join(["strata-pack", *command, str(pack)])
+
+
+Compare = Callable[[Path, Path], Check]
+"""Compares a pack with its source (a GGUF or a pack) and says what was found. This floor compares nothing itself."""
+
+
+def prove_pack(
+    path: Path,
+    options: SmokeOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    source: Path | None = None,
+    compare: Compare | None = None,
+) -> Proof:
     """Verify the pack, render its golden cases, play the smoke scenarios; write ``reports/golden.json`` and
     ``reports/smoke.json``.
 
-    Everything runs even if something failed before. Raises ``BadInput`` if ``path`` is not a pack.
+    ``source`` is what the pack was made from, where it is at hand: its shape is held against the pack's, and where it
+    is a GGUF or a pack, ``compare`` is asked too. Everything runs even if something failed before. Ctrl-C leaves
+    earlier reports as they are. Raises ``BadInput`` if ``path`` is not a pack.
     """
     watcher = progress or Silent()
     pack = Pack.open(path)
     verified = verify(path, watcher)
     golden = _golden(pack, watcher)
-    smoked = run_smoke(path, options=options, progress=watcher)
+    smoked = run_smoke(path, source=source, options=options, progress=watcher)
+    reports = [verified, golden, smoked]
+    if compare is not None and source is not None and (source.suffix == ".gguf" or is_pack(source)):
+        started = monotonic()
+        check = compare(path, source)
+        reports.append(Report(f"compare {pack.path.name}", (check,), seconds=monotonic() - started))
     keep_report(pack, "golden", golden)
-    keep_report(pack, "smoke", smoked)
-    return Proof(pack, (verified, golden, smoked))
+    if played_to_its_end(smoked):
+        keep_report(pack, "smoke", smoked)
+    return Proof(pack, tuple(reports))
 
 
 def plan_proof(path: Path) -> list[dict[str, str]]:
@@ -63,7 +105,7 @@ def plan_proof(path: Path) -> list[dict[str, str]]:
     pack = Pack.open(path)
     names = ", ".join(engine.name for engine in available_engines())
     cases = 0 if pack.golden_path is None else len(load_suite(pack.golden_path).cases)
-    played = [scenario.id for scenario in scenarios()]
+    played = [scenario.id for scenario in scenarios() if "native" in scenario.needs]
     size = sum(entry["size"] for entry in pack.manifest["files"])
     return [
         {"what": "verify", "detail": f"{len(pack.manifest['files'])} files, {size} bytes to hash"},

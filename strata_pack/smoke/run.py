@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,9 +25,10 @@ from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
+from strata_pack.smoke.builds import build_name
 from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.offline import play_offline
-from strata_pack.smoke.player import INTERRUPTED, Nobody, error_line, play_all, skipped
+from strata_pack.smoke.player import Interrupted, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.public import loss_table
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.stage import Stage, Target
@@ -80,10 +82,15 @@ def run_smoke(
     on_files = [scenario for scenario in played if "file" in scenario.needs]
     played = tuple(scenario for scenario in played if "file" not in scenario.needs)
     found: list[Check] = []
+
+    def report(checks: Sequence[Check]) -> Report:
+        repeatable = _repeatable(checks, ["smoke", str(pack_or_model)], template, chosen)
+        return _report(f"smoke: {target.name}", repeatable, facts, started, begin)
+
     try:
         found = play_offline(target, on_files, progress or Silent())
         if not played:
-            return _report(f"smoke: {target.name}", found, facts, started, begin)
+            return report(found)
         server = house.start()
         with server.time_limit(chosen.start_timeout_s):
             facts |= _server_facts(server)
@@ -92,9 +99,9 @@ def run_smoke(
             checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
     except EnvironmentFailure as failure:
         checks = _not_started(failure, time.monotonic() - begin) + skipped(played, "the server did not start")
-    except KeyboardInterrupt:
-        checks = [Check("start", "the server starts", "error", INTERRUPTED)]
-        checks += skipped(played, f"not played: {INTERRUPTED}")
+    except Interrupted as stopped:
+        stopped.report = report([*found, *stopped.checks])
+        raise
     finally:
         house.stop()
     checks = [*found, *checks]
@@ -102,7 +109,7 @@ def run_smoke(
         facts["server log"] = str(log_dir)
     elif chosen.log_dir is None:
         shutil.rmtree(log_dir, ignore_errors=True)
-    return _report(f"smoke: {target.name}", checks, facts, started, begin)
+    return report(checks)
 
 
 def run_smoke_url(
@@ -125,6 +132,11 @@ def run_smoke_url(
     started, begin = datetime.now(UTC), time.monotonic()
     facts = {"server": base, "strata-pack": __version__}
     client = LlamaClient(base, api_key=api_key)
+
+    def report(checks: Sequence[Check]) -> Report:
+        repeatable = _repeatable(checks, ["smoke", "--url", base], None, chosen)
+        return _report(f"smoke: {base}", repeatable, facts, started, begin)
+
     try:
         with client.time_limit(chosen.start_timeout_s):
             offered = _offered(client)
@@ -137,12 +149,12 @@ def run_smoke_url(
     except StrataError as error:
         checks = [Check("start", "the server answers", "error", error_line(error), where=base)]
         checks += skipped(played, "the server does not answer")
-    except KeyboardInterrupt:
-        checks = [Check("start", "the server answers", "error", INTERRUPTED, where=base)]
-        checks += skipped(played, f"not played: {INTERRUPTED}")
+    except Interrupted as stopped:
+        stopped.report = report(stopped.checks)
+        raise
     finally:
         client.close()
-    return _report(f"smoke: {base}", checks, facts, started, begin)
+    return report(checks)
 
 
 def _offered(client: LlamaClient) -> list[str]:
@@ -162,6 +174,28 @@ def _chosen(only: Sequence[str], kind: Need) -> tuple[Scenario, ...]:
     if unknown:
         raise unknown_value("scenario", unknown[0], known, where="--only")
     return tuple(scenario for scenario in every if not only or scenario.id in only)
+
+
+def _repeatable(
+    checks: Sequence[Check], command: Sequence[str], template: str | None, options: SmokeOptions
+) -> list[Check]:
+    """Give each check the command that plays its scenario again, alone."""
+    known = {scenario.id for scenario in scenarios()}
+    words = ["strata-pack", *command, *(("--template", template) if template else ())]
+    if options.runtime is not None and options.runtime.path is not None:
+        words += ["--llama-server", str(options.runtime.path)]
+    return [
+        replace(check, repeat=shlex.join([*words, "--only", scenario]))
+        if (scenario := check.id.partition("/")[0]) in known
+        else replace(check, repeat=shlex.join(words))
+        for check in checks
+    ]
+
+
+def played_to_its_end(report: Report) -> bool:
+    """Whether there was a server from the first scenario to the last. Only such a report replaces an earlier one."""
+    lost = ("start", "restart")
+    return not any(check.id in lost and check.status == "error" for check in report.checks)
 
 
 def _report(title: str, checks: list[Check], facts: dict[str, str], started: datetime, begin: float) -> Report:
@@ -259,7 +293,7 @@ def _memory_fact(path: Path, context: int, runtime: Runtime) -> dict[str, str]:
 def _server_facts(server: LlamaServer) -> dict[str, str]:
     props = server.props()
     return {
-        "llama.cpp": props.build or "unknown build",
+        "llama.cpp": build_name(server.runtime, props),
         "compute": server.compute(),
         "context": f"{props.context:,} tokens, {props.slots} slots",
     }

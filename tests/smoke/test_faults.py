@@ -24,6 +24,7 @@ from strata_pack.smoke.scenario import Scenario
 from strata_pack.smoke.stage import Stage
 from tests.llama.http_fault import body, drip, faulty_server, hang_up
 from tests.llama.processes import children, gone, server_pid, tree
+from tests.pack.tiny_pack import write_pack
 from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
@@ -161,28 +162,45 @@ def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
     assert start["data"] == {"reason": "memory"}
 
 
-def test_ctrl_c_ends_the_run_with_a_report_and_no_process(tiny, tmp_path):
-    page = tmp_path / "report.html"
+def _interrupted(command: list[str], ready) -> tuple[subprocess.CompletedProcess[str], list[int]]:
+    """Run ``command`` until ``ready(its pid)`` and press Ctrl-C; return how it ended and the processes there were."""
     code = "from strata_pack.cli.main import main; main()"
-    arguments = ("smoke", str(tiny), "--only", "long-argument", "--only", "parallel", "--json", "--html", str(page))
     process = subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", code, *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    end = time.monotonic() + 60
-    while len(tree(process.pid)) < 3 and time.monotonic() < end:
+    end = time.monotonic() + 90
+    while not ready(process.pid) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
     everyone = tree(process.pid)
-    time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    told, _ = process.communicate(timeout=60)
-    report = json.loads(told)
-    assert process.returncode == 3
-    assert "interrupted" in [check["detail"] for check in report["checks"]]
-    assert page.is_file()
+    told, errors = process.communicate(timeout=90)
+    return subprocess.CompletedProcess(command, process.returncode, told, errors), everyone
+
+
+@pytest.mark.parametrize("processes", [2, 3], ids=["while the server starts", "while scenarios are played"])
+def test_ctrl_c_ends_the_run_with_130_and_no_process_and_leaves_an_earlier_page(tiny, tmp_path, processes):
+    page = tmp_path / "report.html"
+    page.write_text("an earlier one")
+    arguments = ["smoke", str(tiny), "--only", "long-argument", "--only", "parallel", "--html", str(page)]
+    done, everyone = _interrupted([*arguments, "--json"], lambda pid: len(tree(pid)) >= processes)
+    assert (done.returncode, json.loads(done.stdout)["exit_code"]) == (130, 130), done.stderr
+    assert page.read_text() == "an earlier one"
+    assert gone(everyone)
+
+
+def test_ctrl_c_in_prove_leaves_the_reports_of_the_pack_as_they_are(tmp_path):
+    pack = write_pack(tmp_path / "p")
+    reports = pack / "reports"
+    reports.mkdir(exist_ok=True)
+    (reports / "smoke.json").write_text("an earlier one")
+    done, everyone = _interrupted(["prove", str(pack)], lambda pid: len(tree(pid)) >= 2)
+    assert done.returncode == 130, done.stderr
+    assert "Go on with" not in done.stdout
+    assert {path.name: path.read_text() for path in reports.iterdir()} == {"smoke.json": "an earlier one"}
     assert gone(everyone)
 
 

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import ReportFiles
 from strata_pack.errors import BadInput
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.request import BuildRequest
+from strata_pack.report import Report
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 from strata_pack.smoke.target import open_target
@@ -99,6 +102,33 @@ def test_the_command_writes_every_face_and_one_json_object(tiny, tmp_path):
     assert files[0].read_text().startswith("<!doctype html>")
     assert ET.parse(files[1]).getroot().get("tests") == "1"
     assert json.loads(files[2].read_text())["version"] == "2.1.0"
+
+
+@pytest.mark.parametrize("flag", ["--html", "--junit", "--sarif"])
+def test_a_report_s_path_is_tried_before_the_run(tiny, tmp_path, flag):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    done = _run("smoke", str(tiny), "--only", "repair-content", flag, str(blocked / "report"))
+    assert done.returncode == 2
+    assert str(blocked / "report") in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_report_that_cannot_be_written_costs_no_result(tmp_path):
+    out = Out("terminal")
+    told: list[str] = []
+    out.note = told.append  # type: ignore[method-assign]
+    (tmp_path / "r.html").mkdir()
+    code = ReportFiles(html=tmp_path / "r.html", junit=tmp_path / "r.xml").write(Report("t", ()), out)
+    assert code == 3
+    assert (tmp_path / "r.xml").is_file()
+    assert told[0].startswith("strata-pack: the report could not be written: ")
+
+
+def test_a_failure_names_the_command_that_repeats_it(tmp_path, options):
+    model = write_tiny_model(tmp_path / "a stock.gguf", chat_template=read_text("stock.xml.jinja"))
+    report = run_smoke(model, options=replace(options, only=("round-trip",)))
+    assert report.checks[0].repeat == f"strata-pack smoke '{model}' --only round-trip"
 
 
 def test_the_command_fails_with_1_and_shows_the_difference(tmp_path):

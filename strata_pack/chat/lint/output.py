@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from strata_pack import __version__
 from strata_pack.chat.lint.model import SEVERITIES, Finding, Severity
 from strata_pack.chat.lint.rules import RULES
 from strata_pack.files import dump_json
+from strata_pack.report import model
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _LEVELS: dict[Severity, str] = {"error": "error", "warning": "warning", "info": "note"}
@@ -82,6 +84,24 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
         "message": {"text": f"{finding.message}; {finding.rule.remedy}"},
         "locations": [{"physicalLocation": place}],
     }
+
+
+def to_report(findings: Sequence[Finding], path: str, fail_on: Severity) -> model.Report:
+    """Return the findings as a report, one check each; those below ``fail_on`` are told and do not fail."""
+    failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    checks = [
+        model.Check(
+            id=f"{one.rule.id}/{number}",
+            title=f"{one.rule.name}: {one.rule.remedy}",
+            status="failed" if one.severity in failing else "skipped",
+            detail=f"{one.severity}: {one.message}",
+            where=":".join(str(part) for part in (one.path, one.line, one.column) if part is not None),
+            got=one.excerpt or None,
+            repeat=shlex.join(["strata-pack", "template", "lint", path, "--select", one.rule.id]),
+        )
+        for number, one in enumerate(findings, 1)
+    ]
+    return model.Report(f"lint: {path}", tuple(checks) or (model.Check("lint", "nothing to find", "passed"),))
 
 
 def terminal(findings: Sequence[Finding], path: str) -> Group:

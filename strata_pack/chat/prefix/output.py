@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from strata_pack.chat.prefix.measure import Break, PrefixReport, Run, Step
+from strata_pack.report import model
 
 BAR = 36
 SHOWN = 56
@@ -31,6 +33,36 @@ def screen(report: PrefixReport, title: str) -> Group:
     parts += [Text(), _summary(report)]
     parts += [Text(note, style="yellow") for note in _notes(report)]
     return Group(*parts)
+
+
+def to_report(report: PrefixReport, title: str) -> model.Report:
+    """Return the runs as a report, one check each: thinking that is kept must not break the prefix."""
+    facts = {"session": report.session.name, "template sha256": report.template_sha256}
+    return model.Report(f"prefix: {title}", tuple(_check(run, title) for run in report.runs), facts)
+
+
+def _check(run: Run, title: str) -> model.Check:
+    broken = [step.broken for step in run.steps if step.broken is not None]
+    rows = tuple((str(step.turn), step.title, step.prompt, step.fresh, step.again) for step in run.steps)
+    turns = tuple(str(step.turn) for step in run.steps)
+    series = {"new": [step.fresh for step in run.steps], "read again": [step.again for step in run.steps]}
+    return model.Check(
+        id=run.mode.name,
+        title=run.mode.title,
+        status="passed" if not broken else "failed" if run.mode.name == "kept" else "skipped",
+        detail=f"{len(broken)} of {len(run.steps)} prompts break the one before: {broken[0].why}"
+        if broken
+        else f"every prompt continues the one before; {run.fresh:,} new characters, none read again",
+        repeat=shlex.join(["strata-pack", "template", "prefix", title, "--mode", run.mode.name]),
+        table=model.Table(("turn", "did", "next prompt", "new", "read again"), rows),
+        chart=model.Chart(
+            "Characters to read for each next prompt",
+            "turn",
+            "characters",
+            turns,
+            {name: tuple(float(value) for value in values) for name, values in series.items()},
+        ),
+    )
 
 
 def _legend() -> Text:

@@ -1,0 +1,79 @@
+"""The comparison inside ``prove``: the pack against its source, on a short text and within a time limit.
+
+It stands here because the rooms that prove and that compare are neighbours, which do not import each other.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strata_pack.progress import Progress
+    from strata_pack.report import Check
+
+LIMIT_S = 30.0
+WINDOWS = 4
+CONTEXT = 256
+
+WORSE = 3.0
+"""How many times the source's perplexity a pack may have: the smallest presets stay below, damaged weights do not."""
+
+
+class TimeUpError(Exception):
+    """The comparison took longer than it may."""
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise ``TimeUpError`` inside the block after ``seconds``; only the main thread can be interrupted."""
+
+    def ring(_signum: int, _frame: FrameType | None) -> None:
+        raise TimeUpError
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def comparer(progress: Progress, limit_s: float = LIMIT_S) -> Callable[[Path, Path], Check]:
+    """Return the function that compares a pack with its source and says what it found as a check."""
+    from strata_pack.compare.full import compare_full
+    from strata_pack.errors import CheckFailed, StrataError
+    from strata_pack.report import Check
+
+    title = "the pack predicts a text about as well as its source"
+
+    def compare(pack: Path, source: Path) -> Check:
+        try:
+            with _time_limit(limit_s):
+                found = compare_full(pack, source, context=CONTEXT, limit=WINDOWS, progress=progress)
+        except TimeUpError:
+            return Check("compare", title, "skipped", f"not done within {limit_s:g} s; use `strata-pack compare`")
+        except CheckFailed as error:
+            return Check("compare", title, "failed", str(error))
+        except StrataError as error:
+            return Check("compare", title, "error", str(error))
+        ours, theirs = found.perplexity.value, found.reference_perplexity.value
+        return Check(
+            "compare",
+            title,
+            "passed" if ours <= WORSE * theirs else "failed",
+            f"perplexity {ours:.2f}, the source's {theirs:.2f}; mean KL divergence {found.kl_mean:.4f} nats, the same "
+            f"likeliest token in {found.top1_agreement:.0%} of {found.tokens} places",
+            data=found.to_dict(),
+        )
+
+    return compare

@@ -1,0 +1,77 @@
+"""The files of a report: tried before the long work, written after it, and never at the cost of its result."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata_pack.cli.output import Out
+from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse
+from strata_pack.files import disk_errors, write_atomic
+from strata_pack.outputs import check_outputs
+
+if TYPE_CHECKING:
+    from strata_pack.report import Report
+
+PANEL = "The report"
+
+HtmlFile = Annotated[
+    Path | None, typer.Option("--html", help="Write it as a page.", metavar="FILE", rich_help_panel=PANEL)
+]
+JunitFile = Annotated[
+    Path | None, typer.Option("--junit", help="Write it as JUnit XML.", metavar="FILE", rich_help_panel=PANEL)
+]
+SarifFile = Annotated[
+    Path | None, typer.Option("--sarif", help="Write it as SARIF.", metavar="FILE", rich_help_panel=PANEL)
+]
+
+
+def try_file(path: Path) -> None:
+    """Raise ``WrongUse`` or ``EnvironmentFailure`` if no file can be written at ``path``; nothing is left there."""
+    if path.is_dir():
+        raise WrongUse("is a folder, not a file", where=path)
+    try:
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", suffix=".try", dir=path.parent):
+                pass
+    except OSError as error:
+        raise WrongUse(f"cannot be written ({error.strerror})", where=path, remedy="name another file") from error
+
+
+@dataclass(frozen=True)
+class ReportFiles:
+    """Where the user wants a report, in which form; None: not at all."""
+
+    html: Path | None = None
+    junit: Path | None = None
+    sarif: Path | None = None
+
+    def try_all(self, *inputs: Path | str | None) -> None:
+        """Raise if one of the files cannot be written or would destroy one of ``inputs``, before any work is done."""
+        check_outputs((self.html, self.junit, self.sarif), inputs)
+        for path in (self.html, self.junit, self.sarif):
+            if path is not None:
+                try_file(path)
+
+    def write(self, report: Report, out: Out) -> int:
+        """Write every file that is wanted; return 0, or the exit code of a disk that failed, which is told."""
+        from strata_pack.report import html, junit, sarif
+
+        faces: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (
+            *((self.html, html), (self.junit, junit), (self.sarif, sarif)),
+        )
+        code = 0
+        for path, face_of in faces:
+            try:
+                if path is not None:
+                    write_atomic(path, face_of(report))
+            except (StrataError, OSError) as error:
+                out.note(f"strata-pack: the report could not be written: {error}")
+                code = EnvironmentFailure.exit_code
+        return code

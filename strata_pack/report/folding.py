@@ -1,0 +1,50 @@
+"""Checks of one cause, told once: a server without Jinja fails 150 conversations alike, and one line says so.
+
+JSON keeps every check; the faces for people and CI show the first of each cause, which names the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strata_pack.report.model import STATUSES, Check, Report, Status
+
+LEAST = 3
+"""Checks with the same status and the same words that are told as one."""
+
+NAMED = 3
+
+FOLDED: tuple[Status, ...] = ("failed", "error", "skipped")
+
+
+def fold(report: Report) -> Report:
+    """Return ``report`` with the checks of one cause as one; what passed stays as it is."""
+    groups: dict[tuple[Status, str], list[Check]] = {}
+    for check in report.checks:
+        groups.setdefault((check.status, check.detail), []).append(check)
+    kept: list[Check] = []
+    for check in report.checks:
+        group = groups[check.status, check.detail]
+        if check.status not in FOLDED or not check.detail or len(group) < LEAST:
+            kept.append(check)
+        elif check is group[0]:
+            kept.append(_as_one(group))
+    return replace(report, checks=tuple(kept))
+
+
+def _as_one(group: Sequence[Check]) -> Check:
+    first, others = group[0], [check.id for check in group[1:]]
+    more = len(others) - NAMED
+    names = ", ".join(others[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return replace(
+        first,
+        detail=f"{first.detail} ({len(group)} times, also {names})",
+        seconds=sum(check.seconds for check in group),
+        data={**first.data, "folded": [check.id for check in group]},
+    )
+
+
+def worst_first(report: Report) -> list[Check]:
+    """Return the checks with those that need a person first, each kind in the order of the run."""
+    return sorted(report.checks, key=lambda check: STATUSES.index(check.status))

@@ -1,0 +1,65 @@
+"""Which build of llama.cpp a server is, and what builds are known to do differently before a template sees a request.
+
+A template's capabilities are recorded for the build that the tool carries. Another build may derive others from the
+same template; that is its own affair and no fault of the pack, and it is named with the build's number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from strata_pack.chat.golden.check import CaseResult
+from strata_pack.chat.render.template import ChatTemplate, TemplateError
+from strata_pack.llama.answers import Props
+from strata_pack.llama.runtimes import Runtime
+
+UNKNOWN = ("", "b0-unknown")
+"""What builds call themselves that were made without their number."""
+
+JOINED_PARTS = "it joins the text parts of a message with a line feed before the template sees them"
+
+
+def build_name(runtime: Runtime | None, props: Props) -> str:
+    """Return the build's number in words: its own, or that of the package that an embedded one comes in."""
+    if props.build not in UNKNOWN:
+        return props.build
+    if runtime is None or runtime.kind != "embedded":
+        return "a build that does not know its number"
+    try:
+        package = version("xllamacpp")
+    except PackageNotFoundError:
+        return "a build that does not know its number"
+    return f"b{package.rpartition('.')[2]} (xllamacpp {package})"
+
+
+def is_recorded(runtime: Runtime | None) -> bool:
+    """Whether this is the build for which capabilities and differences are recorded: the embedded one."""
+    return runtime is not None and runtime.kind == "embedded"
+
+
+def difference_of_build(result: CaseResult, template: ChatTemplate, caps: Mapping[str, Any]) -> str | None:
+    """Return why a golden case differs on a build with these capabilities, None if nothing known explains it.
+
+    The explanation is tried: the case is rendered with what the build is known to make of the request.
+    """
+    case = result.case
+    if result.got is None or caps.get("supports_typed_content"):
+        return None
+    messages = [_parts_joined(message) for message in case.messages]
+    if messages == case.messages:
+        return None
+    inputs = {key: value for key, value in case.inputs().items() if key not in ("messages", "tools")}
+    try:
+        rendered = template.render(messages, case.tools, **inputs)
+    except TemplateError:
+        return None
+    return JOINED_PARTS if rendered == result.got else None
+
+
+def _parts_joined(message: Any) -> Any:
+    content = message.get("content") if isinstance(message, dict) else None
+    if not isinstance(content, list) or not all(isinstance(part, dict) and "text" in part for part in content):
+        return message
+    return {**message, "content": "\n".join(str(part["text"]) for part in content)}
