@@ -61,6 +61,7 @@ def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
 
 def leave(out: Out, sentence: str, code: int) -> NoReturn:
     """Print ``sentence`` on stderr, in JSON mode the object of the failure on stdout, and leave with ``code``."""
+    sentence = out.as_given(sentence)
     print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
     # Last: a full disk or a reader that left must not cost the sentence.
     with contextlib.suppress(OSError):
@@ -89,6 +90,7 @@ def face(command: Callable[..., None]) -> Callable[..., None]:
         **kwargs: Any,
     ) -> None:
         out = Out("json" if json_ else "quiet" if quiet else "terminal", color, progress_form)
+        out.remember(kwargs.values())
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)
             if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:

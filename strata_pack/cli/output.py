@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from strata_pack.errors import escaped
@@ -28,13 +30,27 @@ class Out:
         self._progress = progress
         self._result: dict[str, Any] | None = None
         self._printed = False
+        self._given: list[tuple[str, str]] = []
+
+    def remember(self, values: Iterable[object]) -> None:
+        """Take note of the paths that the user gave, to print them in that spelling."""
+        for value in values:
+            if isinstance(value, Path) and not value.is_absolute() and str(value) != "-":
+                self._given.append((str(value.absolute()), str(value)))
+        self._given.sort(key=lambda pair: -len(pair[0]))
+
+    def as_given(self, text: str) -> str:
+        """Return ``text`` with every path that was given, and what lies in it, spelled as it was given."""
+        for absolute, given in self._given:
+            text = re.sub(rf"(?<![\w/]){re.escape(absolute)}(?![\w-])", lambda _, given=given: given, text)  # type: ignore[misc]
+        return text
 
     def line(self, text: str = "") -> None:
         """Print lines of the command's answer (on stderr in JSON mode, nowhere in quiet mode).
 
         Control characters, which a path or a template may hold, are escaped.
         """
-        self.raw(escaped(text, keep="\n\t"))
+        self.raw(escaped(self.as_given(text), keep="\n\t"))
 
     def raw(self, text: str) -> None:
         """Print ``text`` as it is: what goes into a file must keep every character."""
@@ -44,7 +60,7 @@ class Out:
     def note(self, text: str) -> None:
         """Print one line that is not part of the answer, on stderr."""
         if self.mode != "quiet":
-            print(escaped(text, keep="\n\t"), file=sys.stderr, flush=True)
+            print(escaped(self.as_given(text), keep="\n\t"), file=sys.stderr, flush=True)
 
     def show(self, renderable: Any) -> None:
         """Print a rich table or text (its plain form when piped). A narrow terminal wraps cells, it cuts none."""

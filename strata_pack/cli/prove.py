@@ -70,7 +70,7 @@ def prove(
     for report in proof.reports:
         if not report.ok:
             out.show(terminal(report))
-    summary = Table("what", "result", "seconds", title=escape(str(proof.pack.path)), title_justify="left")
+    summary = Table("what", "result", "seconds", title=escape(str(pack)), title_justify="left")
     summary.columns[2].justify = "right"
     model, quant = manifest["model"], manifest["recipe"]["preset"]
     summary.add_row(

@@ -198,3 +198,22 @@ def test_control_c_while_it_starts_is_no_traceback(module: str, code: int, text:
     program = INTERRUPTED.format(module=module)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (code, text)
+
+
+@pytest.mark.parametrize(
+    ("given", "text", "shown"),
+    [
+        ("packs/mine", "{cwd}/packs/mine: is damaged", "packs/mine: is damaged"),
+        ("packs/mine", "see {cwd}/packs/mine/manifest.json", "see packs/mine/manifest.json"),
+        ("packs/mine", "{cwd}/packs/mine-2: other", "{cwd}/packs/mine-2: other"),
+        ("../up", "{cwd}/../up: x", "../up: x"),
+        (".", "{cwd}/manifest.json", "./manifest.json"),
+    ],
+)
+def test_a_path_is_printed_as_it_was_given(
+    given: str, text: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = Out("terminal")
+    out.remember([Path(given)])
+    assert out.as_given(text.format(cwd=tmp_path)) == shown.format(cwd=tmp_path)

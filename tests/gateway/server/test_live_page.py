@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tarfile
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -112,3 +115,33 @@ def test_its_policy_runs_no_other_script(page: Any) -> None:
         "const s = document.createElement('script'); s.textContent = 'window.injected = 1'; document.body.append(s)"
     )
     assert page.execute_script("return window.injected") is None
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script axe-core, which knows the rules of accessibility, from the package index of npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("npm is not installed: it fetches axe-core")
+    done = subprocess.run([npm, "pack", "--silent", "axe-core@4"], cwd=folder, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("axe-core cannot be fetched")
+    with tarfile.open(next(folder.glob("*.tgz"))) as archive:
+        script = archive.extractfile("package/axe.min.js")
+        assert script is not None
+        return script.read().decode("utf-8")
+
+
+@pytest.mark.registry
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: Any, axe: str, scheme: str) -> None:
+    page.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    )
+    page.find_element("css selector", "#ends summary").click()
+    page.execute_script(axe)
+    found = page.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+    wrong = [(rule["id"], [node["html"] for node in rule["nodes"]]) for rule in found["violations"]]
+    assert (wrong, len(found["passes"]) > 10) == ([], True)
