@@ -21,6 +21,9 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 
 CHUNK = 1 << 20
 
+CONFIG_LIMIT = 64 << 20
+"""Bytes of the largest JSON file of a model (configuration, tokenizer settings) that is read."""
+
 
 def fsync_dir(folder: Path) -> None:
     """Make renames inside ``folder`` durable."""
@@ -96,6 +99,32 @@ def read_bytes(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise BadInput(f"is larger than {limit} bytes", where=path)
     return data
+
+
+def parse_json(data: bytes, where: str | Path) -> Any:
+    """Return the value of the JSON text ``data`` (UTF-8, with or without a byte order mark); ``BadInput`` otherwise."""
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"is not JSON ({error})", where=where) from None
+
+
+def parse_json_object(data: bytes, where: str | Path) -> dict[str, Any]:
+    """Return the JSON object in ``data``; ``BadInput`` for anything else."""
+    value = parse_json(data, where)
+    if not isinstance(value, dict):
+        raise BadInput("is not a JSON object", where=where)
+    return value
+
+
+def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:
+    """Return the value in the JSON file ``path``; ``BadInput`` if it is missing, not JSON or over ``limit`` bytes."""
+    return parse_json(read_bytes(path, limit), path)
+
+
+def read_json_object(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
+    """Return the JSON object in the file ``path``; ``BadInput`` as ``read_json``, and for another value."""
+    return parse_json_object(read_bytes(path, limit), path)
 
 
 def sha256_file(path: Path) -> str:

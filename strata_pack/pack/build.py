@@ -21,7 +21,15 @@ from strata_pack import __version__
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import GoldenReport, check_golden
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import disk_errors, dump_json, read_bytes, sha256_bytes, write_atomic
+from strata_pack.files import (
+    disk_errors,
+    dump_json,
+    parse_json_object,
+    read_bytes,
+    read_json_object,
+    sha256_bytes,
+    write_atomic,
+)
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.outputs import check_outputs
@@ -38,14 +46,12 @@ from strata_pack.pack.manifest import (
 )
 from strata_pack.pack.model_source import (
     CONFIG,
-    CONFIG_LIMIT,
     TOKENIZER_FILES,
     Model,
     SourceHashes,
     bring,
     file_stem,
     folder_template,
-    parse_config,
     source_template,
 )
 from strata_pack.pack.paths import GOLDEN, MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, TEMPLATE_KEY, TOKENIZER_DIR
@@ -81,6 +87,9 @@ from strata_pack.weights.quantize.run import (
 from strata_pack.weights.source import HubSource, Source, parse_source
 from strata_pack.weights.tensor_source import TensorSource
 from strata_pack.weights.tokenizer.files import tokenizer_files
+
+SIDE_FILE_LIMIT = 256 << 20
+"""Bytes of the largest tokenizer file that is copied into a pack."""
 
 MANIFEST_ROOM = 1 << 20
 """Bytes for the manifest, the reports and what file systems round up to: a manifest lists every tensor."""
@@ -203,7 +212,7 @@ def _refuse_unloadable(model: Model, plan: QuantPlan) -> None:
     problems = header_problems(metadata, [TensorInfo(t.name, t.source.shape, t.type, 0, 0) for t in plan.tensors])
     config = model.side_file("config.json")
     if config is not None:
-        problems += config_problems(metadata, parse_config(read_bytes(config, CONFIG_LIMIT), config), config.name)
+        problems += config_problems(metadata, read_json_object(config), config.name)
     if problems:
         shown = "; ".join(problems[:3]) + (f" (and {len(problems) - 3} more)" if len(problems) > 3 else "")
         raise BadInput(f"would not load: {shown}", where=plan.source.label, remedy="fetch or convert the model again")
@@ -397,9 +406,9 @@ def tokenizer_copies(model: Model, template: str) -> dict[str, bytes]:
     for name in TOKENIZER_FILES:
         path = model.side_file(name)
         if path is not None:
-            copies[name] = read_bytes(path, CONFIG_LIMIT)
+            copies[name] = read_bytes(path, SIDE_FILE_LIMIT)
     if CONFIG in copies:
-        config = parse_config(copies[CONFIG], CONFIG)
+        config = parse_json_object(copies[CONFIG], CONFIG)
         if "chat_template" in config:
             copies[CONFIG] = dump_json({**config, "chat_template": template})
     return copies

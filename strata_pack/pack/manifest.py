@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 from strata_pack.errors import BadInput
-from strata_pack.files import dump_json, read_bytes, write_atomic
+from strata_pack.files import dump_json, read_json, write_atomic
 from strata_pack.pack.schema_check import problems
 
 if TYPE_CHECKING:
@@ -156,11 +156,7 @@ def check_manifest(value: Any, where: Path) -> Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """Read and check a manifest."""
-    try:
-        value = json.loads(read_bytes(path, LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from None
-    return check_manifest(value, path)
+    return check_manifest(read_json(path, LIMIT), path)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from strata_pack.chat.render.template import read_template
-from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes, sha256_file
+from strata_pack.files import read_json_object, sha256_file
 from strata_pack.pack.manifest import FileEntry, SourceEntry
 from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.progress import Progress
@@ -34,7 +32,6 @@ TOKENIZER_FILES = (
 """What a pack's ``tokenizer/`` takes over as it is. ``vocab.json`` and ``merges.txt`` are made anew from the GGUF."""
 
 CONFIG = "tokenizer_config.json"
-CONFIG_LIMIT = 256 << 20
 """Bytes; the largest tokenizer files are about 30 MB."""
 
 _QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F16|F32|FP16)$")
@@ -166,24 +163,13 @@ def folder_template(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             continue
-        template = parse_config(read_bytes(path, CONFIG_LIMIT), path).get("chat_template")
+        template = read_json_object(path).get("chat_template")
         if isinstance(template, list):
             named = [item for item in template if isinstance(item, dict) and item.get("name") == "default"]
             template = named[-1].get("template") if named else None
         if isinstance(template, str):
             return template
     return None
-
-
-def parse_config(data: bytes, where: str | Path) -> dict[str, Any]:
-    """Return the JSON object in ``data``; ``BadInput`` if it is none."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=where) from None
-    if not isinstance(value, dict):
-        raise BadInput("is not a JSON object", where=where)
-    return value
 
 
 class SourceHashes:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import disk_errors, fsync_dir, sha256_file
+from strata_pack.files import disk_errors, fsync_dir, read_json_object, sha256_file
 from strata_pack.pack.manifest import FileEntry, ProjectorEntry
 from strata_pack.pack.model_source import Model, file_stem
 from strata_pack.pack.paths import MODEL_DIR
 from strata_pack.pack.request import BuildRequest
 from strata_pack.progress import Progress
-from strata_pack.weights.convert.config import read_json_object
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.convert.projector import has_tower
 from strata_pack.weights.convert.write import write_gguf

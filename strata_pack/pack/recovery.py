@@ -6,16 +6,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import glob
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir, write_atomic
+from strata_pack.locks import hold_folder, holds_folder
 from strata_pack.pack.journal import BACKUP, JOURNAL, STAGED, UNDO, Journal, read_journal
 from strata_pack.pack.paths import MODEL_DIR, STATE_DIR
 from strata_pack.progress import Progress
@@ -34,27 +33,16 @@ def state_folder(path: Path) -> tuple[Path, Path]:
 @contextmanager
 def locked_folder(root: Path) -> Iterator[None]:
     """Hold ``root`` against other installations; ``EnvironmentFailure`` when one does not end within ``WAIT``."""
-    fd = os.open(root, os.O_RDONLY)
-    try:
-        end = time.monotonic() + WAIT
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    problem = "another installation is at work in this folder"
-                    raise EnvironmentFailure(problem, where=root, remedy="wait for it to end") from None
-                time.sleep(0.05)
+    problem = "another installation is at work in this folder"
+    with hold_folder(root, EnvironmentFailure(problem, where=root, remedy="wait for it to end"), WAIT):
         yield
-    finally:
-        os.close(fd)
 
 
 def recover(path: Path) -> str | None:
     """Finish an installation or rollback of ``path`` that was interrupted; return what was done, ``None`` if nothing.
 
-    Cheap when there is nothing to do. Raises ``BadInput`` when a file was changed by something else in between.
+    Cheap when there is nothing to do, and nothing is done inside an installation of this thread. Raises ``BadInput``
+    when a file was changed by something else in between.
     """
     path = path.resolve()
     if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
@@ -62,6 +50,8 @@ def recover(path: Path) -> str | None:
     with contextlib.suppress(BadInput):
         path = path if path.is_dir() else shard_paths(path)[0]
     root, state_dir = state_folder(path)
+    if holds_folder(root):
+        return None
     if not any((state_dir / name).is_file() for name in (JOURNAL, UNDO)) and not _leftovers(path, state_dir):
         return None
     done = None

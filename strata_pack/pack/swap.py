@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import fsync_dir
+from strata_pack.locks import lock_file
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -60,8 +60,8 @@ def locked(path: Path, what: str) -> Iterator[None]:
     except FileNotFoundError:
         raise busy from None
     with file:
+        lock_file(file.fileno(), busy)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The holder may have removed the file meanwhile: a lock on a removed file keeps nobody out.
             ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError:

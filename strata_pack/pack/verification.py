@@ -17,12 +17,11 @@ from strata_pack import __version__
 from strata_pack.chat.golden.check import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
-from strata_pack.files import CHUNK, read_bytes, sha256_text
+from strata_pack.files import CHUNK, read_json_object, sha256_text
 from strata_pack.pack.contents import covered_files
 from strata_pack.pack.facts import wrong_facts
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.loadable import header_problems, template_problems, tokenizer_problems
-from strata_pack.pack.model_source import CONFIG_LIMIT
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, TEMPLATE_KEY, is_pack, member
 from strata_pack.pack.projector import ROLE, projector_faults
 from strata_pack.progress import Progress, Silent
@@ -195,8 +194,8 @@ def _template(pack: Pack) -> list[str]:
     config = member(pack.path, TOKENIZER_CONFIG)
     if config.is_file():
         try:
-            inline = json.loads(read_bytes(config, CONFIG_LIMIT)).get("chat_template")
-        except (ValueError, AttributeError, RecursionError):
+            inline = read_json_object(config).get("chat_template")
+        except BadInput:
             return [f"{TOKENIZER_CONFIG} is not a JSON object"]
         if inline is not None:
             copies[f"chat_template in {TOKENIZER_CONFIG}"] = inline if isinstance(inline, str) else json.dumps(inline)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_bytes, read_json
 from strata_pack.parsing import OutputParser
 from strata_pack.parsing.events import Event
 from strata_pack.parsing.whole import collect
@@ -39,10 +38,7 @@ def _read(path: Path, limit: int) -> str:
 
 def read_tools_file(path: Path) -> list[Any]:
     """Return the tools in a JSON file: a list, or a request that has them. ``BadInput`` for anything else."""
-    try:
-        value = json.loads(_read(path, MAX_TOOLS))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is no JSON ({error})", where=path) from None
+    value = read_json(path, MAX_TOOLS)
     tools = value.get("tools") if isinstance(value, dict) else value
     if not isinstance(tools, list):
         raise BadInput("holds no list of tools", where=path, remedy="give a list, or an object with `tools`")

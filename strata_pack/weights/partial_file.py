@@ -6,7 +6,6 @@ takes its place: nothing stays for ever, and what another run is writing is neve
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import IO
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
+from strata_pack.locks import lock_file
 
 
 def partial_path(path: Path) -> Path:
@@ -27,13 +27,12 @@ def open_locked(path: Path, final: Path) -> IO[bytes]:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         file = os.fdopen(descriptor, "r+b")
+        remedy = "wait for it to end, or choose another name"
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            lock_file(descriptor, EnvironmentFailure("is being written by another run", where=final, remedy=remedy))
+        except EnvironmentFailure:
             file.close()
-            raise EnvironmentFailure(
-                "is being written by another run", where=final, remedy="wait for it to end, or choose another name"
-            ) from None
+            raise
         # Between opening and locking the other run may have finished and renamed the very file we hold.
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return file

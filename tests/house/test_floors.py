@@ -11,7 +11,7 @@ from tests.house.imports import Import, imports, modules, room
 STOREYS = (
     ("doors",),
     ("", "errors"),
-    ("extras", "files", "outputs", "parsing", "progress", "resources", "suggest"),
+    ("extras", "files", "locks", "outputs", "parsing", "progress", "resources", "suggest"),
     ("cache", "environment"),
     ("llama", "replay", "report"),
     ("chat", "weights"),

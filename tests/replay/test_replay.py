@@ -200,7 +200,7 @@ def test_parse_reads_a_log(tmp_path: Path) -> None:
     assert third["error"] == "holds no reply"
 
 
-@pytest.mark.parametrize(("content", "why"), [("{", "no JSON"), ("5", "no list of tools")])
+@pytest.mark.parametrize(("content", "why"), [("{", "not JSON"), ("5", "no list of tools")])
 def test_parse_refuses_a_file_without_tools(tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "tools.json"
     path.write_text(content)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_json
 
 MAX_SUITE_BYTES = 64 << 20
 MAX_CASES = 20_000
@@ -122,15 +122,8 @@ def suite_files(path: Path) -> list[Path]:
 
 def read_cases(path: Path) -> list[GoldenCase]:
     """Return the cases in the JSON file ``path``, in either form."""
-    return [_read_case(item, number, path) for number, item in enumerate(cases_in(read_json_file(path), path), 1)]
-
-
-def read_json_file(path: Path) -> Any:
-    """Return what the JSON file ``path`` holds; ``BadInput`` if it is not JSON or too large."""
-    try:
-        return json.loads(read_bytes(path, MAX_SUITE_BYTES).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from error
+    items = cases_in(read_json(path, MAX_SUITE_BYTES), path)
+    return [_read_case(item, number, path) for number, item in enumerate(items, 1)]
 
 
 def cases_in(data: Any, path: Path) -> list[Any]:

@@ -23,13 +23,12 @@ from strata_pack.chat.golden.cases import (
     case_name,
     cases_in,
     read_cases,
-    read_json_file,
 )
 from strata_pack.chat.golden.check import CaseResult, GoldenReport
 from strata_pack.chat.golden.json_text import Edit, Span, edited, items, members, whole
 from strata_pack.chat.render.template import ChatTemplate, TemplateRefused
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import read_bytes, write_atomic
+from strata_pack.files import read_bytes, read_json, write_atomic
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half a character. JSON can hold one, as an escape; UTF-8, and so the file, cannot."""
@@ -54,7 +53,7 @@ def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
     Read are a list of messages, a golden case, and the body of a chat request (``chat_template_kwargs``). A generation
     prompt is asked for unless the file says otherwise.
     """
-    data = read_json_file(path)
+    data = read_json(path, MAX_SUITE_BYTES)
     body: dict[str, Any] = {"messages": data} if isinstance(data, list) else data
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
         raise BadInput('holds no conversation (a list of messages, or an object with "messages")', where=path)
@@ -154,7 +153,7 @@ def write(change: Change) -> None:
 
 def _read(path: Path) -> str:
     """Return the text of a golden file as it lies there; ``BadInput`` if it holds no list of cases."""
-    cases_in(read_json_file(path), path)
+    cases_in(read_json(path, MAX_SUITE_BYTES), path)
     return read_bytes(path, MAX_SUITE_BYTES).decode("utf-8")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_json
 
 BUNDLED = "coding_agent.json"
 MAX_SESSION_BYTES = 64 << 20
@@ -39,10 +39,7 @@ def load_session(path: Path) -> Session:
 
     Raises ``BadInput`` naming what is wrong with it.
     """
-    try:
-        data = json.loads(read_bytes(path, MAX_SESSION_BYTES).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from error
+    data = read_json(path, MAX_SESSION_BYTES)
     return _read({"messages": data} if isinstance(data, list) else data, str(path))
 
 

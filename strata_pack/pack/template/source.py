@@ -8,7 +8,6 @@ A model often carries its template several times; ``read_copies`` returns all of
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from typing import Any
 from strata_pack.chat.library import list_templates, status_of
 from strata_pack.chat.render.template import Limits, normalize_source, read_template
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_bytes, read_json
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import TEMPLATE, TEMPLATE_KEY, is_pack
 from strata_pack.pack.template.target import TemplateCopy
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource, parse_source
 
-MAX_CONFIG_BYTES = 64 << 20
 JSON_FILES = ("chat_template.json", "tokenizer_config.json")
 JINJA_FILES = ("chat_template.jinja", TEMPLATE)
 DEFAULT_NAME = "default"
@@ -157,10 +155,7 @@ def _text(path: Path) -> str:
 
 def _from_json(path: Path) -> Iterator[NamedTemplate]:
     """Yield the templates of a tokenizer's JSON file: a text, or a list of named ones of which the default counts."""
-    try:
-        data: Any = json.loads(read_bytes(path, MAX_CONFIG_BYTES).decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from error
+    data = read_json(path)
     value = data.get("chat_template") if isinstance(data, dict) else None
     named = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [{"template": value}]
     default = next((one for one in reversed(named) if one.get("name", DEFAULT_NAME) == DEFAULT_NAME), None)

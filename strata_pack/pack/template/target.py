@@ -5,7 +5,6 @@ Nothing is written here.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 from strata_pack.chat.library import list_templates, status_of
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes, sha256_text
+from strata_pack.files import CONFIG_LIMIT, read_bytes, read_json_object, sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import MODEL_DIR, TEMPLATE, TOKENIZER_DIR, is_pack, member
 from strata_pack.pack.recovery import state_folder
@@ -29,7 +28,6 @@ NAMED_KEY = TEMPLATE_KEY + "."
 NAMES_KEY = "tokenizer.chat_templates"
 _MODELFILE = re.compile(r"^\s*FROM\s+\S", re.MULTILINE | re.IGNORECASE)
 _RENDERER = re.compile(r"^\s*(RENDERER|PARSER)\s+\S+", re.MULTILINE | re.IGNORECASE)
-CONFIG_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -194,10 +192,4 @@ def read_tokenizer_config(root: Path) -> dict[str, Any] | None:
     path = member(root, TOKENIZER_CONFIG)
     if not path.is_file():
         return None
-    try:
-        value = json.loads(read_bytes(path, CONFIG_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from None
-    if not isinstance(value, dict):
-        raise BadInput("is not a JSON object", where=path)
-    return value
+    return read_json_object(path)

@@ -6,16 +6,12 @@ about rotary positions under ``rope_parameters``. The same is done here from a t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
-
-CONFIG_LIMIT = 16 << 20
 
 _ROPE_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 
@@ -49,17 +45,6 @@ class Config:
         if self.get("head_dim") is not None:
             return self.integer("head_dim")
         return self.integer("hidden_size") // self.integer("num_attention_heads")
-
-
-def read_json_object(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
-    """Return the JSON object in ``path``; ``BadInput`` if it is missing, over ``limit`` bytes, or something else."""
-    try:
-        value = json.loads(read_bytes(path, limit))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from None
-    if not isinstance(value, dict):
-        raise BadInput("is not a JSON object", where=path)
-    return value
 
 
 def architecture_name(raw: Mapping[str, Any], where: Path) -> str:

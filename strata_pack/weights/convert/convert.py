@@ -21,11 +21,12 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType, LlamaFileType
 
 from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import read_json_object
 from strata_pack.progress import Progress
 from strata_pack.weights.checkpoint_index import INDEX_SUFFIX
 from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F16, F32
-from strata_pack.weights.convert.config import Config, linear_layers, read_json_object
+from strata_pack.weights.convert.config import Config, linear_layers
 from strata_pack.weights.convert.hyper import TABLE, ngram_keys
 from strata_pack.weights.convert.metadata import Facts, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names

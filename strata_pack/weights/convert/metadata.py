@@ -17,9 +17,9 @@ from gguf import GGUFValueType, GGUFWriter, LlamaFileType
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_bytes, read_json_object
 from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
-from strata_pack.weights.convert.config import Config, read_json_object
+from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.hyper import NgramKeys
 from strata_pack.weights.convert.parameters import add_family, add_parameters
 from strata_pack.weights.convert.vocabulary import Vocabulary

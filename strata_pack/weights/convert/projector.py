@@ -16,7 +16,8 @@ import gguf
 import numpy as np
 
 from strata_pack.errors import BadInput
-from strata_pack.weights.convert.config import Config, read_json_object
+from strata_pack.files import read_json_object
+from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.defaults import VISION
 from strata_pack.weights.convert.metadata import Collector, Facts, add_general, collected
 from strata_pack.weights.convert.names import FINAL

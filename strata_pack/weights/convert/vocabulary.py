@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
-from strata_pack.weights.convert.config import Config, read_json_object
+from strata_pack.files import read_bytes, read_json_object
+from strata_pack.weights.convert.config import Config
 from strata_pack.weights.tokenizer.bpe import TOKENIZER_LIMIT, is_byte_level_bpe, read_bpe
 from strata_pack.weights.tokenizer.special import SpecialTokens, special_tokens
 from strata_pack.weights.tokenizer.spm import MODEL_LIMIT, read_spm

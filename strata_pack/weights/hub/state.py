@@ -6,7 +6,6 @@ which commit they belong to, and which of them a new commit leaves behind.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, dump_json, read_bytes, write_atomic
+from strata_pack.locks import lock_file
 from strata_pack.weights.hub.tree import STATE_FOLDER, RepoFile, RepoTree, safe_path
 
 _RECORD_VERSION = 1
@@ -43,13 +43,9 @@ def locked(dest: Path) -> Iterator[None]:
         state.mkdir(parents=True, exist_ok=True)
         fd = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "another process"
-            raise EnvironmentFailure(
-                f"process {holder} is fetching into this folder", where=dest, remedy="wait for it or choose another"
-            ) from None
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "of another user"
+        problem = f"process {holder} is fetching into this folder"
+        lock_file(fd, EnvironmentFailure(problem, where=dest, remedy="wait for it or choose another"))
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         yield

@@ -545,3 +545,11 @@ def test_shard_names_decide_which_files_a_journal_beside_a_gguf_may_touch(tmp_pa
         recover(path)
     assert not (tmp_path / ".profile").exists()
     assert shard_paths(path) == [path]
+
+
+def test_a_pack_is_opened_at_once_inside_its_own_installation(tmp_path: Path) -> None:
+    root = write_pack(tmp_path / "pack")
+    (root / recovery.STATE_DIR).mkdir()
+    (root / recovery.STATE_DIR / recovery.JOURNAL).write_text("not to be read")
+    with recovery.locked_folder(root):
+        assert recovery.recover(root) is None
