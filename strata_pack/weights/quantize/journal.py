@@ -72,9 +72,11 @@ class PartialFiles:
         with disk_errors(self._paths[0]):
             self._paths[0].parent.mkdir(parents=True, exist_ok=True)
             try:
+                marks = self._read_journal()
+                self._take_back(marks)
                 for path in self._paths:
                     self._files.append(open_locked(partial_path(path), path))
-                marks = self._sound_marks(self._read_journal())
+                marks = self._sound_marks(marks)
                 self._start_journal(marks)
             except BaseException:
                 self._close()
@@ -124,7 +126,11 @@ class PartialFiles:
             self._journal.flush()
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        """Make all files durable and give them their names, the first one last: it is what readers open."""
+        """Make all files durable and give them their names, the first one last: it is what readers open.
+
+        The journal stays until ``forget``: as long as others of the same run are unfinished, it proves that these are
+        whole, and a later run takes them back instead of writing them anew.
+        """
         with disk_errors(self._paths[0]):
             if self._flush is not None:
                 self._flush.result()
@@ -133,9 +139,22 @@ class PartialFiles:
             for path in reversed(self._paths):
                 os.replace(partial_path(path), path)
             fsync_dir(self._paths[0].parent)
-            self._journal_path.unlink(missing_ok=True)
         sums = zip(self._paths, self._sizes, self._hashes, strict=True)
         return tuple(WrittenFile(path, size, digest.hexdigest()) for path, size, digest in sums)
+
+    def forget(self) -> None:
+        """Remove the journal of finished files."""
+        with disk_errors(self._journal_path):
+            self._journal_path.unlink(missing_ok=True)
+
+    def _take_back(self, marks: Sequence[_Mark]) -> None:
+        """Give finished files their partial names again if the journal says that this very run has finished them."""
+        ends = {mark.file: mark.end for mark in marks}
+        for index, path in enumerate(self._paths):
+            if not path.is_file() or path.stat().st_size != ends.get(index) or partial_path(path).exists():
+                return
+        for path in self._paths:
+            os.replace(path, partial_path(path))
 
     def _read_journal(self) -> list[_Mark]:
         """Return the marks of an earlier run of the same work; a torn last line does not count."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -20,11 +20,13 @@ from strata_pack.errors import BadInput
 from strata_pack.llama.ggml import FLOAT_TYPES, Bytes, Floats, row_nbytes
 from strata_pack.llama.quantizer import Quantizer, differing_row
 from strata_pack.weights.quantize.plan import PlannedTensor
-from strata_pack.weights.tensor_source import RowReader
+from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 RowWriter = Callable[[int, Bytes], None]
 """``write(start, data)`` puts ``data`` into the file, ``start`` bytes into the tensor. Safe to call from several
 threads."""
+Written = tuple[dict[int, Bytes], int]
+"""The bytes of a chunk by output, and how many of its values are not finite."""
 CHUNK_WEIGHTS = 1 << 19
 """Weights in a chunk: 2 MiB as 32-bit floats."""
 LARGEST_HALF = 65504.0
@@ -37,20 +39,28 @@ def usable_cores() -> int:
 
 
 @dataclass(frozen=True)
-class TensorJob:
-    """One tensor to be written, with what its rows need."""
+class Target:
+    """One output of a tensor: its planned type, the importances (one row a matrix, or ``None``) and where it goes."""
 
     planned: PlannedTensor
-    read: RowReader
     importances: Floats | None
-    """One row a matrix, or ``None``."""
     write: RowWriter
+
+
+@dataclass(frozen=True)
+class TensorJob:
+    """One tensor of the source and every output that still lacks it, by number."""
+
+    source: SourceTensor
+    read: RowReader
+    targets: Mapping[int, Target]
 
     def chunks(self) -> Iterator[Chunk]:
         """Cut the tensor into chunks; none reaches over two matrices that have different importances."""
-        tensor = self.planned.source
+        tensor = self.source
         most = max(1, CHUNK_WEIGHTS // tensor.row_length)
-        span = tensor.rows if self.importances is None else tensor.rows // tensor.matrices
+        whole = all(target.importances is None for target in self.targets.values())
+        span = tensor.rows if whole else tensor.rows // tensor.matrices
         for start in range(0, tensor.rows, span):
             for first in range(start, start + span, most):
                 yield Chunk(self, first, min(most, start + span - first), start // span)
@@ -67,19 +77,22 @@ class Chunk:
 
     @property
     def source_bytes(self) -> int:
-        return self.rows * row_nbytes(self.job.planned.source.type, self.job.planned.source.row_length)
+        return self.rows * row_nbytes(self.job.source.type, self.job.source.row_length)
 
     @property
     def is_last(self) -> bool:
         """Whether the tensor ends with it."""
-        return self.first + self.rows == self.job.planned.source.rows
+        return self.first + self.rows == self.job.source.rows
 
 
 class _Buffers:
-    """The memory of one chunk under way; grows to the longest row and is used again and again."""
+    """The memory of one chunk under way; grows to the longest row and is used again and again.
 
-    def __init__(self) -> None:
-        self._arrays = [np.empty(0, np.uint8) for _ in range(3)]
+    Number 0 holds the source's bytes, 1 the floats, 2 and up the outputs.
+    """
+
+    def __init__(self, outputs: int) -> None:
+        self._arrays = [np.empty(0, np.uint8) for _ in range(2 + outputs)]
 
     def take(self, index: int, size: int) -> Bytes:
         if self._arrays[index].size < size:
@@ -90,7 +103,9 @@ class _Buffers:
 class Pipeline:
     """A pool of threads that turns chunks into bytes. Counts the NaN and infinities it was allowed to pass."""
 
-    def __init__(self, quantizer: Quantizer, threads: int, *, allow_nonfinite: bool, where: str) -> None:
+    def __init__(
+        self, quantizer: Quantizer, threads: int, *, outputs: int = 1, allow_nonfinite: bool, where: str
+    ) -> None:
         """``threads`` do the work with ``quantizer``; ``where`` names the source in errors."""
         self._quantizer, self._ggml = quantizer, quantizer.ggml
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quantize")
@@ -98,8 +113,8 @@ class Pipeline:
         self._free: queue.SimpleQueue[_Buffers] = queue.SimpleQueue()
         self._slots = threads + 2
         for _ in range(self._slots):
-            self._free.put(_Buffers())
-        self.nonfinite: dict[str, int] = {}
+            self._free.put(_Buffers(outputs))
+        self.nonfinite: list[dict[str, int]] = [{} for _ in range(outputs)]
 
     def __enter__(self) -> Pipeline:
         return self
@@ -107,12 +122,13 @@ class Pipeline:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def run(self, jobs: Iterable[TensorJob]) -> Iterator[tuple[Chunk, Bytes]]:
-        """Yield every chunk with its bytes, in order, when they are written; valid until the next one is asked for.
+    def run(self, jobs: Iterable[TensorJob]) -> Iterator[tuple[Chunk, Mapping[int, Bytes]]]:
+        """Yield every chunk with its bytes by output, in order, when they are written; valid until the next one is
+        asked for.
 
         Raises ``BadInput`` for a NaN or an infinity, naming its place.
         """
-        waiting: deque[tuple[Chunk, _Buffers, Future[tuple[Bytes, int]]]] = deque()
+        waiting: deque[tuple[Chunk, _Buffers, Future[Written]]] = deque()
         for job in jobs:
             for chunk in job.chunks():
                 if len(waiting) == self._slots:
@@ -123,70 +139,88 @@ class Pipeline:
             yield from self._oldest(waiting)
 
     def _oldest(
-        self, waiting: deque[tuple[Chunk, _Buffers, Future[tuple[Bytes, int]]]]
-    ) -> Iterator[tuple[Chunk, Bytes]]:
+        self, waiting: deque[tuple[Chunk, _Buffers, Future[Written]]]
+    ) -> Iterator[tuple[Chunk, Mapping[int, Bytes]]]:
         chunk, buffers, future = waiting.popleft()
         data, nonfinite = future.result()
         if nonfinite:
-            name = chunk.job.planned.name
-            self.nonfinite[name] = self.nonfinite.get(name, 0) + nonfinite
+            name = chunk.job.source.name
+            for output in data:
+                counts = self.nonfinite[output]
+                counts[name] = counts.get(name, 0) + nonfinite
         yield chunk, data
         self._free.put(buffers)
 
-    def _work(self, chunk: Chunk, buffers: _Buffers) -> tuple[Bytes, int]:
-        """Write the chunk; return its bytes in the planned type, and how many values were not finite."""
+    def _work(self, chunk: Chunk, buffers: _Buffers) -> Written:
+        """Write the chunk to every output; return its bytes by output, and how many values were not finite."""
         data, nonfinite = self._convert(chunk, buffers)
-        chunk.job.write(chunk.first * row_nbytes(chunk.job.planned.type, chunk.job.planned.source.row_length), data)
+        for output, written in data.items():
+            target = chunk.job.targets[output]
+            target.write(chunk.first * row_nbytes(target.planned.type, chunk.job.source.row_length), written)
         return data, nonfinite
 
-    def _convert(self, chunk: Chunk, buffers: _Buffers) -> tuple[Bytes, int]:
-        planned, ggml = chunk.job.planned, self._ggml
-        tensor, target = planned.source, planned.type
+    def _convert(self, chunk: Chunk, buffers: _Buffers) -> Written:
+        tensor, ggml, targets = chunk.job.source, self._ggml, chunk.job.targets
         raw = buffers.take(0, chunk.source_bytes)
         chunk.job.read(chunk.first, chunk.rows, raw)
-        weights = self._finite_floats(chunk, raw, buffers) if planned.changed else None
+        data = {output: raw for output, target in targets.items() if not target.planned.changed}
+        weights = self._finite_floats(chunk, raw, buffers) if len(data) < len(targets) else None
         sound, nonfinite = True, 0
         if weights is None:
             sound = not ggml.can_dequantize(tensor.type) or ggml.is_finite(tensor.type, raw)
             if not sound and not self._allow:
                 raise self._refusal(chunk, self._floats(chunk, raw, buffers), tensor.type.name)
-            if not planned.changed:
-                return raw, 0 if sound else _count_nonfinite(self._floats(chunk, raw, buffers))
-            weights = self._floats(chunk, raw, buffers)
-            # Sound blocks of a type with 8-bit exponents may stand for infinities still.
-            sound = sound and (tensor.type in FLOAT_TYPES or bool(np.isfinite(weights).all()))
-        if not sound:
-            nonfinite = _count_nonfinite(weights)
-            if target not in FLOAT_TYPES:
-                np.nan_to_num(weights, copy=False, nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF)
-        out = buffers.take(2, chunk.rows * row_nbytes(target, tensor.row_length))
-        importance = None if chunk.job.importances is None else chunk.job.importances[chunk.matrix]
+            if len(data) < len(targets) or not sound:
+                weights = self._floats(chunk, raw, buffers)
+                # Sound blocks of a type with 8-bit exponents may stand for infinities still.
+                sound = sound and (tensor.type in FLOAT_TYPES or bool(np.isfinite(weights).all()))
+                nonfinite = 0 if sound else _count_nonfinite(weights)
+        if weights is not None:
+            # Float types first: what block types get has no NaN and no infinities any more.
+            for blocks in (False, True):
+                chosen = [
+                    (output, target)
+                    for output, target in targets.items()
+                    if target.planned.changed and (target.planned.type not in FLOAT_TYPES) is blocks
+                ]
+                if blocks and chosen and not sound:
+                    # A copy: an output that keeps the source's floats as they are has not been written yet.
+                    weights = np.nan_to_num(weights, nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF)
+                for output, target in chosen:
+                    size = chunk.rows * row_nbytes(target.planned.type, tensor.row_length)
+                    out = buffers.take(2 + output, size)
+                    self._quantize(chunk, target, weights, out, sound=sound)
+                    data[output] = out
+        return data, nonfinite
+
+    def _quantize(self, chunk: Chunk, target: Target, weights: Floats, out: Bytes, *, sound: bool) -> None:
+        type, ggml = target.planned.type, self._ggml
+        importance = None if target.importances is None else target.importances[chunk.matrix]
         if sound:
-            row = self._quantizer.quantize_chunk(target, weights, out, importance, first_row=chunk.first)
+            row = self._quantizer.quantize_chunk(type, weights, out, importance, first_row=chunk.first)
             if row is not None:
-                raise differing_row(planned.name, target, row)
+                raise differing_row(chunk.job.source.name, type, row)
         else:
-            ggml.quantize_chunk(target, weights, out, importance)
-        if not self._allow and not ggml.is_finite(target, out):
+            ggml.quantize_chunk(type, weights, out, importance)
+        if not self._allow and not ggml.is_finite(type, out):
             result = np.empty(weights.shape, np.float32)
-            ggml.to_f32(target, out, result)
-            raise self._refusal(chunk, result, f"{target.name}, which cannot hold it")
-        return out, nonfinite
+            ggml.to_f32(type, out, result)
+            raise self._refusal(chunk, result, f"{type.name}, which cannot hold it")
 
     def _finite_floats(self, chunk: Chunk, raw: Bytes, buffers: _Buffers) -> Floats | None:
         """Return the chunk's weights if a kernel can turn them into floats and all are finite."""
-        tensor = chunk.job.planned.source
+        tensor = chunk.job.source
         if not self._quantizer.reads(tensor.type):
             return None
         weights = self._room(chunk, buffers)
         return weights if self._quantizer.finite_floats(tensor.type, raw, weights) else None
 
     def _room(self, chunk: Chunk, buffers: _Buffers) -> Floats:
-        shape = (chunk.rows, chunk.job.planned.source.row_length)
+        shape = (chunk.rows, chunk.job.source.row_length)
         return buffers.take(1, 4 * shape[0] * shape[1]).view(np.float32).reshape(shape)
 
     def _floats(self, chunk: Chunk, raw: Bytes, buffers: _Buffers) -> Floats:
-        tensor = chunk.job.planned.source
+        tensor = chunk.job.source
         if planned_is_f32(chunk):
             return raw.view(np.float32).reshape(chunk.rows, tensor.row_length)
         weights = self._room(chunk, buffers)
@@ -197,7 +231,7 @@ class Pipeline:
         row, column = np.argwhere(~np.isfinite(weights))[0] if not np.isfinite(weights).all() else (0, 0)
         kind = "a NaN" if np.isnan(weights[row, column]) else "an infinity"
         return BadInput(
-            f"{chunk.job.planned.name} has {kind} in row {chunk.first + int(row)}, column {int(column)} "
+            f"{chunk.job.source.name} has {kind} in row {chunk.first + int(row)}, column {int(column)} "
             f"(as {type_name})",
             where=self._where,
             remedy="the weights are damaged; fetch them again, or go on with --allow-nonfinite",
@@ -206,7 +240,7 @@ class Pipeline:
 
 def planned_is_f32(chunk: Chunk) -> bool:
     """Return whether the chunk's source bytes are floats already."""
-    return chunk.job.planned.source.type.name == "F32"
+    return chunk.job.source.type.name == "F32"
 
 
 def _count_nonfinite(weights: Floats) -> int:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from gguf import GGMLQuantizationType, GGUFValueType
 
 from strata_pack.errors import WrongUse
-from strata_pack.llama.ggml import Bytes
+from strata_pack.llama.ggml import Floats
 from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo, align, encode_header, shard_name
@@ -32,9 +33,10 @@ from strata_pack.weights.quantize.plan import (
     plan_quantization,
     requantize_note,
 )
-from strata_pack.weights.quantize.rows import Pipeline, TensorJob, usable_cores
+from strata_pack.weights.quantize.rows import Pipeline, RowWriter, Target, TensorJob, usable_cores
 
 __all__ = [
+    "Output",
     "PlannedTensor",
     "QuantPlan",
     "QuantResult",
@@ -45,6 +47,7 @@ __all__ = [
     "plan_quantization",
     "quantized_types",
     "run_plan",
+    "run_plans",
 ]
 
 _SHARD_STEM = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?\.gguf", re.DOTALL)
@@ -146,6 +149,24 @@ def _split_keys(shard: int, plan: QuantPlan) -> dict[str, MetaValue]:
     return {"split.no": no, "split.count": count, "split.tensors.count": tensors}
 
 
+@dataclass(frozen=True)
+class Output:
+    """One model to write: its plan, its path, and what its header has in place of the source's.
+
+    ``journal`` is where the finished tensors are noted, by default next to the output.
+    """
+
+    plan: QuantPlan
+    path: Path
+    metadata_overrides: Mapping[str, MetaValue | None] = field(default_factory=dict)
+    journal: Path | None = None
+
+    @property
+    def journal_path(self) -> Path:
+        first = output_paths(self.plan, self.path)[0]
+        return self.journal or first.with_name(f".{first.name}.journal")
+
+
 def run_plan(
     plan: QuantPlan,
     out_path: Path,
@@ -157,65 +178,117 @@ def run_plan(
     allow_nonfinite: bool = False,
     kernels: KernelChoice = "auto",
 ) -> QuantResult:
-    """Write the model that ``plan`` describes to ``out_path`` (replaced if it is there), whole or not at all.
+    """Write the model that ``plan`` describes to ``out_path``: ``run_plans`` with one output."""
+    output = Output(plan, out_path, metadata_overrides or {}, journal)
+    return run_plans([output], progress=progress, threads=threads, allow_nonfinite=allow_nonfinite, kernels=kernels)[0]
 
-    Killed at any moment, it goes on after the last finished tensor when it is called again with the same source,
-    plan and overrides; ``journal`` (default: next to the output) is where that is noted. ``threads`` defaults to the
-    cores this process may use; ``kernels`` "ggml" lets ggml quantize all types. Raises ``BadInput`` for NaN and
-    infinities unless ``allow_nonfinite`` (which keeps them in float tensors, and in block types turns NaN into 0 and
-    infinities into 65504), ``EnvironmentFailure`` for a full disk, another run that writes the same file, or a kernel
-    that does not write ggml's bytes.
+
+def run_plans(
+    outputs: Sequence[Output],
+    *,
+    progress: Progress | None = None,
+    threads: int | None = None,
+    allow_nonfinite: bool = False,
+    kernels: KernelChoice = "auto",
+) -> list[QuantResult]:
+    """Write several models from one reading of their source; each replaces what is at its path, whole or not at all.
+
+    All plans are of one source and keep its tensors in one order, else ``ValueError``. Each output has the bytes that
+    it would have alone.
+
+    Killed at any moment, it goes on after each output's last finished tensor when it is called again with the same
+    source, plans and overrides. ``threads`` defaults to the cores this process may use; ``kernels`` "ggml" lets ggml
+    quantize all types. Raises ``BadInput`` for NaN and infinities unless ``allow_nonfinite`` (which keeps them in float
+    tensors, and in block types turns NaN into 0 and infinities into 65504), ``EnvironmentFailure`` for a full disk,
+    another run that writes the same file, or a kernel that does not write ggml's bytes.
     """
     progress = progress or Silent()
-    paths = output_paths(plan, out_path)
-    headers = output_headers(plan, metadata_overrides or {})
-    journal = journal or paths[0].with_name(f".{paths[0].name}.journal")
     quantizer = Quantizer.load(kernels)
-    fingerprint = _fingerprint(plan, headers, quantizer, allow_nonfinite=allow_nonfinite)
-    note = requantize_note(plan)
-    types = quantized_types(plan)
-    for text in (*([] if note is None else [note]), *(quantizer.notes(types) if kernels == "auto" and types else [])):
-        progress.note(text)
-    task = progress.task(f"quantize to {plan.recipe.label}", total=plan.source_bytes)
-    with (
-        PartialFiles(paths, journal, fingerprint) as files,
-        Pipeline(
-            quantizer, threads or usable_cores(), allow_nonfinite=allow_nonfinite, where=plan.source.label
-        ) as pipeline,
-    ):
-        done = files.finished_tensors
-        if done:
-            progress.note(f"{out_path.name}: {len(done)} of {len(plan.tensors)} tensors are there already")
-            task.advance(sum(tensor.source.nbytes for tensor in plan.tensors if tensor.name in done))
-        for shard, header in enumerate(headers):
-            if files.size(shard) == 0:
-                files.append(shard, header)
-        left = [tensor for tensor in plan.tensors if tensor.name not in done]
-        for chunk, data in pipeline.run(_jobs(plan, left, files)):
-            tensor = chunk.job.planned
-            files.count(tensor.shard, data)
+    plans = [output.plan for output in outputs]
+    if len({(id(plan.source), tuple(tensor.name for tensor in plan.tensors)) for plan in plans}) != 1:
+        raise ValueError("the plans are not of one source with its tensors in one order")
+    for note in _notes(plans, quantizer if kernels == "auto" else None):
+        progress.note(note)
+    source = plans[0].source
+    task = progress.task(f"quantize to {', '.join(plan.recipe.label for plan in plans)}", total=plans[0].source_bytes)
+    with ExitStack() as stack:
+        writers = []
+        for output in outputs:
+            headers = output_headers(output.plan, output.metadata_overrides)
+            fingerprint = _fingerprint(output.plan, headers, quantizer, allow_nonfinite=allow_nonfinite)
+            paths = output_paths(output.plan, output.path)
+            files = stack.enter_context(PartialFiles(paths, output.journal_path, fingerprint))
+            writers.append(files)
+            done = files.finished_tensors
+            if done:
+                progress.note(
+                    f"{output.path.name}: {len(done)} of {len(output.plan.tensors)} tensors are there already"
+                )
+            for shard, header in enumerate(headers):
+                if files.size(shard) == 0:
+                    files.append(shard, header)
+        before = [len(files.finished_tensors) for files in writers]
+        there = frozenset.intersection(*(files.finished_tensors for files in writers))
+        task.advance(sum(tensor.source.nbytes for tensor in plans[0].tensors if tensor.name in there))
+        pipeline = stack.enter_context(
+            Pipeline(
+                quantizer,
+                threads or usable_cores(),
+                outputs=len(outputs),
+                allow_nonfinite=allow_nonfinite,
+                where=source.label,
+            )
+        )
+        for chunk, data in pipeline.run(_jobs(plans, writers)):
             task.advance(chunk.source_bytes)
-            if chunk.is_last:
-                files.append(tensor.shard, bytes(align(tensor.nbytes, plan.alignment) - tensor.nbytes))
-                files.mark(tensor.shard, tensor.name)
-        plan.source.inputs.check_unchanged()
-        written = files.finish()
+            for number, written in data.items():
+                tensor, files = chunk.job.targets[number].planned, writers[number]
+                files.count(tensor.shard, written)
+                if chunk.is_last:
+                    files.append(tensor.shard, bytes(align(tensor.nbytes, plans[number].alignment) - tensor.nbytes))
+                    files.mark(tensor.shard, tensor.name)
+        finished = [files.finish() for files in writers]
+        for files in writers:
+            files.forget()
     task.done()
-    return QuantResult(written, plan.types, len(done), pipeline.nonfinite)
+    return [
+        QuantResult(files, plan.types, count, nonfinite)
+        for files, plan, count, nonfinite in zip(finished, plans, before, pipeline.nonfinite, strict=True)
+    ]
 
 
-def _jobs(plan: QuantPlan, tensors: Sequence[PlannedTensor], files: PartialFiles) -> Iterator[TensorJob]:
-    """Open each tensor's reader when its turn comes, and its place behind what ``files`` hold at the start."""
-    ends = [files.size(shard) for shard in range(plan.shards)]
-    for tensor in tensors:
-        importances = plan.imatrix.importances(tensor.source) if tensor.weighted and plan.imatrix else None
-        begin = ends[tensor.shard]
-        ends[tensor.shard] += align(tensor.nbytes, plan.alignment)
+def _notes(plans: Sequence[QuantPlan], quantizer: Quantizer | None) -> list[str]:
+    """Return what a user should know before the run, each once."""
+    notes = [note for note in map(requantize_note, plans) if note is not None]
+    types = sorted({case for plan in plans for case in quantized_types(plan)})
+    return list(dict.fromkeys([*notes, *(quantizer.notes(types) if quantizer is not None and types else [])]))
 
-        def write(start: int, data: Bytes, shard: int = tensor.shard, begin: int = begin) -> None:
-            files.put(shard, begin + start, data)
 
-        yield TensorJob(tensor, plan.source.rows(tensor.source), importances, write)
+def _jobs(plans: Sequence[QuantPlan], writers: Sequence[PartialFiles]) -> Iterator[TensorJob]:
+    """Open each tensor's reader when its turn comes, and its places after what the files hold at the start."""
+    ends = [[files.size(shard) for shard in range(plan.shards)] for plan, files in zip(plans, writers, strict=True)]
+    loaded: dict[int, Floats | None] = {}
+    for position, first in enumerate(plans[0].tensors):
+        loaded.clear()
+        targets = {}
+        for number, (plan, files) in enumerate(zip(plans, writers, strict=True)):
+            tensor = plan.tensors[position]
+            if tensor.name in files.finished_tensors:
+                continue
+            importances = None
+            if tensor.weighted and plan.imatrix:
+                if id(plan.imatrix) not in loaded:
+                    loaded[id(plan.imatrix)] = plan.imatrix.importances(tensor.source)
+                importances = loaded[id(plan.imatrix)]
+            begin = ends[number][tensor.shard]
+            ends[number][tensor.shard] += align(tensor.nbytes, plan.alignment)
+            targets[number] = Target(tensor, importances, _writer(files, tensor.shard, begin))
+        if targets:
+            yield TensorJob(first.source, plans[0].source.rows(first.source), targets)
+
+
+def _writer(files: PartialFiles, shard: int, begin: int) -> RowWriter:
+    return lambda start, data: files.put(shard, begin + start, data)
 
 
 def quantized_types(plan: QuantPlan) -> list[tuple[GGMLQuantizationType, bool]]:
