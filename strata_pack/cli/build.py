@@ -125,7 +125,7 @@ def build(
         from strata_pack.cli.quantize import show_plan
 
         with plan_build(request) as plan:
-            show_plan(plan, out)
+            out.result(show_plan(plan, out))
         return
     with out.progress() as progress:
         result = build_pack(request, progress)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from strata_pack.weights.quantize.recipes import Recipe
 
 
-def refuse_with_fit(quant: str | None, recipe: Path | None) -> None:
+def refuse_with_fit(quant: str | list[str] | None, recipe: Path | None) -> None:
     """Raise ``WrongUse`` if types are named next to a size."""
     if quant is not None or recipe is not None:
         raise WrongUse("--fit chooses the types; it excludes --quant and --recipe")

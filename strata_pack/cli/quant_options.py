@@ -20,6 +20,14 @@ Quant = Annotated[
         autocompletion=complete.presets,
     ),
 ]
+Quants = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--quant",
+        help="Preset, as llama-quantize names it (default: Q4_K_M); several are written from one reading.",
+        rich_help_panel=TYPES,
+    ),
+]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)]
 FitSize = Annotated[
     str | None,

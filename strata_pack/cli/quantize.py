@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ from strata_pack.cli.quant_options import (
     OverrideKv,
     PruneLayers,
     Pure,
-    Quant,
+    Quants,
     RecipeFile,
     SplitMaxSize,
     TensorType,
@@ -45,8 +45,8 @@ app = typer.Typer()
 @face
 def quantize(
     source: Annotated[str, typer.Argument(help="A .gguf (or any shard of one), or a folder with safetensors.")],
-    dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write; not with --dry-run.")] = None,
-    quant: Quant = None,
+    dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write, or a folder.")] = None,
+    quant: Quants = None,
     recipe: RecipeFile = None,
     fit: FitSize = None,
     fit_probe: FitProbe = None,
@@ -73,24 +73,30 @@ def quantize(
 ) -> None:
     """Quantize a model; the file is byte-identical to llama-quantize's.
 
+    With several --quant, the source is read once and FILE is a folder.
+
     Killed at any moment, it goes on where it was when it is called again.
     """
-    from strata_pack.weights.quantize.command import QuantizeRequest, open_plan, quantize_file
+    from strata_pack.weights.quantize.command import QuantizeRequest, open_plans, quantize_file, quantize_files
     from strata_pack.weights.quantize.edits import make_edits
     from strata_pack.weights.quantize.recipes import make_recipe
 
-    request = QuantizeRequest(
-        source=source,
-        dest=dest,
-        recipe=make_recipe(
-            quant,
+    recipes = [
+        make_recipe(
+            preset,
             recipe,
             tensor_types=tensor_type or (),
             output=output_tensor_type,
             embedding=token_embedding_type,
             leave_output=leave_output_tensor,
             pure=pure,
-        ),
+        )
+        for preset in quant or (None,)
+    ]
+    request = QuantizeRequest(
+        source=source,
+        dest=dest,
+        recipe=recipes[0],
         imatrix=imatrix,
         keep_split=keep_split,
         allow_requantize=allow_requantize,
@@ -105,19 +111,26 @@ def quantize(
         refuse_with_fit(quant, recipe)
         place = None if dest is None else dest.with_suffix(".fit.toml")
         request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out))
+        recipes = [request.recipe]
     if dry_run:
-        with open_plan(request) as plan:
-            show_plan(plan, out)
+        with open_plans(request, recipes) as plans:
+            shown = [show_plan(plan, out) for plan in plans]
+        out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
         return
     with out.progress() as progress:
-        result = quantize_file(request, progress)
-    for file in result.files:
+        if len(recipes) == 1:
+            results = [quantize_file(request, progress)]
+        else:
+            results = quantize_files(request, recipes, progress)
+    for file in (file for result in results for file in result.files):
         out.line(f"{file.path}: {file.size / (1 << 20):,.1f} MiB, sha256 {file.sha256}")
-    out.result({"ok": True, **result.to_dict()})
+    answers = [result.to_dict() for result in results]
+    outputs = {one.label: answer for one, answer in zip(recipes, answers, strict=True)}
+    out.result({"ok": True, **(answers[0] if len(answers) == 1 else {"outputs": outputs})})
 
 
-def show_plan(plan: QuantPlan, out: Out) -> None:
-    """Print a plan: a line a tensor and the sums; in JSON mode the whole plan."""
+def show_plan(plan: QuantPlan, out: Out) -> dict[str, Any]:
+    """Print a plan, a line a tensor and the sums; return the whole plan as JSON data."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -147,4 +160,4 @@ def show_plan(plan: QuantPlan, out: Out) -> None:
     note = requantize_note(plan)
     if note is not None:
         out.line(note)
-    out.result({"ok": True, **plan.to_dict(), "file_bytes": sizes})
+    return {"ok": True, **plan.to_dict(), "file_bytes": sizes}

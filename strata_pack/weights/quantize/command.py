@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from strata_pack.weights.quantize.edits import NO_EDITS, EditedSource, Edits, ed
 from strata_pack.weights.quantize.imatrix import read_imatrix
 from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
 from strata_pack.weights.quantize.recipes import Recipe
-from strata_pack.weights.quantize.run import QuantResult, output_paths, output_sizes, run_plan
+from strata_pack.weights.quantize.run import Output, QuantResult, output_paths, output_sizes, run_plans
 from strata_pack.weights.source import LocalFolder, LocalGguf, parse_source
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
@@ -64,20 +65,34 @@ def open_tensors(text: str) -> Iterator[TensorSource]:
 
 
 @contextmanager
-def open_plan(request: QuantizeRequest) -> Iterator[QuantPlan]:
-    """Open the source and yield the checked plan, valid inside the block; raises as ``plan_quantization`` does."""
+def open_plans(request: QuantizeRequest, recipes: Sequence[Recipe]) -> Iterator[list[QuantPlan]]:
+    """Open the source once and yield the checked plans, valid inside the block; raises as ``plan_quantization`` does.
+
+    ``recipes`` stand in for the recipe of ``request``.
+    """
     importances = None if request.imatrix is None else read_imatrix(request.imatrix)
     with open_tensors(request.source) as opened:
         source = EditedSource(opened, request.edits)
-        plan = plan_quantization(
-            source,
-            request.recipe,
-            None if importances is None else edit_imatrix(importances, source, request.edits),
-            allow_requantize=request.allow_requantize,
-            keep_split=request.keep_split,
-            split_bytes=request.split_bytes,
-        )
-        yield replace(plan, closing=source.closing)
+        edited = None if importances is None else edit_imatrix(importances, source, request.edits)
+        plans = [
+            plan_quantization(
+                source,
+                recipe,
+                edited,
+                allow_requantize=request.allow_requantize,
+                keep_split=request.keep_split,
+                split_bytes=request.split_bytes,
+            )
+            for recipe in recipes
+        ]
+        yield [replace(plan, closing=source.closing) for plan in plans]
+
+
+@contextmanager
+def open_plan(request: QuantizeRequest) -> Iterator[QuantPlan]:
+    """Open the source and yield the checked plan of ``request``, as ``open_plans`` does."""
+    with open_plans(request, [request.recipe]) as plans:
+        yield plans[0]
 
 
 def quantize_file(request: QuantizeRequest, progress: Progress | None = None) -> QuantResult:
@@ -89,18 +104,54 @@ def quantize_file(request: QuantizeRequest, progress: Progress | None = None) ->
         raise WrongUse("there is no FILE to write", remedy="name one, or look at the plan with --dry-run")
     if request.dest.suffix != ".gguf":
         raise WrongUse("the name of a GGUF file ends in .gguf", where=request.dest)
-    with open_plan(request) as plan:
-        paths = output_paths(plan, request.dest)
+    return _quantize(request, [(request.recipe, request.dest)], progress)[0]
+
+
+def quantize_files(
+    request: QuantizeRequest, recipes: Sequence[Recipe], progress: Progress | None = None
+) -> list[QuantResult]:
+    """Quantize to every recipe from one reading of the source, into the folder ``request.dest`` (made if need be).
+
+    The files are called after the source and the recipe. ``WrongUse`` as ``quantize_file`` raises it, and for two
+    recipes of one name.
+    """
+    if request.dest is None:
+        raise WrongUse("there is no folder to write to", remedy="name one, or look at the plans with --dry-run")
+    if request.dest.suffix == ".gguf" or (request.dest.exists() and not request.dest.is_dir()):
+        raise WrongUse("several presets need a folder to write to, not a file", where=request.dest)
+    labels = [recipe.label for recipe in recipes]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise WrongUse(f"{twice} is named twice", where="--quant", remedy="name each preset once")
+    stem = model_stem(request.source)
+    return _quantize(request, [(recipe, request.dest / f"{stem}-{recipe.label}.gguf") for recipe in recipes], progress)
+
+
+def model_stem(source: str) -> str:
+    """Return what the outputs of ``source`` are called after: its name without ending, shard and float type."""
+    name = Path(source).resolve().name
+    name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
+    return re.sub(r"[-_.](f16|bf16|f32|fp16|fp32)$", "", name, flags=re.IGNORECASE)
+
+
+def _quantize(
+    request: QuantizeRequest, targets: Sequence[tuple[Recipe, Path]], progress: Progress | None
+) -> list[QuantResult]:
+    with open_plans(request, [recipe for recipe, _ in targets]) as plans:
+        outputs = [Output(plan, dest) for plan, (_, dest) in zip(plans, targets, strict=True)]
+        paths = [path for output in outputs for path in output_paths(output.plan, output.path)]
         partial = [partial_path(path) for path in paths]
-        check_outputs([*paths, *partial], [*plan.source.inputs.paths, request.imatrix, request.recipe.path])
-        for path in paths:
-            check_file_output(path, force=request.force)
+        read = [*plans[0].source.inputs.paths, request.imatrix, *(recipe.path for recipe, _ in targets)]
+        check_outputs([*paths, *partial], read)
+        for output in outputs:
+            # With its journal there, the file is one of several that a stopped run has finished.
+            for path in output_paths(output.plan, output.path):
+                check_file_output(path, force=request.force or (len(outputs) > 1 and output.journal_path.is_file()))
         written = sum(path.stat().st_size for path in partial if path.is_file())
-        needed = max(0, sum(output_sizes(plan)) - written)
-        check_disk([Stage("quantized model", request.dest.parent, needed)])
-        return run_plan(
-            plan,
-            request.dest,
+        needed = max(0, sum(sum(output_sizes(plan)) for plan in plans) - written)
+        check_disk([Stage("quantized model", targets[0][1].parent, needed)])
+        return run_plans(
+            outputs,
             progress=progress or Silent(),
             threads=request.threads,
             allow_nonfinite=request.allow_nonfinite,

@@ -121,7 +121,7 @@ class EditedSource:
             self.closing[key] = MetaValue.uint32(len({new for new in numbers.values() if new is not None}))
         digest = hashlib.sha256(source.fingerprint.encode())
         digest.update(repr((sorted(edits.pruned), [(key, value.raw) for key, value in edits.overrides])).encode())
-        self.fingerprint = digest.hexdigest()
+        self.fingerprint = source.fingerprint if edits == NO_EDITS else digest.hexdigest()
 
     def rows(self, tensor: SourceTensor) -> RowReader:
         """Return the reader of the rows of the tensor that ``tensor`` was before it was renamed."""

@@ -247,6 +247,7 @@ def run_plans(
                 if chunk.is_last:
                     files.append(tensor.shard, bytes(align(tensor.nbytes, plans[number].alignment) - tensor.nbytes))
                     files.mark(tensor.shard, tensor.name)
+        source.inputs.check_unchanged()
         finished = [files.finish() for files in writers]
         for files in writers:
             files.forget()
