@@ -71,6 +71,7 @@ class CallActions(CallReading):
     def _parameter_behind_words(self, tag: Tag, text: str, pos: int) -> int:
         names = self._names()
         if self._is_seen(tag.name) or (names and tag.name not in names):
+            self._defects += self._place is Place.WORDS_END
             return self._no_words(tag, text, pos)
         self._defects += 1
         if self._value_open:
@@ -161,6 +162,7 @@ class CallActions(CallReading):
     def _parameter_behind_like(self, tag: Tag, text: str, pos: int) -> int:
         names = self._names()
         if self._is_seen(tag.name) or (names and tag.name not in names):
+            self._defects += 1
             return self._back(tag, text, pos)
         self._defects += 1
         return self._next_parameter(tag, text, pos)

@@ -383,8 +383,9 @@ class CallReading:
     def _end_value(self, segment: str, end: int) -> None:
         """The value is ``segment[:end]``."""
         text = value_text(segment[:end])
-        # Without its closing tag, whose line end an empty last line is cannot be known, nor whose half tag a "<" is.
-        self._doubtful |= end != self._closed_at and text.endswith(("\n", "<"))
+        # Without its closing tag, whose line end an empty last line is cannot be known, nor whose a half tag is.
+        self._doubtful |= end != self._closed_at and (text.endswith(("\n", "<")) or self._tags.ends_in_half_tag(text))
+        self._doubtful |= segment.startswith(">")  # the opening tag's, written twice, or the value's
         value, fits = read_value(text, self._type)
         self.coercion_failures += not fits
         self.dropped_text += end == self._remark_end
@@ -430,7 +431,8 @@ class CallReading:
         missing = any(name not in arguments for name in self._schema.required)
         if self._doubtful or (missing and self.dropped_text) or _may_be_two(self._order):
             return False
-        if self._reopened and any(name not in arguments for name in self._names()):
+        names = self._schema.argument_names
+        if self._reopened and (names is None or any(name not in arguments for name in names)):
             return False
         if not self._defects and not missing:
             return True

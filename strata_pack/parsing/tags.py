@@ -80,7 +80,7 @@ class Tag(NamedTuple):
 _WORD = re.compile(r"(<?)[ \t]{0,2}([/\\]{0,2})[ \t]{0,2}([A-Za-z_][\w:.-]{0,60})?")
 _TAIL = re.compile(r"([^<>\r\n]{0,40})(>{1,2}|(?=[\r\n<])|\Z)")
 _NAME = re.compile(
-    r"(?:[ \t]{0,4}[=:][ \t]{0,4}|[ \t]{1,4})(?:name[ \t]{0,4}[=:]?[ \t]{0,4})?"
+    r"(?:[ \t]{0,4}[=:][ \t]{0,4}|[ \t]{1,4})(name[ \t]{0,4}[=:]?[ \t]{0,4})?"
     r"([^<>\r\n]{0,256}?)[ \t]{0,4}(>{1,2}|(?=[\r\n])|\Z)"
 )
 _ATTRIBUTE = re.compile(r"<parameter[ \t]{1,8}name=([^<>\r\n]{1,256})(>|\Z)")
@@ -223,7 +223,7 @@ class Tags:
         if like is None:
             return nothing
         if not slash and self._likes_openers:
-            opener = self._opener_like(text, pos, end, like, bool(bracket), names, functions)
+            opener = self._opener_like(text, pos, end, like, bool(bracket), names, functions, due=due)
             if opener.token is not Token.TEXT:
                 return opener
         return self._closer_like(text, pos, end, like, bracket=bool(bracket), slash=bool(slash), due=due)
@@ -232,16 +232,25 @@ class Tags:
         return self._like if due else (self._parameter_word,)
 
     def _opener_like(
-        self, text: str, pos: int, at: int, like: str, bracket: bool, names: Collection[str], functions: Collection[str]
+        self,
+        text: str,
+        pos: int,
+        at: int,
+        like: str,
+        bracket: bool,
+        names: Collection[str],
+        functions: Collection[str],
+        *,
+        due: bool,
     ) -> Tag:
         found = _NAME.match(text, at)
         declared = names if like == self._parameter_word else functions if like == self._function_word else ()
-        if found is None or not declared:
+        if found is None or not declared or (found[1] and not due):
             return Tag(Token.TEXT, pos)
-        if not found[2] and found.end() == len(text):
+        if not found[3] and found.end() == len(text):
             return Tag(Token.OPEN, pos)
-        name = next((name for name in _spellings(found[1]) if name in declared), None)
-        if name is None or not (bracket or found[2]):
+        name = next((name for name in _spellings(found[2]) if name in declared), None)
+        if name is None or not (bracket or found[3]):
             return Tag(Token.TEXT, pos)
         token = Token.PARAMETER_LIKE if like == self._parameter_word else Token.FUNCTION_LIKE
         return Tag(token, found.end(), name)
@@ -275,6 +284,11 @@ class Tags:
                 return True
         return False
 
+    def ends_in_half_tag(self, text: str) -> bool:
+        """Return whether ``text`` ends in a closing tag of a parameter that lacks its ``<``."""
+        found = _HALF_TAG.search(text, max(0, len(text) - 80))
+        return found is not None and is_like(found[1], self._parameter_word)
+
     def looks_structural(self, text: str) -> bool:
         """Return whether ``text`` holds anything like a tag of the call's grammar: anywhere with its ``<``, else as a
         line of its own."""
@@ -285,6 +299,7 @@ class Tags:
 
 
 _BLANK_TO_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
+_HALF_TAG = re.compile(r"[/\\]([A-Za-z_][\w:.-]{2,60})>\s*\Z")
 _TAG_LIKE = re.compile(r"<[ \t]{0,2}[/\\]{0,2}[ \t]{0,2}([A-Za-z_][\w:.-]{2,60})")
 _LINE_LIKE = re.compile(r"^[ \t]*[/\\]?[ \t]*([A-Za-z_][\w:.-]{2,60})[^<>\r\n]{0,256}>[^\w\r\n]{0,8}\r?$", re.MULTILINE)
 
@@ -333,7 +348,8 @@ class _Opener:
 
     def _clean(self, raw: str, names: Collection[str]) -> str:
         if self._token is Token.PARAMETER:
-            return next((name for name in _spellings(raw) if name in names), clean_name(raw))
+            bare = clean_name(raw.rstrip(" /")) or clean_name(raw)
+            return next((name for name in _spellings(raw) if name in names), bare)
         return clean_name(raw.rstrip("/ ")) or clean_name(raw)
 
     def _inline(self, raw: str, start: int, name: str, names: Collection[str]) -> Tag | None:
