@@ -10,7 +10,7 @@ import typer
 
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
-from strata_pack.parsing import CallFormat, ImplicitEnd
+from strata_pack.parsing import CallFormat, DialectName, ImplicitEnd
 
 app = typer.Typer()
 
@@ -25,6 +25,7 @@ def parse(
     tools: Annotated[Path | None, typer.Option(help="The request's tools, as JSON.", metavar="FILE")] = None,
     implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls end the thinking.")] = "guarded",
     call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
+    dialect: Annotated[DialectName, typer.Option(help="The family whose tags the text has.")] = "qwen",
     finish_reason: Annotated[str, typer.Option(help="How the text ended; length: it was cut.")] = "stop",
     summary: Annotated[bool, typer.Option("--summary", help="Reasoning, content, calls, counters instead.")] = False,
     stream_tools: Annotated[bool, typer.Option("--stream-tools", help="Send calls while they are written.")] = False,
@@ -44,6 +45,7 @@ def parse(
         thinking=thinking,
         implicit_end=implicit_end,
         call_format=call_format,
+        dialect=dialect,
         stream_tools=stream_tools,
     )
     shown = []

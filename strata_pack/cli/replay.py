@@ -53,6 +53,9 @@ def replay(
             calls = ", ".join(example.calls) or "call"
             out.line(f"{example.log}:{example.line} ({name}): {calls}; saved by {policies}")
             out.line(f"    {example.text!r}")
+    for name, model in sorted(found.models.items()):
+        if model.suspect_values:
+            out.line(f"{name}: {model.suspect_values} strings in calls hold a tag of a call on a line of its own")
     if found.unreadable_lines:
         out.note(f"{found.unreadable_lines} lines hold no reply; the first: {found.first_unreadable}")
     out.result(found.to_dict())

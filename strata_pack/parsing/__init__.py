@@ -7,7 +7,7 @@ from strata_pack.parsing.output_parser import OutputParser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from strata_pack.parsing.dialect import DIALECTS, Dialect, dialect_of
+    from strata_pack.parsing.dialect import DIALECTS, Dialect, DialectName, dialect_of
     from strata_pack.parsing.events import Counters, Event, EventKind, ToolCall, json_text
     from strata_pack.parsing.machine import CallFormat, ImplicitEnd
     from strata_pack.parsing.parser import thinking_open
@@ -19,6 +19,7 @@ __all__ = [
     "CallFormat",
     "Counters",
     "Dialect",
+    "DialectName",
     "Event",
     "EventKind",
     "ImplicitEnd",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "dialect": ("DIALECTS", "Dialect", "dialect_of"),
+    "dialect": ("DIALECTS", "Dialect", "DialectName", "dialect_of"),
     "events": ("Counters", "Event", "EventKind", "ToolCall", "json_text"),
     "machine": ("CallFormat", "ImplicitEnd"),
     "parser": ("thinking_open",),

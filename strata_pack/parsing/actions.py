@@ -6,7 +6,8 @@ takes for a tag of the call counts as a defect of the call (``reading`` says wha
 
 from __future__ import annotations
 
-from strata_pack.parsing.reading import CallReading, Doubt, Pending, Place, Status
+from strata_pack.parsing.places import Doubt, Pending, Place, Status
+from strata_pack.parsing.reading import CallReading
 from strata_pack.parsing.schema import UNDECLARED
 from strata_pack.parsing.tags import Tag, Token
 

@@ -7,7 +7,7 @@ from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.json_call import JsonCall
 from strata_pack.parsing.machine import State
-from strata_pack.parsing.reading import Status
+from strata_pack.parsing.places import Status
 from strata_pack.parsing.tags import INVISIBLE, Token
 from strata_pack.parsing.thinking import ThinkingStates
 from strata_pack.parsing.tool_call import XmlCall

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
+
+DialectName = Literal["qwen", "seed-oss", "minimax-m2", "glm"]
+"""The known dialects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 from strata_pack.parsing.dialect import Dialect
 from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.held import HeldText
-from strata_pack.parsing.reading import Status
+from strata_pack.parsing.places import Status
 from strata_pack.parsing.tags import WHITESPACE, prefixes
 from strata_pack.parsing.values import read_json
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from strata_pack.parsing.actions import CallActions
-from strata_pack.parsing.reading import Place
+from strata_pack.parsing.places import Place
 from strata_pack.parsing.tags import Tag, Token
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_pack.parsing import DIALECTS, Dialect, OutputParser, dialect_of, parse, thinking_open
+from strata_pack.parsing import DIALECTS, Dialect, DialectName, OutputParser, dialect_of, parse, thinking_open
 from tests.parsing.data import read_object
 from tests.parsing.invariants import check
 from tests.parsing.pieces import PIECES
@@ -28,6 +28,7 @@ def test_case_of_a_dialect_holds_for_every_cut(dialect: str, case: dict[str, Any
 
 
 def test_every_dialect_has_its_cases() -> None:
+    assert set(get_args(DialectName)) == set(DIALECTS)
     assert set(DATA["dialects"]) == set(DIALECTS) - {"qwen"}
     assert all(len(cases) >= 20 for cases in DATA["dialects"].values())
 

@@ -213,3 +213,9 @@ def test_parse_refuses_what_is_no_utf8(tmp_path: Path) -> None:
     path = tmp_path / "reply.txt"
     path.write_bytes(b"\xff\xfe")
     assert CliRunner().invoke(app, ["parse", str(path)]).exit_code == 2
+
+
+def test_parse_reads_another_family_by_its_tags() -> None:
+    text = "Go.\n<seed:tool_call>\n<function=x>\n</function>\n</seed:tool_call>"
+    done = CliRunner().invoke(app, ["parse", "--dialect", "seed-oss", "--summary"], input=text)
+    assert "call: x {}" in done.stdout
