@@ -104,7 +104,7 @@ def table(paths: list[Path]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("][", "]&#91;").replace("\n", " ")
 
 
 def document_with(new_table: str) -> str:

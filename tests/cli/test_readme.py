@@ -1,4 +1,4 @@
-"""The README shows commands that exist, with flags that exist, and every command there is."""
+"""README and docs show commands that exist, with flags that exist, and the README names every command there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from strata_pack.cli.app import app
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SHOWN = sorted(set(re.findall(r"strata-pack ((?:[a-z]+ ?)[^\n|`]*)", README)))
+TEXTS = [README, *(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))]
+COMMAND = re.compile(r"^(?:    |\$ )strata-pack ([a-z][^\n|`\[…]*)$", re.MULTILINE)
+SHOWN = sorted({line for text in TEXTS for line in COMMAND.findall(text)})
 LINKS = sorted(set(re.findall(r"\]\(([^)#:]+)\)", README)))
 
 
