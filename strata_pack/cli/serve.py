@@ -32,8 +32,13 @@ class WithServerArguments(TyperCommand):
 @face
 def serve(
     out: Out,
-    pack: Annotated[
-        Path | None, typer.Argument(metavar="[PACK|GGUF]", help="Start a llama.cpp server on it.", show_default=False)
+    packs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PACK|GGUF]...",
+            help="Start a llama.cpp server on it; several are loaded when asked for, by model.",
+            show_default=False,
+        ),
     ] = None,
     upstream: Annotated[
         str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there instead.")
@@ -58,6 +63,12 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)] = 64,
     context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = 32768,
+    max_loaded: Annotated[
+        int | None, typer.Option(metavar="N", help="Models loaded at a time, with several packs.", min=1)
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option(metavar="S", help="Seconds without a request until a model is unloaded.", min=1)
+    ] = None,
     runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
     reasoning_budget: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
@@ -101,7 +112,9 @@ def serve(
 
     run(
         Options(
-            pack=pack,
+            packs=tuple(packs or ()),
+            max_loaded=max_loaded,
+            idle=idle,
             upstream=upstream,
             template=template,
             host=host,

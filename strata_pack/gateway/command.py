@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import WrongUse
+from strata_pack.gateway.api.responses.store import Store
+from strata_pack.gateway.fleet import Fleet
+from strata_pack.gateway.models import Loaded, Models, NoMemory
 from strata_pack.gateway.server.access import AccessFormat, access_log
 from strata_pack.gateway.server.run import (
     Tls,
@@ -18,15 +22,17 @@ from strata_pack.gateway.server.run import (
     check_exposure,
     check_origins,
     kept_alive,
+    make_engine,
     make_gateway,
     read_keys,
     serve_gateway,
     url_of,
 )
 from strata_pack.gateway.server.telemetry import telemetry
+from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, Limits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
-from strata_pack.llama.server import LlamaServer
+from strata_pack.llama.server import LlamaServer, StartFailed
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
 from strata_pack.parsing import ImplicitEnd
@@ -45,10 +51,16 @@ OWN_ARGUMENTS = {
 
 @dataclass(frozen=True)
 class Options:
-    """The command's options. ``pack`` may be a GGUF; times in seconds, ``context`` in tokens of one slot."""
+    """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
 
-    pack: Path | None
+    ``max_loaded`` and ``idle`` are those of ``Models``; with either, or with several packs, a model is loaded when it
+    is asked for.
+    """
+
+    packs: tuple[Path, ...]
     upstream: str | None
+    max_loaded: int | None = None
+    idle: float | None = None
     template: str | None = None
     host: str = "127.0.0.1"
     port: int = 8080
@@ -77,10 +89,16 @@ class Options:
 
 def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: Callable[[str], Any]) -> None:
     """Serve until SIGINT or SIGTERM. ``announce`` is told the facts and one line when the gateway listens."""
-    if (options.pack is None) == (options.upstream is None):
+    if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
-    if options.server_arguments and options.pack is None:
-        raise WrongUse("arguments after -- are for the llama-server that is started on a PACK")
+    if not options.packs:
+        for given, what in (
+            (options.server_arguments, "arguments after -- are"),
+            (options.max_loaded, "--max-loaded is"),
+            (options.idle, "--idle is"),
+        ):
+            if given:
+                raise WrongUse(f"{what} for a llama-server that is started on a PACK")
     keys = read_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys)
     check_origins(options.cors, keys)
@@ -91,54 +109,115 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
     with ExitStack() as stack:
         stack.callback(end_telemetry)
         sock = stack.enter_context(bind(options.host, options.port))
-        served, model_file = _served(options)
-        url = options.upstream
-        template = options.template
-        if model_file is not None:
-            url, template = _start(options, model_file, stack, note)
-        assert url is not None
-        limits = Limits(
-            parallel=options.parallel or (1 if model_file else 0),
-            queue=options.queue,
-            request_seconds=options.request_timeout,
-            drain_seconds=options.drain,
-            **({} if options.store else {"store_bytes": 0}),
-        )
-        settings = Settings(
-            served=served,
-            limits=limits,
-            api_keys=keys,
-            hosts=(*LOOPBACK, options.host, *options.allow_hosts),
-            cors=options.cors,
-            pass_native=options.pass_native,
-            reasoning_budget=options.reasoning_budget,
-            implicit_end=options.implicit_end,
-        )
-        gateway = make_gateway(
-            url,
-            settings,
-            template=template,
-            model_file=model_file,
-            upstream_key=options.upstream_key,
-            ready_seconds=options.start_timeout,
-            note=note,
-        )
-        served = gateway.settings.served
-        facts = {
-            "ok": True,
-            "url": url_of(sock, secure=tls is not None),
-            "model": served.model,
-            "template": {"id": served.template_id, "status": served.template_status},
-            "upstream": url,
-        }
-        announce(facts, f"{served.model} at {facts['url']} (template {served.template_id}, {served.template_status})")
+        on_demand = len(options.packs) > 1 or options.idle is not None or options.max_loaded is not None
+        making = _on_demand(options, keys) if on_demand else _at_once(options, keys, stack, note)
+        url = url_of(sock, secure=tls is not None)
+        line = f"{making.told} at {url}"
+        announce({"ok": True, "url": url, **making.facts}, line)
         serve_gateway(
-            gateway,
+            making.served,
             sock,
             read_again=lambda: read_keys(options.api_key, options.api_key_file),
             sinks=sinks,
             tls=tls,
+            close=making.close,
         )
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is served, the facts that are announced of it, and the same in words."""
+
+    served: Gateway | Fleet
+    facts: dict[str, Any]
+    told: str
+    close: Callable[[], Awaitable[None]] | None = None
+
+
+def _settings(options: Options, served: Served, keys: tuple[str, ...]) -> Settings:
+    limits = Limits(
+        parallel=options.parallel or (1 if options.packs else 0),
+        queue=options.queue,
+        request_seconds=options.request_timeout,
+        drain_seconds=options.drain,
+        **({} if options.store else {"store_bytes": 0}),
+    )
+    return Settings(
+        served=served,
+        limits=limits,
+        api_keys=keys,
+        hosts=(*LOOPBACK, options.host, *options.allow_hosts),
+        cors=options.cors,
+        pass_native=options.pass_native,
+        reasoning_budget=options.reasoning_budget,
+        implicit_end=options.implicit_end,
+    )
+
+
+def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Callable[[str], Any]) -> _Made:
+    """Return the gateway before the one upstream, which is started first if it is ours."""
+    url, template, served = options.upstream, options.template, Served(options.model_name or "", runtime="upstream")
+    source: _Source | None = None
+    if options.packs:
+        source = _source(options, options.packs[0])
+        served, template = source.served, source.template
+        url = stack.enter_context(kept_alive(source.start, note)).url
+    assert url is not None
+    gateway = make_gateway(
+        url,
+        _settings(options, served, keys),
+        template=template,
+        model_file=source.file if source else None,
+        upstream_key=options.upstream_key,
+        ready_seconds=options.start_timeout,
+        note=note,
+    )
+    served = gateway.settings.served
+    facts = {
+        "model": served.model,
+        "template": {"id": served.template_id, "status": served.template_status},
+        "upstream": url,
+    }
+    return _Made(gateway, facts, f"{served.model} (template {served.template_id}, {served.template_status})")
+
+
+def _on_demand(options: Options, keys: tuple[str, ...]) -> _Made:
+    """Return the gateways of all packs, none of which is loaded yet."""
+    sources = [_source(options, pack) for pack in options.packs]
+    names = [source.served.model for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise WrongUse(f"two of the packs are called {name!r}", remedy="serve packs of different names")
+    models = Models(options.max_loaded or len(sources), options.idle)
+    store: Store | None = None
+    gateways = []
+    for source in sources:
+        host = models.add(source.served.model, partial(_loaded, source, options))
+        gateway = Gateway(_settings(options, source.served, keys), None, None, host=host, store=store)
+        store = gateway.store
+        gateways.append(gateway)
+    told = f"{', '.join(names)} (each loaded when it is asked for)"
+    return _Made(Fleet(gateways), {"models": names}, told, models.close)
+
+
+def _loaded(source: _Source, options: Options) -> Loaded:
+    """Start the server of ``source`` and ask it what it is."""
+    try:
+        server = source.start(None)
+    except StartFailed as error:
+        raise (NoMemory(str(error)) if error.reason == "memory" else error) from error
+    try:
+        engine = make_engine(
+            server.url,
+            source.served,
+            template=source.template,
+            model_file=source.file,
+            ready_seconds=options.start_timeout,
+        )
+    except BaseException:
+        server.stop()
+        raise
+    return Loaded(server, engine)
 
 
 def _tls(options: Options) -> Tls | None:
@@ -152,36 +231,42 @@ def _tls(options: Options) -> Tls | None:
     return tls
 
 
-def _served(options: Options) -> tuple[Served, Path | None]:
-    """Return what is served, and the (first) model file if we start the server ourselves."""
-    if options.pack is None:
-        return Served(model=options.model_name or "", runtime="upstream"), None
-    runtime = pick_runtime(options.runtime).name
-    if options.pack.suffix == ".gguf":
-        recover(options.pack)
-        return Served(model=options.model_name or options.pack.stem, runtime=runtime), options.pack
-    pack = Pack.open(options.pack)
-    model, recipe = pack.manifest["model"], pack.manifest["recipe"]
-    facts = {
-        "name": model["name"],
-        "architecture": model["architecture"],
-        "parameters": model["parameters"],
-        "preset": recipe["preset"],
-    }
-    served = Served(model=options.model_name or model["name"], quant=recipe["preset"], runtime=runtime, pack=facts)
-    return served, pack.model_files[0]
+@dataclass(frozen=True)
+class _Source:
+    """A pack or a GGUF: what is served of it, its (first) model file, its template, and how its server is started."""
+
+    served: Served
+    file: Path
+    template: str | None
+    start: Callable[[int | None], LlamaServer]
 
 
-def _start(options: Options, model: Path, stack: ExitStack, note: Callable[[str], Any]) -> tuple[str, str | None]:
-    """Start the llama.cpp server; return its URL and the template of the gateway."""
+def _source(options: Options, path: Path) -> _Source:
+    """Return what ``path`` is; raises ``BadInput`` for what is no pack and no sound GGUF."""
     runtime = pick_runtime(options.runtime)
-    with GgufFile.open(model):
+    template = options.template
+    if path.suffix == ".gguf":
+        recover(path)
+        served, file = Served(options.model_name or path.stem, runtime=runtime.name), path
+    else:
+        pack = Pack.open(path)
+        model, recipe = pack.manifest["model"], pack.manifest["recipe"]
+        facts = {
+            "name": model["name"],
+            "architecture": model["architecture"],
+            "parameters": model["parameters"],
+            "preset": recipe["preset"],
+        }
+        served = Served(options.model_name or model["name"], quant=recipe["preset"], runtime=runtime.name, pack=facts)
+        file = pack.model_files[0]
+        template = template or str(pack.template_path)
+    with GgufFile.open(file):
         pass  # what is damaged is told in one sentence; the server would tell it in its log, and much later
     layers, extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
 
     def start(port: int | None) -> LlamaServer:
         return LlamaServer.start(
-            model,
+            file,
             runtime=runtime,
             port=port,
             context=options.context,
@@ -191,10 +276,7 @@ def _start(options: Options, model: Path, stack: ExitStack, note: Callable[[str]
             extra=extra,
         )
 
-    template = options.template
-    if template is None and options.pack is not None and options.pack.is_dir():
-        template = str(Pack.open(options.pack).template_path)
-    return stack.enter_context(kept_alive(start, note)).url, template
+    return _Source(served, file, template, start)
 
 
 def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[int | None, tuple[str, ...]]:

@@ -49,6 +49,7 @@ class Record:
     api: str
     stream: bool = False
     client: str = ""
+    model: str = ""
     started_at: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
     outcome: str = "running"

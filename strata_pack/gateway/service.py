@@ -6,20 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.api.responses.store import Store
-from strata_pack.gateway.failures import ApiError, internal
+from strata_pack.gateway.failures import ApiError, internal, unavailable
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, Record
 from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Logprobs, Writer, data_event, encode
-from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.settings import Served, Settings
 from strata_pack.gateway.streams import EventStream, Reply, whole_events
 from strata_pack.gateway.turn import GrammarAnswer, Turn
 from strata_pack.gateway.upstream import Upstream
@@ -55,28 +55,85 @@ class _Asked:
     constraint: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Engine:
+    """What a gateway knows of a server that runs: how to ask it, and how to read what it generates."""
+
+    upstream: Upstream
+    prompts: Prompts
+    call_format: CallFormat
+    dialect: Dialect | str
+    served: Served
+    slots: int = 1
+
+
+class Host(Protocol):
+    """Who loads a model when it is needed."""
+
+    @property
+    def state(self) -> str:
+        """ "unloaded", "loading", "loaded" or "leaving"."""
+
+    def hold(self) -> AbstractAsyncContextManager[Engine]:
+        """Keep the model loaded for the block."""
+
+
 class Gateway:
-    """All that lives as long as the server."""
+    """One model, and all that lives as long as the gateway. ``host`` loads it when it is needed, if there is one."""
 
     def __init__(
         self,
         settings: Settings,
-        upstream: Upstream,
-        prompts: Prompts,
+        upstream: Upstream | None,
+        prompts: Prompts | None,
         *,
         call_format: CallFormat = "auto",
         dialect: Dialect | str = "qwen",
+        host: Host | None = None,
+        store: Store | None = None,
     ) -> None:
         limits = settings.limits
         self.settings = settings
-        self.upstream = upstream
-        self.prompts = prompts
+        self._upstream = upstream
+        self._prompts = prompts
         self.metrics = Metrics()
         self.admission = Admission(limits.parallel, limits.queue, limits.queue_seconds)
-        self.store = Store(limits.store_bytes, limits.store_seconds)
+        self.store = Store(limits.store_bytes, limits.store_seconds) if store is None else store
         self.draining = False
+        self.host = host
         self._call_format = call_format
         self._dialect = dialect
+
+    @property
+    def upstream(self) -> Upstream:
+        """The server; raises ``ApiError`` 503 where the model is not loaded."""
+        if self._upstream is None:
+            raise unavailable("the model is not loaded")
+        return self._upstream
+
+    @property
+    def prompts(self) -> Prompts:
+        """What makes prompts; raises ``ApiError`` 503 where the model is not loaded."""
+        if self._prompts is None:
+            raise unavailable("the model is not loaded")
+        return self._prompts
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Keep the model loaded for the block; waits until it is."""
+        if self.host is None:
+            yield
+            return
+        async with self.host.hold() as engine:
+            self._upstream, self._prompts = engine.upstream, engine.prompts
+            self._call_format, self._dialect = engine.call_format, engine.dialect
+            self.settings = replace(self.settings, served=engine.served)
+            yield
+
+    async def count(self, turn: Turn) -> int:
+        """Return the number of tokens of the prompt of ``turn``."""
+        async with self.held():
+            return await self.prompts.count(await self.prompts.build(turn))
 
     async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> Reply | EventStream:
         """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
@@ -87,14 +144,16 @@ class Gateway:
             body = self._stream(turn, writer, record)
             return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds)
         with self.counted(record):
-            asked = await self._ask(turn)
-            runs = [self._collect(asked, record, index) for index in range(turn.choices)]
-            choices = [await runs[0]] if len(runs) == 1 else await _together(runs)
+            async with self.held():
+                asked = await self._ask(turn)
+                runs = [self._collect(asked, record, index) for index in range(turn.choices)]
+                choices = [await runs[0]] if len(runs) == 1 else await _together(runs)
         return Reply(encode(writer.whole(choices)))
 
     @contextmanager
     def counted(self, record: Record) -> Iterator[None]:
         """Add ``record`` up, whatever way the block ends."""
+        record.model = self.settings.served.model
         self.metrics.start(record)
         outcome = "internal"
         try:
@@ -249,18 +308,19 @@ class Gateway:
 
     async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
-            asked = await self._ask(turn)
-            choices: list[Choice] = []
-            single = turn.choices == 1
-            parts = (self._single if single else self._several)(asked, writer, record, choices)
-            begun = False
-            async with aclosing(parts):
-                async for part in parts:
-                    if part:
-                        yield part if begun else writer.start(record.prompt_tokens) + part
-                        begun = True
-            end = writer.end(choices)
-            yield end if begun else writer.start(record.prompt_tokens) + end
+            async with self.held():
+                asked = await self._ask(turn)
+                choices: list[Choice] = []
+                single = turn.choices == 1
+                parts = (self._single if single else self._several)(asked, writer, record, choices)
+                begun = False
+                async with aclosing(parts):
+                    async for part in parts:
+                        if part:
+                            yield part if begun else writer.start(record.prompt_tokens) + part
+                            begun = True
+                end = writer.end(choices)
+                yield end if begun else writer.start(record.prompt_tokens) + end
 
     async def _single(
         self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice], index: int = 0
@@ -315,6 +375,7 @@ class Gateway:
         async def parts() -> AsyncGenerator[bytes, None]:
             with self.counted(record):
                 async with (
+                    self.held(),
                     self.admission.slot(record.client) as record.queued,
                     await self.upstream.open(path, body, until=self._until(), silent=not record.stream) as stream,
                     aclosing(stream.raw()) as pieces,
@@ -332,7 +393,9 @@ class Gateway:
 
     async def status(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/status``."""
-        served, template = self.settings.served, self.prompts.template
+        served = self.settings.served
+        sha256 = self._prompts.template.sha256 if self._prompts else None
+        loaded = {} if self.host is None else {"state": self.host.state}
         return {
             "model": served.model,
             "quant": served.quant,
@@ -340,8 +403,9 @@ class Gateway:
             "template": {
                 "id": served.template_id,
                 "status": served.template_status,
-                "sha256": template.sha256,
+                "sha256": sha256,
             },
+            **loaded,
             "runtime": served.runtime,
             "uptime": time.time() - self.metrics.started,
             "slots": {"all": self.admission.parallel, "busy": self.admission.busy},
@@ -352,6 +416,8 @@ class Gateway:
 
     async def ready(self) -> bool:
         """Whether the upstream says that it can generate."""
+        if self.host is not None and self.host.state != "loaded":
+            return False
         try:
             return (await self.upstream.json("GET", "/health")).get("status") == "ok"
         except ApiError:

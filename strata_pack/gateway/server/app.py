@@ -26,6 +26,7 @@ from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
 from strata_pack.gateway.api.responses.store import NoMemory, input_items
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
+from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.offload import aside
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.server.access import Sink
@@ -59,6 +60,7 @@ class CompletionRequest(Body):
         | Annotated[list[int], Field(min_length=1)]
         | Annotated[list[list[int]], Field(min_length=1)]
     )
+    model: str | None = None
     stream: bool | None = None
     max_tokens: TokenLimit = None
     guided_json: Any = None
@@ -95,16 +97,17 @@ UNKNOWN_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_g
 """Constraints that llama-server would pass over without a word."""
 
 
-def create_app(gateway: Gateway, keys: Keys | None = None, sinks: Sequence[Sink] = ()) -> ASGIApp:
-    """Return the ASGI application of ``gateway``; ``sinks`` are told of every request that is over."""
-    routes = _routes(gateway)
+def create_app(served: Gateway | Fleet, keys: Keys | None = None, sinks: Sequence[Sink] = ()) -> ASGIApp:
+    """Return the ASGI application of a gateway or several; ``sinks`` are told of every request that is over."""
+    fleet = served if isinstance(served, Fleet) else Fleet([served])
+    routes = _routes(fleet)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         response = await _endpoint(routes, scope)(Request(scope, receive))
         await response(scope, receive, send)
 
-    asked = Keys(gateway.settings.api_keys) if keys is None else keys
-    return Guard(application, gateway.settings, gateway.metrics, asked, sinks)
+    asked = Keys(fleet.first.settings.api_keys) if keys is None else keys
+    return Guard(application, fleet.first.settings, fleet.metrics, asked, sinks)
 
 
 def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
@@ -120,19 +123,21 @@ def _endpoint(routes: Routes, scope: Scope) -> Endpoint:
     return endpoint
 
 
-def _routes(gateway: Gateway) -> Routes:
-    served, limits = gateway.settings.served, gateway.settings.limits
+def _routes(fleet: Fleet) -> Routes:
+    first = fleet.first
+    limits, store = first.settings.limits, first.store
     schema = encode(openapi())
-    known = _model_entry(served.model, int(gateway.metrics.started))
+    started = int(fleet.metrics.started)
     page, page_headers = live_page()
 
     async def chat(request: Request) -> Response:
         body, turn = await _read(request, ChatRequest, lambda body: (body, chat_turn(body, limits.choices)))
         caller = _caller(request)
+        gateway = fleet.named(body.model)
         kind = ChatWriter if body.functions is None else FunctionsWriter
         writer = kind(
             caller.request_id,
-            served.model,
+            gateway.settings.served.model,
             include_usage=body.include_usage,
             show_extra=_wants_extra(request),
             origins=turn.origins,
@@ -141,22 +146,26 @@ def _routes(gateway: Gateway) -> Routes:
 
     async def responses(request: Request) -> Response:
         caller = _caller(request)
-        memory = gateway.store.of(caller.client)
+        memory = store.of(caller.client)
         data = await request.body()
 
-        def read() -> tuple[bytes, ResponsesTurn]:
+        def read() -> tuple[bytes, str | None, ResponsesTurn]:
             sound = sound_json(data)
-            return sound, responses_turn(read_body(ResponsesRequest, sound), memory or NoMemory())
+            asked = read_body(ResponsesRequest, sound)
+            return sound, asked.model, responses_turn(asked, memory or NoMemory())
 
-        body, turn = await aside(len(data), read)
+        body, name, turn = await aside(len(data), read)
+        gateway = fleet.named(name)
         keep = None
         if memory is not None and turn.store:
             keep = partial(memory.add, body=body, previous_id=turn.told["previous_response_id"])
-        writer = ResponsesWriter(caller.request_id, served.model, turn, show_extra=_wants_extra(request), keep=keep)
+        writer = ResponsesWriter(
+            caller.request_id, gateway.settings.served.model, turn, show_extra=_wants_extra(request), keep=keep
+        )
         return await gateway.answer("responses", turn, writer, caller)
 
     async def response(request: Request) -> Response:
-        memory = gateway.store.of(_caller(request).client)
+        memory = store.of(_caller(request).client)
         response_id, _, rest = unquote(request.scope["path"].removeprefix(RESPONSE_PATH)).partition("/")
         if rest not in ("", "input_items") or (rest and request.method == "DELETE"):
             raise ApiError(404, "there is nothing at this path", kind="no_route")
@@ -171,22 +180,28 @@ def _routes(gateway: Gateway) -> Routes:
         return Reply(encode(input_items(kept, request.query_params)))
 
     async def count_input(request: Request) -> Response:
-        memory = gateway.store.of(_caller(request).client)
-        turn = await _read(request, ResponsesRequest, lambda body: responses_turn(body, memory or NoMemory()))
-        prompt = await gateway.prompts.build(turn)
-        tokens = await gateway.prompts.count(prompt)
+        memory = store.of(_caller(request).client)
+        name, turn = await _read(
+            request, ResponsesRequest, lambda body: (body.model, responses_turn(body, memory or NoMemory()))
+        )
+        tokens = await fleet.named(name).count(turn)
         return Reply(encode({"object": "response.input_tokens", "input_tokens": tokens}))
 
     async def messages(request: Request) -> Response:
-        turn = await _read(request, MessagesRequest, messages_turn)
+        name, turn = await _read(request, MessagesRequest, lambda body: (body.model, messages_turn(body)))
+        gateway = fleet.named(name)
         caller = _caller(request)
-        writer = MessagesWriter(caller.request_id, served.model, show_extra=_wants_extra(request), origins=turn.origins)
+        writer = MessagesWriter(
+            caller.request_id,
+            gateway.settings.served.model,
+            show_extra=_wants_extra(request),
+            origins=turn.origins,
+        )
         return await gateway.answer("messages", turn, writer, caller)
 
     async def count_tokens(request: Request) -> Response:
-        turn = await _read(request, CountRequest, count_turn)
-        prompt = await gateway.prompts.build(turn)
-        return Reply(encode({"input_tokens": await gateway.prompts.count(prompt)}))
+        name, turn = await _read(request, CountRequest, lambda body: (body.model, count_turn(body)))
+        return Reply(encode({"input_tokens": await fleet.named(name).count(turn)}))
 
     async def completions(request: Request) -> Response:
         data = await request.body()
@@ -199,57 +214,59 @@ def _routes(gateway: Gateway) -> Routes:
         if len(prompts) > limits.choices:
             raise bad_request(f"prompt: at most {limits.choices} prompts at a time", "prompt")
         record = _caller(request).record("completions", stream=bool(body.stream))
-        return await gateway.pass_through("/v1/completions", json.loads(data), record)
+        return await fleet.named(body.model).pass_through("/v1/completions", json.loads(data), record)
 
     async def passed(request: Request) -> Response:
         path = PASSED[request.scope["path"]]
         data = await request.body()
         body = await aside(len(data), lambda: _object(sound_json(data)))
         record = _caller(request).record(path.rpartition("/")[2], stream=False)
+        name = body.get("model")
+        gateway = fleet.named(name if isinstance(name, str) else None)
         return await gateway.pass_through(path, body, record)
 
     async def native(request: Request) -> Response:
         data = sound_json(await request.body())
         query = request.url.query
         path = request.scope["path"] + (f"?{query}" if query else "")
-        status, answer = await gateway.upstream.forward(request.method, path, data)
+        gateway = fleet.named(request.query_params.get("model"))
+        async with gateway.held():
+            status, answer = await gateway.upstream.forward(request.method, path, data)
         return Reply(answer, status)
 
     async def models(_request: Request) -> Response:
-        return Reply(encode({
-            "object": "list", "data": [known], "has_more": False, "first_id": served.model, "last_id": served.model
-        }))  # fmt: skip
+        entries = [_model_entry(gateway, started) for gateway in fleet.gateways]
+        ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]}
+        return Reply(encode({"object": "list", "data": entries, "has_more": False, **ends}))
 
     async def model(request: Request) -> Response:
         name = unquote(request.scope["path"].removeprefix(MODEL_PATH))
-        if name != served.model:
-            raise ApiError(404, f"there is no model {name[:100]!r} here", kind="no_model", code="model_not_found")
-        return Reply(encode(known))
+        return Reply(encode(_model_entry(fleet.exactly(name), started)))
 
     async def health(_request: Request) -> Response:
-        if gateway.draining:
+        if fleet.draining:
             raise shutting_down()
-        if not await gateway.ready():
+        if not await fleet.ready():
             raise ApiError(503, "the llama.cpp server is not ready", kind="upstream_unavailable", retry_after=2)
         return Reply(encode({"status": "ok"}))
 
     async def status(_request: Request) -> Response:
-        return Reply(encode(await gateway.status()))
+        return Reply(encode(await fleet.status()))
 
     async def metrics(request: Request) -> Response:
         if _prefers_text(",".join(request.headers.getlist("accept"))):
             return await prometheus(request)
-        return Reply(encode(gateway.metrics.to_dict()))
+        return Reply(encode(fleet.metrics_dict()))
 
     async def prometheus(_request: Request) -> Response:
-        text = prometheus_text(gateway.metrics, gateway.admission, served)
+        text = prometheus_text([(one.metrics, one.admission, one.settings.served) for one in fleet.gateways])
         return Reply(text, headers={"content-type": CONTENT_TYPE})
 
     async def live(_request: Request) -> Response:
         shown = {
-            "status": await gateway.status(),
-            **gateway.metrics.to_dict(),
-            "implicit_ends": [asdict(end) for end in gateway.metrics.ends],
+            "status": await fleet.status(),
+            **fleet.metrics_dict(),
+            "implicit_ends": [asdict(end) for gateway in fleet.gateways for end in gateway.metrics.ends],
         }
         return Reply(encode(shown))
 
@@ -272,7 +289,7 @@ def _routes(gateway: Gateway) -> Routes:
         ("POST", "/v1/messages/count_tokens", count_tokens),
         ("POST", "/v1/completions", completions),
         *(("POST", path, passed) for path in PASSED),
-        *((method, path, native) for method, path in (NATIVE if gateway.settings.pass_native else ())),
+        *((method, path, native) for method, path in (NATIVE if first.settings.pass_native else ())),
         ("GET", "/v1/models", models),
         ("GET", MODEL_PATH, model),
         ("GET", "/v1/status", status),
@@ -301,8 +318,10 @@ def _object(data: bytes) -> dict[str, Any]:
     return read_body(PassedRequest, data).given()
 
 
-def _model_entry(name: str, created: int) -> dict[str, Any]:
-    """Return the description of the one model, with the fields of OpenAI's API and of Anthropic's."""
+def _model_entry(gateway: Gateway, created: int) -> dict[str, Any]:
+    """Return the description of a model, with the fields of OpenAI's API and of Anthropic's."""
+    name = gateway.settings.served.model
+    state = {} if gateway.host is None else {"state": gateway.host.state}
     return {
         "id": name,
         "object": "model",
@@ -311,6 +330,7 @@ def _model_entry(name: str, created: int) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        **state,
     }
 
 

@@ -137,7 +137,7 @@ class Guard:
             path=scope["path"],
             status=exchange.status,
             outcome=outcome,
-            model=self._settings.served.model,
+            model=record.model if record else "",
             record=record,
             traceparent=headers.get("traceparent", ""),
         )

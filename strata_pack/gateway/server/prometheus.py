@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from strata_pack.gateway.admission import Admission
-from strata_pack.gateway.metrics import COUNTS, TOKENS, Metrics
+from strata_pack.gateway.metrics import COUNTS, TOKENS, Histogram, Metrics
 from strata_pack.gateway.settings import Served
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -36,50 +36,61 @@ HELP = {
 }
 
 
+Source = tuple[Metrics, Admission, Served]
+"""What is measured of one model."""
+
+
 class _Collector:
-    def __init__(self, metrics: Metrics, admission: Admission, served: Served) -> None:
-        self._metrics = metrics
-        self._admission = admission
-        self._labels = {"model": served.model, "quant": served.quant}
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = [
+            (metrics, admission, (served.model, served.quant), metrics.totals())
+            for metrics, admission, served in sources
+        ]
 
     def collect(self) -> Iterator[Metric]:
-        names = tuple(self._labels)
-        values = tuple(self._labels.values())
-        totals = self._metrics.totals()
         for name in ("requests", "tool_calls", "cancelled", *COUNTS, *TOKENS):
-            family = CounterMetricFamily(f"strata_{name}", HELP[name], labels=names)
-            family.add_metric(values, totals[name])
+            family = CounterMetricFamily(f"strata_{name}", HELP[name], labels=LABELS)
+            for _, _, labels, totals in self._sources:
+                family.add_metric(labels, totals[name])
             yield family
         for name, label, text in (
             ("rejected_candidates", "reason", "Tags in the thinking that were judged to be no call."),
             ("left_out", "what", "Tools, items, blocks and media that the model was not shown."),
             ("errors", "kind", "Requests that got an error."),
         ):
-            family = CounterMetricFamily(f"strata_{name}", text, labels=(*names, label))
-            for word, count in totals[name].items():
-                family.add_metric((*values, word), count)
+            family = CounterMetricFamily(f"strata_{name}", text, labels=(*LABELS, label))
+            for _, _, labels, totals in self._sources:
+                for word, count in totals[name].items():
+                    family.add_metric((*labels, word), count)
             yield family
-        for name, text, value in (
-            ("running_requests", "Requests that run or wait.", len(self._metrics.running)),
-            ("busy_slots", "Slots that generate.", self._admission.busy),
-            ("slots", "Slots there are.", self._admission.parallel),
-            ("queued_requests", "Requests that wait for a slot.", self._admission.waiting),
-            ("start_time_seconds", "When the gateway started, in Unix time.", self._metrics.started),
-        ):
-            gauge = GaugeMetricFamily(f"strata_{name}", text, labels=names)
-            gauge.add_metric(values, value)
+        for name, text, read in GAUGES:
+            gauge = GaugeMetricFamily(f"strata_{name}", text, labels=LABELS)
+            for metrics, admission, labels, _ in self._sources:
+                gauge.add_metric(labels, read(metrics, admission))
             yield gauge
-        for name, text, histogram in (
-            ("request_duration_seconds", "Seconds from request to end.", self._metrics.durations),
-            ("time_to_first_token_seconds", "Seconds from request to first token.", self._metrics.first_tokens),
-        ):
-            measured = HistogramMetricFamily(f"strata_{name}", text, labels=names)
-            measured.add_metric(values, histogram.buckets(), histogram.sum)
+        for name, text, histogram in HISTOGRAMS:
+            measured = HistogramMetricFamily(f"strata_{name}", text, labels=LABELS)
+            for metrics, _, labels, _ in self._sources:
+                measured.add_metric(labels, histogram(metrics).buckets(), histogram(metrics).sum)
             yield measured
 
 
-def prometheus_text(metrics: Metrics, admission: Admission, served: Served) -> bytes:
-    """Return the exposition of all metrics."""
+LABELS = ("model", "quant")
+GAUGES: tuple[tuple[str, str, Callable[[Metrics, Admission], float]], ...] = (
+    ("running_requests", "Requests that run or wait.", lambda metrics, _: len(metrics.running)),
+    ("busy_slots", "Slots that generate.", lambda _, admission: admission.busy),
+    ("slots", "Slots there are.", lambda _, admission: admission.parallel),
+    ("queued_requests", "Requests that wait for a slot.", lambda _, admission: admission.waiting),
+    ("start_time_seconds", "When the gateway started, in Unix time.", lambda metrics, _: metrics.started),
+)
+HISTOGRAMS: tuple[tuple[str, str, Callable[[Metrics], Histogram]], ...] = (
+    ("request_duration_seconds", "Seconds from request to end.", lambda metrics: metrics.durations),
+    ("time_to_first_token_seconds", "Seconds from request to first token.", lambda metrics: metrics.first_tokens),
+)
+
+
+def prometheus_text(sources: Sequence[Source]) -> bytes:
+    """Return the exposition of the metrics of all models."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(metrics, admission, served))
+    registry.register(_Collector(sources))
     return generate_latest(registry)

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,14 +30,15 @@ from strata_pack.gateway.control_tokens import (
     gguf_control_tokens,
     template_literals,
 )
+from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.app import create_app
 from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import limited_protocol
-from strata_pack.gateway.service import Gateway
-from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Settings
+from strata_pack.gateway.service import Engine, Gateway
+from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
@@ -133,6 +134,38 @@ def make_gateway(
     serves, to read the vocabulary's control tokens from. Raises ``EnvironmentFailure`` if the upstream is not ready
     within ``ready_seconds``; ``note`` is told within a second what is waited for.
     """
+    engine = make_engine(
+        url,
+        settings.served,
+        template=template,
+        model_file=model_file,
+        upstream_key=upstream_key,
+        ready_seconds=ready_seconds,
+        note=note,
+    )
+    limits = settings.limits
+    if limits.parallel < 1:
+        limits = replace(limits, parallel=engine.slots)
+    return Gateway(
+        replace(settings, served=engine.served, limits=limits),
+        engine.upstream,
+        engine.prompts,
+        call_format=engine.call_format,
+        dialect=engine.dialect,
+    )
+
+
+def make_engine(
+    url: str,
+    served: Served,
+    *,
+    template: str | None = None,
+    model_file: Path | None = None,
+    upstream_key: str | None = None,
+    ready_seconds: float = READY_SECONDS,
+    note: Callable[[str], Any] = lambda _: None,
+) -> Engine:
+    """Return what a gateway has to know of the llama-server at ``url``; the arguments are those of ``make_gateway``."""
     upstream = Upstream(url, api_key=upstream_key)
     with contextlib.closing(LlamaClient(url, api_key=upstream_key)) as client:
         _wait_until_ready(client, ready_seconds, note)
@@ -144,21 +177,15 @@ def make_gateway(
     prompts = Prompts(
         compiled, control, upstream, call_format=chosen.call_format, bos=props.bos_token, adds_bos=adds_bos
     )
-    served = settings.served
     alias, kind = str(props.raw.get("model_alias") or props.model_path), str(props.raw.get("model_ftype") or "")
     served = replace(
         served,
         model=served.model or Path(alias).name.removesuffix(".gguf") or "model",
         quant=kind if served.quant == UNKNOWN and kind else served.quant,
+        template_id=chosen.id,
+        template_status=chosen.status,
     )
-    served = replace(served, template_id=chosen.id, template_status=chosen.status)
-    limits = settings.limits
-    if limits.parallel < 1:
-        limits = replace(limits, parallel=props.slots)
-    return Gateway(
-        replace(settings, served=served, limits=limits), upstream, prompts, call_format=chosen.call_format,
-        dialect=dialect_of(chosen.source),
-    )  # fmt: skip
+    return Engine(upstream, prompts, chosen.call_format, dialect_of(chosen.source), served, props.slots)
 
 
 def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str], Any]) -> None:
@@ -198,14 +225,22 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn, saying so to the gateway when it starts to drain; ``reread`` is called for a SIGHUP."""
+    """uvicorn, saying so to the gateway when it starts to drain.
+
+    ``reread`` is called for a SIGHUP, ``close`` at the end.
+    """
 
     def __init__(
-        self, config: uvicorn.Config, gateway: Gateway, reread: Callable[[uvicorn.Config], None] | None = None
+        self,
+        config: uvicorn.Config,
+        served: Gateway | Fleet,
+        reread: Callable[[uvicorn.Config], None] | None = None,
+        close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         super().__init__(config)
-        self._gateway = gateway
+        self._fleet = served if isinstance(served, Fleet) else Fleet([served])
         self._reread = reread
+        self._close = close
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._reread is not None and hasattr(signal, "SIGHUP"):
@@ -213,8 +248,10 @@ class GatewayServer(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.draining = True
+        self._fleet.drain()
         await super().shutdown(sockets)
+        if self._close is not None:
+            await self._close()
 
 
 @dataclass(frozen=True)
@@ -258,12 +295,12 @@ def url_of(sock: socket.socket, *, secure: bool = False) -> str:
 
 
 def uvicorn_config(
-    gateway: Gateway, *, keys: Keys | None = None, sinks: Sequence[Sink] = (), tls: Tls | None = None
+    served: Gateway | Fleet, *, keys: Keys | None = None, sinks: Sequence[Sink] = (), tls: Tls | None = None
 ) -> uvicorn.Config:
-    """Return how uvicorn serves ``gateway``."""
-    limits = gateway.settings.limits
+    """Return how uvicorn serves a gateway or several."""
+    limits = (served.first if isinstance(served, Fleet) else served).settings.limits
     return uvicorn.Config(
-        create_app(gateway, keys, sinks),
+        create_app(served, keys, sinks),
         http=limited_protocol(limits.header_bytes, limits.header_seconds, limits.stalled_client_seconds),
         ws="none",
         lifespan="off",
@@ -278,18 +315,20 @@ def uvicorn_config(
 
 
 def serve_gateway(
-    gateway: Gateway,
+    served: Gateway | Fleet,
     sock: socket.socket,
     *,
     read_again: Callable[[], tuple[str, ...]] | None = None,
     sinks: Sequence[Sink] = (),
     tls: Tls | None = None,
+    close: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``.
 
-    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again.
+    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again. ``close``
+    is awaited at the end.
     """
-    keys = Keys(gateway.settings.api_keys)
+    keys = Keys((served.first if isinstance(served, Fleet) else served).settings.api_keys)
 
     def reread(config: uvicorn.Config) -> None:
         try:
@@ -303,8 +342,8 @@ def serve_gateway(
         else:
             log.info("SIGHUP: keys and certificate were read again")
 
-    config = uvicorn_config(gateway, keys=keys, sinks=sinks, tls=tls)
-    GatewayServer(config, gateway, reread).run(sockets=[sock])
+    config = uvicorn_config(served, keys=keys, sinks=sinks, tls=tls)
+    GatewayServer(config, served, reread, close).run(sockets=[sock])
 
 
 @contextmanager

@@ -1,0 +1,256 @@
+"""Several models on one machine: loaded when asked for, unloaded when idle or pushed out by another.
+
+A request *holds* its model while it runs. Whoever asks for a model that is not loaded waits until it is; where there
+is no room, the model that was used the longest ago has to go: it takes no new requests (they wait), those that run
+on it end, and its server is stopped. Models are loaded one at a time, in the order in which they were asked for.
+A server that has died is started again by the next request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from strata_pack.errors import StrataError
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.service import Engine
+
+log = logging.getLogger("strata_pack.gateway")
+
+FAILED_SECONDS = 5.0
+"""How long a model that did not load is not tried again."""
+
+State = Literal["unloaded", "loading", "loaded", "leaving"]
+
+
+class Server(Protocol):
+    """A llama.cpp server that runs."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+
+    def stop(self) -> None:
+        """End it and wait for that."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loading a model gives."""
+
+    server: Server
+    engine: Engine
+
+
+class NoMemory(StrataError):
+    """A model that did not load because there was not enough memory."""
+
+
+Load = Callable[[], Loaded]
+"""Starts a server and asks it what it is; runs in a thread. Raises ``StrataError``, ``NoMemory`` for want of memory."""
+
+
+class Models:
+    """The models of one gateway, of which at most ``most`` are loaded at a time.
+
+    ``idle``: seconds without a request after which a model is unloaded, ``None`` for never.
+    """
+
+    def __init__(self, most: int, idle: float | None = None) -> None:
+        self.all: list[Model] = []
+        self._most = most
+        self._idle = idle
+        self._loading = asyncio.Lock()
+
+    def add(self, name: str, load: Load) -> Model:
+        """Add a model, which is not loaded yet."""
+        model = Model(name, load, self)
+        self.all.append(model)
+        return model
+
+    async def close(self) -> None:
+        """Stop all servers, also one that is just starting."""
+        async with self._loading:
+            for model in self.all:
+                await model.unload()
+
+    # What a model asks
+
+    async def load(self, model: Model) -> None:
+        """Load ``model``, after what has to go for it, and give it to those that wait."""
+        async with self._loading:
+            try:
+                if not model.is_usable:
+                    await self._make(model)
+            except StrataError as error:
+                model.fail(str(error))
+            except Exception as error:  # else those that wait would wait for ever
+                log.exception("model %s: does not load", model.name)
+                model.fail(str(error))
+            else:
+                model.serve()
+
+    async def _make(self, model: Model) -> None:
+        await model.unload()  # what is left of a server that died
+        while len(self._loaded_but(model)) >= self._most:
+            await self._push_out(model)
+        while True:
+            try:
+                return await model.start()
+            except NoMemory as error:
+                if not self._loaded_but(model):
+                    raise
+                log.info("model %s: %s; another one has to go", model.name, error)
+                await self._push_out(model)
+
+    def idle_since(self, model: Model) -> None:
+        """Note that nobody uses ``model`` any more."""
+        if self._idle is not None:
+            asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
+
+    def _check_idle(self, model: Model) -> None:
+        assert self._idle is not None
+        if model.state == "loaded" and not model.users and time.monotonic() - model.used >= self._idle * 0.99:
+            model.task = asyncio.get_running_loop().create_task(self._unload_idle(model))
+
+    async def _unload_idle(self, model: Model) -> None:
+        async with self._loading:
+            if model.state == "loaded" and not model.users:
+                log.info("model %s: unloaded, because nobody asked for it", model.name)
+                await model.unload()
+
+    def _loaded_but(self, model: Model) -> list[Model]:
+        return [other for other in self.all if other is not model and other.state in ("loaded", "leaving")]
+
+    async def _push_out(self, model: Model) -> None:
+        """Unload the model that was used the longest ago, one without requests if there is any."""
+        victim = min(self._loaded_but(model), key=lambda other: (other.users > 0, other.used))
+        log.info("model %s: has to go, to make room for %s", victim.name, model.name)
+        await victim.leave()
+
+
+class Model:
+    """One model. ``users`` are the requests that hold it, ``used`` is when one last did (monotonic)."""
+
+    def __init__(self, name: str, load: Load, models: Models) -> None:
+        self.name = name
+        self.state: State = "unloaded"
+        self.users = 0
+        self.loads = 0
+        self.used = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self._load = load
+        self._models = models
+        self._loaded: Loaded | None = None
+        self._free = asyncio.Event()
+        self._failed: tuple[float, ApiError] | None = None
+        self._attempt: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it is loaded, and its server still runs."""
+        return self.state == "loaded" and self._loaded is not None and self._loaded.server.running
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Engine]:
+        """Hold the model for the block, loaded; raises ``ApiError`` 503 if it does not load."""
+        if self.is_usable:
+            self.users += 1
+        else:
+            await self._wait()
+        try:
+            assert self._loaded is not None
+            yield self._loaded.engine
+        finally:
+            self._release()
+
+    @property
+    def waiting(self) -> int:
+        """The requests that wait for the model."""
+        return len(self._waiters)
+
+    async def _wait(self) -> None:
+        """Wait until the model is loaded, and hold it then. All that wait share one attempt."""
+        if self._failed is not None and time.monotonic() - self._failed[0] < FAILED_SECONDS:
+            raise self._failed[1]
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+        self._waiters.append(turn)
+        if self._attempt is None or self._attempt.done():
+            self._attempt = loop.create_task(self._models.load(self))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled() and turn.exception() is None:
+                self._release()  # it was given at the moment the client left
+            elif turn in self._waiters:
+                self._waiters.remove(turn)
+            raise
+
+    def _release(self) -> None:
+        self.users -= 1
+        self.used = time.monotonic()
+        if not self.users:
+            self._free.set()
+            self._models.idle_since(self)
+
+    def serve(self, failure: ApiError | None = None) -> None:
+        """Give the model to all that wait, or tell them its ``failure``.
+
+        At once, before anybody can push it out again: else models that take turns would never answer.
+        """
+        waiters, self._waiters = self._waiters, []
+        for turn in waiters:
+            if turn.done():
+                continue
+            if failure is not None:
+                turn.set_exception(failure)
+            else:
+                self.users += 1
+                turn.set_result(None)
+
+    async def start(self) -> None:
+        """Load the model; raises what ``Load`` raises."""
+        self.state = "loading"
+        began = time.monotonic()
+        try:
+            self._loaded = await asyncio.to_thread(self._load)
+        except BaseException:
+            self.state = "unloaded"
+            raise
+        self.state, self.used, self._failed = "loaded", time.monotonic(), None
+        self.loads += 1
+        log.info("model %s: loaded in %.1f s", self.name, time.monotonic() - began)
+        self._models.idle_since(self)
+
+    def fail(self, reason: str) -> None:
+        """Tell those that wait, and for a moment those that come, that the model does not load."""
+        log.error("model %s: does not load: %s", self.name, reason)
+        failure = ApiError(
+            503, f"the model {self.name!r} does not load: {reason}", kind="model_failed", code="model_not_loaded",
+            retry_after=int(FAILED_SECONDS),
+        )  # fmt: skip
+        self._failed = (time.monotonic(), failure)
+        self.serve(failure)
+
+    async def leave(self) -> None:
+        """Take no more requests, wait for those that run, and unload the model."""
+        self.state = "leaving"
+        while self.users:
+            self._free.clear()
+            await self._free.wait()
+        await self.unload()
+
+    async def unload(self) -> None:
+        """Stop the server, if there is one."""
+        loaded, self._loaded = self._loaded, None
+        self.state = "unloaded"
+        if loaded is not None:
+            with suppress(StrataError):
+                await asyncio.to_thread(loaded.server.stop)
