@@ -147,19 +147,24 @@ def _one_of(texts: Sequence[str]) -> str:
     return f"{re.escape(common)}(?:{branches})"
 
 
-def choose_mark(*values: Any) -> str:
-    """Return a private-use character that occurs in no text of ``values`` (JSON), neither itself nor its JSON escape.
-
-    Raises ``ValueError`` if all 6,400 of them do.
-    """
-    text = "\n".join(_texts_in(values))
+def private_characters(text: str) -> frozenset[str]:
+    """Return the private-use characters that occur in ``text``, themselves or as JSON escapes."""
     used: set[str] = set()
     for start, end in _pieces(text):
         if not text.isascii() and _PRIVATE.search(text, start, end):
             used.update(text[start:end])
         used.update(chr(int(found, 16)) for found in _ESCAPED.findall(text, start, end + ESCAPE_LENGTH))
+    return frozenset(used)
+
+
+def choose_mark(*values: Any, used: frozenset[str] = frozenset()) -> str:
+    """Return a private-use character that occurs in no text of ``values`` (JSON), neither itself nor its JSON escape.
+
+    ``used`` are more that must not be it. Raises ``ValueError`` if all 6,400 of them are.
+    """
+    taken = used | private_characters("\n".join(_texts_in(values)))
     for point in PRIVATE_USE:
-        if chr(point) not in used:
+        if chr(point) not in taken:
             return chr(point)
     raise ValueError("the request uses every private-use character there is")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
-from strata_pack.gateway.control_tokens import ControlTokens, choose_mark
+from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.media import settle_media
 from strata_pack.gateway.offload import aside, weight
@@ -142,6 +142,8 @@ class Prompts:
         self.template = template
         self.control = control
         self._upstream = upstream
+        # The template is long, and the same for all requests.
+        self._template_marks = private_characters(template.source)
         self._booleans = template_booleans(template.source)
         self._form: Literal["xml", "json"] = "json" if call_format == "json" else "xml"
         self._bos = bos if adds_bos else ""
@@ -157,7 +159,7 @@ class Prompts:
         settled, lost = settle_media(turn.messages)
         messages = normalize_messages(settled, continues=turn.continues, form=self._form)
         try:
-            mark = choose_mark(messages, turn.callable_tools, turn.variables, self.template.source)
+            mark = choose_mark(messages, turn.callable_tools, turn.variables, used=self._template_marks)
         except ValueError as error:
             raise bad_request(f"messages: {error}", "messages") from None
         try:

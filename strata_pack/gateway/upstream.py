@@ -53,6 +53,8 @@ class Upstream:
         self._secure = parts.scheme == "https"
         self._port = parts.port or (443 if self._secure else 80)
         self._base = parts.path.rstrip("/")
+        # Made once: it reads all certificate authorities of the machine.
+        self._context = ssl.create_default_context() if self._secure else None
         self._idle_timeout = idle_timeout
         self._key = api_key
 
@@ -81,11 +83,10 @@ class Upstream:
 
     async def _connect(self, idle_timeout: float, until: float) -> _Wire:
         loop = asyncio.get_running_loop()
-        context = ssl.create_default_context() if self._secure else None
         try:
             with Deadline(CONNECT_TIMEOUT):
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(loop, idle_timeout, until), self._host, self._port, ssl=context
+                    lambda: _Wire(loop, idle_timeout, until), self._host, self._port, ssl=self._context
                 )
         except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error

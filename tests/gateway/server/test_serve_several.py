@@ -74,7 +74,7 @@ def test_a_model_whose_file_went_bad_is_a_503_and_the_other_goes_on(served: Serv
     good = folder / "coffee.gguf"
     kept = folder / "kept"
     good.rename(kept)
-    good.write_bytes(kept.open("rb").read(1000))
+    good.write_bytes(kept.read_bytes()[:1000])
     answer = served.post(model="coffee")
     assert answer.status_code == 503
     assert "coffee" in answer.json()["error"]["message"]
