@@ -244,8 +244,8 @@ def test_serve_speaks_tls_logs_as_json_and_reads_its_keys_again(upstream: str, t
 
 
 def test_serve_says_at_once_what_it_waits_for() -> None:
-    with Running("--upstream", "http://127.0.0.1:9", "--start-timeout", "20") as gateway:
-        line = gateway.wait_for("waiting for a llama-server", 15)
+    with Running("--upstream", "http://127.0.0.1:9", "--start-timeout", "100") as gateway:
+        line = gateway.wait_for("waiting for a llama-server", 60)
         assert "http://127.0.0.1:9" in line
 
 
