@@ -22,6 +22,17 @@ VARIABLES: dict[str, dict[str, str]] = {
         "STRATA_UPSTREAM_KEY": "`serve --upstream`: the key to send upstream.",
         "STRATA_SMOKE_API_KEY": "`smoke --url`: the key to send to the server.",
     },
+    "OpenTelemetry (`serve`, extra `otel`)": {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "Where traces and metrics go; without it and its two relatives nothing is sent.",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "The same for traces alone.",
+        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "The same for metrics alone.",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "Protocol of the exporter; http/protobuf is the only one.",
+        "OTEL_TRACES_EXPORTER": "otlp, console or none.",
+        "OTEL_METRICS_EXPORTER": "otlp, console or none.",
+        "OTEL_SERVICE_NAME": "Name of the service in traces and metrics.",
+        "OTEL_RESOURCE_ATTRIBUTES": "Further attributes of the service.",
+        "OTEL_SDK_DISABLED": "true: no telemetry at all.",
+    },
     "Hugging Face Hub": {
         "HF_TOKEN": "Token for gated and private repositories.",
         "HF_ENDPOINT": "Address of another Hub or of a mirror.",

@@ -64,6 +64,14 @@ def list_templates() -> list[ShippedTemplate]:
     return [_load(folder) for folder in folders]
 
 
+def find_shipped(name: str) -> ShippedTemplate | None:
+    """Return the shipped template that an argument names, ``None`` if it is none's id: then it is a path.
+
+    An id counts before a file or folder of that name in the working directory, for every command; ``./id`` is the file.
+    """
+    return next((shipped for shipped in list_templates() if shipped.id == name), None)
+
+
 def load_shipped(template_id: str) -> ShippedTemplate:
     """Return the shipped template with this id; raises ``WrongUse`` that lists the ids there are."""
     found = {shipped.id: shipped for shipped in list_templates()}

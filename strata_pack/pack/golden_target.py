@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_pack.chat.library import ShippedTemplate, list_templates
+from strata_pack.chat.library import ShippedTemplate, find_shipped, list_templates
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
@@ -33,7 +33,7 @@ def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget
     shipped = list_templates()
     if target is None:
         return [_of_shipped(one, golden) for one in shipped]
-    by_id = next((one for one in shipped if one.id == target), None)
+    by_id = find_shipped(target)
     if by_id is not None:
         return [_of_shipped(by_id, golden)]
     path = Path(target)

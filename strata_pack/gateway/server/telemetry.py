@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.errors import WrongUse
+from strata_pack.extras import missing
 from strata_pack.gateway.server.access import Access, Sink
 
 STARTS = (
@@ -59,9 +60,7 @@ def telemetry(environment: Mapping[str, str] = os.environ) -> tuple[list[Sink], 
     try:
         return _set_up(exporters["TRACES"], exporters["METRICS"])
     except ModuleNotFoundError as error:
-        raise EnvironmentFailure(
-            f"telemetry needs the package {error.name}", remedy="pip install 'strata-pack[otel]', or unset OTEL_*"
-        ) from error
+        raise missing(str(error.name), "otel", "telemetry (OTEL_* is set)") from error
 
 
 def _set_up(traces: str, metrics: str) -> tuple[list[Sink], Callable[[], None]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from strata_pack.chat.golden.check import GoldenSuite, load_suite
 from strata_pack.chat.golden.recorded import record_suite
-from strata_pack.chat.library import ShippedTemplate, is_ours, list_templates, load_shipped
+from strata_pack.chat.library import find_shipped, is_ours, list_templates, load_shipped
 from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
 from strata_pack.chat.repair.repair import RepairRefused, repair_template
 from strata_pack.chat.repair.rules import CallForm
@@ -56,7 +56,7 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             text = repaired.text
             origin = "repaired" if repaired.changed else "source"
             form = repaired.proof.form
-    elif (shipped := _find(option)) is not None:
+    elif (shipped := find_shipped(option)) is not None:
         text, origin, identity = shipped.source, "shipped", shipped.id
     else:
         path = Path(option)
@@ -75,10 +75,6 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
     replaced = None if source_text is None or source_text == text else sha256_text(source_text)
     entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
     return ChosenTemplate(text, entry, suite)
-
-
-def _find(option: str) -> ShippedTemplate | None:
-    return next((shipped for shipped in list_templates() if shipped.id == option), None)
 
 
 def _known_id(text: str) -> str | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata_pack.chat.library import list_templates, status_of
+from strata_pack.chat.library import find_shipped, status_of
 from strata_pack.chat.render.template import Limits, normalize_source, read_template
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json
@@ -60,10 +60,10 @@ def load_template(target: str, progress: Progress | None = None) -> NamedTemplat
 
     The text is not cleaned: line ends and a byte order mark are still there. Raises ``BadInput`` if there is none.
     """
+    shipped = find_shipped(target)
+    if shipped is not None:
+        return NamedTemplate(shipped.source, target)
     if not Path(target).exists():
-        shipped = next((one for one in list_templates() if one.id == target), None)
-        if shipped is not None:
-            return NamedTemplate(shipped.source, target)
         if target.endswith((".jinja", ".jinja2", ".j2")):
             raise BadInput("no such file", where=target)
         source = parse_source(target)
