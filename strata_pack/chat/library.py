@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.chat.render.template import read_template
+from strata_pack.chat.render.text import read_template
 from strata_pack.chat.repair.prelude import without_prelude
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, sha256_text

@@ -13,7 +13,7 @@ from strata_pack.chat.library import list_templates, status_of
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import TEMPLATE_KEY, is_pack
-from strata_pack.weights.gguf.file import GgufFile, shard_paths
+from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
 
 ARRAY_PREVIEW = 4
 """Items of a metadata array that are shown."""
@@ -55,14 +55,18 @@ class Inspection:
         return asdict(self)
 
 
-def _preview(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if len(value) <= TEXT_PREVIEW else f"{value[:TEXT_PREVIEW]}... ({len(value)} characters)"
-    if isinstance(value, (bool, int, float)) or value is None:
-        return value
-    length = len(value)
-    head = [_preview(value[index]) for index in range(min(length, ARRAY_PREVIEW))]
-    return head if length <= ARRAY_PREVIEW else [*head, f"... ({length} items)"]
+def _preview(stored: MetaValue) -> Any:
+    """Return a value as it is shown; of an array only the items that are shown are decoded."""
+    if stored.item_type is not None:
+        head = [_shortened(item) for item in stored.head(ARRAY_PREVIEW)]
+        return head if len(stored) <= ARRAY_PREVIEW else [*head, f"... ({len(stored)} items)"]
+    return _shortened(stored.value)
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > TEXT_PREVIEW:
+        return f"{value[:TEXT_PREVIEW]}... ({len(value)} characters)"
+    return value
 
 
 def template_identity(text: str | None) -> tuple[str | None, str | None, str]:
@@ -105,7 +109,7 @@ def inspect_path(path: Path) -> Inspection:
     files = [GgufFile.open(shard) for shard in shards]
     try:
         shares = type_shares(files)
-        metadata = {key: _preview(value.value) for key, value in files[0].metadata.items() if key != TEMPLATE_KEY}
+        metadata = {key: _preview(value) for key, value in files[0].metadata.items() if key != TEMPLATE_KEY}
         key = files[0].metadata.get(TEMPLATE_KEY)
         text = str(key.value) if key is not None else None
         elements = sum(share.elements for share in shares)

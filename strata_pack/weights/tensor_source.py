@@ -16,9 +16,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType
 
 from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.ggml_types import GGMLQuantizationType
 from strata_pack.weights.gguf.file import (
     GgufFile,
     MetaValue,

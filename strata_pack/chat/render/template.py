@@ -7,14 +7,13 @@ has limits (``Limits``), so that a hostile one ends in a ``TemplateError`` and n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.render.budget import Limits
 from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
 from strata_pack.chat.render.sandbox import compile_template, render_compiled
-from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes, sha256_text
+from strata_pack.chat.render.text import normalize_source, read_template
+from strata_pack.files import sha256_text
 
 __all__ = [
     "ChatTemplate",
@@ -34,25 +33,6 @@ ALWAYS_DEFINED: Mapping[str, Any] = {"documents": None, "add_generation_prompt":
 TURN_START = "<|im_start|>"
 THINK_START = "<think>"
 THINK_END = "</think>"
-
-
-def normalize_source(text: str) -> str:
-    """Return ``text`` as a template file should have it: no byte order mark, LF line ends."""
-    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def read_template(path: Path, *, limits: Limits | None = None) -> str:
-    """Return the template text in ``path``, with LF line ends and without a byte order mark.
-
-    Raises ``BadInput`` if the file is missing, larger than ``limits.source_bytes``, or not UTF-8.
-    """
-    data = read_bytes(path, (limits or Limits()).source_bytes)
-    try:
-        return normalize_source(data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"
-        ) from error
 
 
 class ChatTemplate:

@@ -16,10 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from gguf import GGUFValueType
-
 from strata_pack.errors import BadInput
+from strata_pack.llama.ggml_types import GGUFValueType
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo, encode_header
 from strata_pack.weights.gguf.values import encode_entry
 
@@ -143,6 +141,8 @@ def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) 
 
 def changes_between(old: bytes, new: bytes) -> list[Change]:
     """Return what differs between two headers of one length, as few ranges."""
+    import numpy as np
+
     before, after = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
     at = np.flatnonzero(before != after)
     if not at.size:

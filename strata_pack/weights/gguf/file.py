@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
-
 from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from strata_pack.weights.gguf.values import SCALARS, MetaValue, encode_entry, encode_string
 
 __all__ = [

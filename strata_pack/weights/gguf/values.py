@@ -11,10 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from gguf import GGUFValueType
-
 from strata_pack.errors import BadInput
+from strata_pack.llama.ggml_types import GGUFValueType
 
 SCALARS: dict[GGUFValueType, struct.Struct] = {
     GGUFValueType.UINT8: struct.Struct("<B"),
@@ -98,6 +96,15 @@ class MetaValue:
                 raise BadInput(f"a metadata string is not UTF-8 ({error.reason})") from None
         return self._value
 
+    def head(self, count: int) -> list[Any]:
+        """Return the first ``count`` items of an array, or all if it has fewer, without decoding the others."""
+        if self._value is not _UNDECODED:
+            return list(self._value[:count])
+        try:
+            return _decode_array(self._raw, min(count, len(self)))
+        except UnicodeDecodeError as error:
+            raise BadInput(f"a metadata string is not UTF-8 ({error.reason})") from None
+
     def __len__(self) -> int:
         """Return the number of items of an array, without decoding it."""
         if self.type is not GGUFValueType.ARRAY:
@@ -139,11 +146,14 @@ def _decode(type: GGUFValueType, raw: bytes) -> Any:
         return str(memoryview(raw)[8:], "utf-8")
     if type is not GGUFValueType.ARRAY:
         return SCALARS[type].unpack(raw)[0]
-    code, count = _ARRAY_HEAD.unpack_from(raw)
-    item_type = GGUFValueType(code)
+    return _decode_array(raw, _ARRAY_HEAD.unpack_from(raw)[1])
+
+
+def _decode_array(raw: bytes, count: int) -> list[Any]:
+    """Return the first ``count`` items of the array in ``raw``."""
+    item_type = GGUFValueType(_ARRAY_HEAD.unpack_from(raw)[0])
     if item_type is not GGUFValueType.STRING:
-        kind = "?" if item_type is GGUFValueType.BOOL else SCALARS[item_type].format
-        return np.frombuffer(raw, dtype=kind, offset=_ARRAY_HEAD.size).tolist()
+        return list(struct.unpack_from(f"<{count}{SCALARS[item_type].format[-1]}", raw, _ARRAY_HEAD.size))
     strings, position, length_at = [], _ARRAY_HEAD.size, _U64.unpack_from
     for _ in range(count):
         start = position + 8

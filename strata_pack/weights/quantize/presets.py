@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
-
 from strata_pack.errors import BadInput
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.suggest import unknown
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.tensor_source import SourceTensor

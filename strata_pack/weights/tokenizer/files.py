@@ -10,9 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gguf import GGUFValueType
-
 from strata_pack.errors import BadInput
+from strata_pack.llama.ggml_types import GGUFValueType
 from strata_pack.weights.gguf.file import MetaValue
 
 _NORMAL = 1

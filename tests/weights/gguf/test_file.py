@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -372,3 +374,32 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     paths[1].write_bytes(data.replace(b"t1", b"t0"))
     with pytest.raises(BadInput, match="t0 is in two shards"):
         open_shards(paths[0])
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 9])
+@pytest.mark.parametrize(
+    ("item_type", "items"),
+    [
+        (GGUFValueType.STRING, ["a", "", "\u00e9"]),
+        (GGUFValueType.INT32, [-1, 2, 3]),
+        (GGUFValueType.BOOL, [True, False]),
+    ],
+)
+def test_the_head_of_an_array_is_its_first_items(count: int, item_type: GGUFValueType, items: list[object]) -> None:
+    made = MetaValue.array(item_type, items)
+    read = MetaValue.from_raw(made.type, made.raw, made.item_type)
+    assert read.head(count) == made.head(count) == items[:count]
+    assert read.value == items
+
+
+def test_types_are_those_of_the_package_whichever_is_imported_first() -> None:
+    code = (
+        "from strata_pack.llama.ggml_types import GGMLQuantizationType as Ours; import sys;"
+        "assert not {'gguf', 'numpy'} & set(sys.modules); import gguf; assert gguf.GGMLQuantizationType is Ours"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_inspecting_loads_neither_numpy_nor_the_template_engine() -> None:
+    code = "import strata_pack.pack.inspect, sys; assert not {'numpy', 'jinja2', 'gguf', 'yaml'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,28 @@
+"""The text of a template as a file holds it: read, decoded and cleaned, not yet compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata_pack.chat.render.budget import Limits
+from strata_pack.errors import BadInput
+from strata_pack.files import read_bytes
+
+
+def normalize_source(text: str) -> str:
+    """Return ``text`` as a template file should have it: no byte order mark, LF line ends."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_template(path: Path, *, limits: Limits | None = None) -> str:
+    """Return the template text in ``path``, with LF line ends and without a byte order mark.
+
+    Raises ``BadInput`` if the file is missing, larger than ``limits.source_bytes``, or not UTF-8.
+    """
+    data = read_bytes(path, (limits or Limits()).source_bytes)
+    try:
+        return normalize_source(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"
+        ) from error
