@@ -129,12 +129,9 @@ def _golden(manifest: Manifest) -> Iterator[str]:
 
 def _recipe(manifest: Manifest, recipe: Recipe, metadata: Mapping[str, MetaValue]) -> Iterator[str]:
     stored = metadata.get("general.file_type")
-    if not recipe.base.copy:
-        yield from _differs(
-            f"general.file_type (for recipe/preset {recipe.base.name})",
-            recipe.base.file_type,
-            None if stored is None else stored.value,
-        )
+    if not recipe.base.copy and stored is not None:
+        what = f"general.file_type (for recipe/preset {recipe.base.name})"
+        yield from _differs(what, recipe.base.file_type, stored.value)
     text = manifest["recipe"]["text"]
     if text is not None:
         written = [_plain_rule(rule) for rule in recipe_from_text(text).rules]

@@ -380,12 +380,12 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("item_type", "items"),
     [
-        (GGUFValueType.STRING, ["a", "", "\u00e9"]),
-        (GGUFValueType.INT32, [-1, 2, 3]),
-        (GGUFValueType.BOOL, [True, False]),
+        (V.STRING, ["a", "", "\u00e9"]),
+        (V.INT32, [-1, 2, 3]),
+        (V.BOOL, [True, False]),
     ],
 )
-def test_the_head_of_an_array_is_its_first_items(count: int, item_type: GGUFValueType, items: list[object]) -> None:
+def test_the_head_of_an_array_is_its_first_items(count: int, item_type: V, items: list[object]) -> None:
     made = MetaValue.array(item_type, items)
     read = MetaValue.from_raw(made.type, made.raw, made.item_type)
     assert read.head(count) == made.head(count) == items[:count]
