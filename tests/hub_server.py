@@ -253,21 +253,22 @@ class _Handler(BaseHTTPRequestHandler):
         if fault.corrupt:
             data = data[:-1] + bytes([data[-1] ^ 0x55])
         data += b"x" * fault.extra
-        status, start = 200, 0
+        status, start, stop = 200, 0, len(data)
         wanted = self.headers.get("Range")
         if wanted and not fault.ignore_range:
-            start = int(wanted.removeprefix("bytes=").partition("-")[0])
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(int(last) + 1, len(data)) if last else len(data)
             if start >= len(data):
                 self.reply(416, b"", {"Content-Range": f"bytes */{len(data)}"})
                 return
             status = 206
-        body = memoryview(data)[start : len(data) - fault.short_by]
+        body = memoryview(data)[start : stop - fault.short_by]
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Accept-Ranges", "bytes")
         if status == 206:
             shown = start + (7 if fault.wrong_range else 0)
-            self.send_header("Content-Range", f"bytes {shown}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {shown}-{stop - 1}/{len(data)}")
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()

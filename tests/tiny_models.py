@@ -39,6 +39,7 @@ def write_model(name: str, folder: Path) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for file, data in _files(name).items():
+        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes(data)
     return folder
 
@@ -55,9 +56,11 @@ def _files(name: str) -> Mapping[str, bytes]:
             (folder / "tokenizer.json").write_text(tokenizer_json(tiny), encoding="utf-8")
         write_json(folder / "tokenizer_config.json", tiny.tokenizer_config)
         for file, text in tiny.files.items():
+            (folder / file).parent.mkdir(exist_ok=True)
             (folder / file).write_text(text, encoding="utf-8")
         write_weights(folder, dict(weights(tiny)), tiny.dtype, tiny.shards)
-        return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -160,7 +160,10 @@ def _attention(at: str, config: Mapping[str, Any]) -> Shaped:
     yield f"{at}self_attn.k_proj.weight", (kv_heads * size, width)
     yield f"{at}self_attn.v_proj.weight", (kv_heads * size, width)
     yield f"{at}self_attn.o_proj.weight", (width, heads * size)
-    if config["model_type"] != "llama":
+    if config["model_type"].startswith("qwen2"):
+        for part, rows in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+            yield f"{at}self_attn.{part}_proj.bias", (rows * size,)
+    elif config["model_type"] not in ("llama", "smollm3", "mistral"):
         yield f"{at}self_attn.q_norm.weight", (size,)
         yield f"{at}self_attn.k_norm.weight", (size,)
     if heads := config.get("indexer_n_heads"):

@@ -182,6 +182,28 @@ _QWEN3_VL_MOE = {
     "mlp_only_layers": [],
     "norm_topk_prob": True,
 }
+_QWEN2 = {
+    **{key: value for key, value in _QWEN3.items() if key != "head_dim"},
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "num_hidden_layers": 2,
+    "tie_word_embeddings": False,
+    "use_sliding_window": False,
+    "sliding_window": 4096,
+    "max_window_layers": 2,
+}
+_QWEN2_MOE = {
+    **_QWEN2,
+    "architectures": ["Qwen2MoeForCausalLM"],
+    "model_type": "qwen2_moe",
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 128,
+    "decoder_sparse_step": 1,
+    "norm_topk_prob": False,
+}
+_JUDGING = (*QWEN_ADDED, ("yes", False), ("no", False), ("|", False))
 _FLASH = {
     "architectures": ["Qwen4ExpForCausalLM"],
     "model_type": "qwen4_exp_text",
@@ -327,12 +349,13 @@ def _qwen(config: Mapping[str, Any], **more: Any) -> Tiny:
     return Tiny(config, **options)
 
 
-def _llama3(config: Mapping[str, Any], **more: Any) -> Tiny:
+def _llama3(config: Mapping[str, Any], prefix_space: bool | None = None, **more: Any) -> Tiny:
+    settings = {} if prefix_space is None else {"add_prefix_space": prefix_space}
     return Tiny(
         config,
         split=LLAMA3_SPLIT,
         added=LLAMA3_ADDED,
-        tokenizer_config=_LLAMA3_TOKENIZER,
+        tokenizer_config={**_LLAMA3_TOKENIZER, **settings},
         post_processor=_LLAMA3_POST,
         **more,
     )
@@ -413,6 +436,40 @@ MODELS: dict[str, Tiny] = {
         {**_TOWER, "deepstack_visual_indexes": [1]},
         fused_experts=True,
     ),
+    "qwen2": _qwen({**_QWEN2, "tie_word_embeddings": True}, shards=2),
+    "qwen2moe": _qwen(_QWEN2_MOE),
+    "qwen25vl": _seeing(
+        "Qwen2_5_VLForConditionalGeneration",
+        "qwen2_5_vl",
+        {**_QWEN2, "rope_scaling": {"type": "mrope", "mrope_section": [16, 8, 8]}},
+        {**_TOWER, "fullatt_block_indexes": [1], "window_size": 32},
+    ),
+    "smollm3": _llama3(
+        {
+            **_LLAMA3,
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "no_rope_layers": [1, 1, 1],
+            "no_rope_layer_interval": 4,
+            "tie_word_embeddings": True,
+            "pad_token_id": 4097,
+        }
+    ),
+    "mistral": _llama3(
+        {**_LLAMA3, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096},
+        prefix_space=False,
+    ),
+    "qwen3-dynamic": _qwen({**_QWEN3, "num_hidden_layers": 1, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+    "qwen3-embedding": _qwen(
+        {**_QWEN3, "num_hidden_layers": 1},
+        prefix="",
+        files={
+            "modules.json": '[{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]',
+            "1_Pooling/config.json": '{"word_embedding_dimension": 256, "pooling_mode_lasttoken": true}',
+        },
+    ),
+    "qwen3-reranker-tied": _qwen({**_QWEN3, "num_hidden_layers": 1}, added=_JUDGING),
+    "qwen3-reranker": _qwen({**_QWEN3, "num_hidden_layers": 1, "tie_word_embeddings": False}, added=_JUDGING),
     "flash": _seeing(
         "Qwen4ExpForConditionalGeneration", "qwen4_exp", _FLASH, _TOWER, split=QWEN35_SPLIT, mtp=True, shards=3
     ),

@@ -28,6 +28,7 @@ def convert(
     mtp: Annotated[bool, typer.Option("--mtp", help="Write these layers alone, as a draft model's file.")] = False,
     mmproj: Annotated[bool, typer.Option("--mmproj", help="Write the tower for images, as a projector.")] = False,
     name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     dry_run: DryRun = False,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
 ) -> None:
@@ -36,6 +37,7 @@ def convert(
     One tensor at a time: memory stays small whatever the size of the model.
     """
     from strata_pack.errors import WrongUse
+    from strata_pack.outputs import check_file_output
     from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, plan_dict, result_dict
     from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
@@ -44,6 +46,7 @@ def convert(
     chosen = [part for part, wanted in parts.items() if wanted]
     if len(chosen) > 1:
         raise WrongUse("--no-mtp, --mtp and --mmproj each name another file", remedy="give one of them")
+    check_file_output(dest, force=force)
     with (
         out.progress() as progress,
         SafetensorsSource.open(folder, outtype, pre=pre, part=chosen[0] if chosen else "model", name=name) as source,
@@ -52,6 +55,9 @@ def convert(
             f"{folder}: {source.architecture}, {source.parameters / 1e6:.1f} M parameters, "
             f"{len(source.tensors)} tensors, to {source.outtype}"
         )
+        if source.left_out:
+            told = "convert it with --mmproj" if source.has_tower else "this tool converts no such tower"
+            progress.note(f"{folder}: {source.left_out} tensors of a tower for images or sound are left out; {told}")
         if dry_run:
             size = sum(tensor.nbytes for tensor in source.tensors)
             out.line(f"{dest}: would be written, {len(source.tensors)} tensors of {size_text(size)} and the header")

@@ -55,7 +55,7 @@ from strata_pack.pack.model_source import (
     source_template,
 )
 from strata_pack.pack.paths import GOLDEN, MANIFEST, MODEL_DIR, REPORTS_DIR, TEMPLATE, TEMPLATE_KEY, TOKENIZER_DIR
-from strata_pack.pack.projector import PlannedProjector, open_projector, write_projector
+from strata_pack.pack.projector import PlannedProjector, open_projector, refuse_other_kinds, write_projector
 from strata_pack.pack.request import (
     BuildRequest,
     parts_text,
@@ -156,8 +156,9 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
         inputs += InputFiles.of(file.path for file in model.files)
         with (
             open_weights(model.root, model.weights, mtp=request.mtp) as tensors,
-            open_projector(request, model, tensors.metadata, watcher) as projector,
+            open_projector(request, model, tensors, watcher) as projector,
         ):
+            refuse_other_kinds(tensors.metadata, request.source)
             with clock.stage("template"):
                 chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
                 report = check_template(chosen, watcher)
@@ -267,6 +268,7 @@ def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     model = bring(source, request.out, Silent(), lambda _folder: None)
     with open_weights(model.root, model.weights, mtp=request.mtp) as tensors:
+        refuse_other_kinds(tensors.metadata, request.source)
         choose_template(request.template, source_template(model, tensors.metadata), request.golden)
         yield _plan(request, tensors, imatrix)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,10 @@ from strata_pack.pack.manifest import FileEntry, SourceEntry
 from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.progress import Progress
 from strata_pack.weights.convert.convert import check_convertible
+from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
 from strata_pack.weights.gguf.file import MetaValue, shard_paths
 from strata_pack.weights.hub.fetch import FetchPlan, fetch_repo
+from strata_pack.weights.hub.head import OpenHead
 from strata_pack.weights.hub.select import SIDE_FILES, Weights
 from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
@@ -34,6 +36,7 @@ TOKENIZER_FILES = (
 CONFIG = "tokenizer_config.json"
 """Bytes; the largest tokenizer files are about 30 MB."""
 
+_HEADS_AT_ONCE = 8
 _QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F16|F32|FP16)$")
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -112,15 +115,16 @@ def hub_folder(source: HubSource, into: Path) -> Path:
 
 def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
     folder = hub_folder(source, into)
-    formats: list[str] = []
+    chosen: list[Weights] = []
 
     def announce(plan: FetchPlan) -> None:
-        formats.append(plan.selection.weights.format)
+        chosen.append(plan.selection.weights)
         progress.note(plan.sentence())
 
-    def before_weights(fetched: Path) -> None:
-        if "safetensors" in formats:
-            check_convertible(fetched)
+    def check_heads(fetched: Path, open_head: OpenHead) -> None:
+        (weights,) = chosen
+        if weights.format == "safetensors":
+            check_convertible(fetched, tensors=_stored(weights, fetched, open_head))
         early(fetched)
 
     fetched = fetch_repo(
@@ -130,11 +134,23 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
         path=source.path,
         progress=progress,
         announce=announce,
-        before_weights=before_weights,
+        check_heads=check_heads,
     )
     weights = fetched.selection.weights
     files = tuple(SourceFile(file.path, folder / file.path, file.sha256) for file in fetched.files)
     return Model("hub", _name(weights, folder.name), weights, folder, folder, files, fetched.repo_id, fetched.commit)
+
+
+def _stored(weights: Weights, folder: Path, open_head: OpenHead) -> Iterator[StoredTensor]:
+    """Yield what the headers of a checkpoint's files say, a few files at once; nothing else of them travels."""
+
+    def header(name: str) -> list[StoredTensor]:
+        read, size = open_head(name)
+        return parse_header(read, size, folder / name)
+
+    with ThreadPoolExecutor(_HEADS_AT_ONCE, "headers") as pool:
+        for tensors in pool.map(header, sorted(weights.files)):
+            yield from tensors
 
 
 def _name(weights: Weights, otherwise: str) -> str:

@@ -21,7 +21,6 @@ from strata_pack.pack.paths import MODEL_DIR
 from strata_pack.pack.request import BuildRequest
 from strata_pack.progress import Progress
 from strata_pack.weights.convert.convert import SafetensorsSource
-from strata_pack.weights.convert.projector import has_tower
 from strata_pack.weights.convert.write import write_gguf
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.tensor_source import GgufSource, TensorSource
@@ -49,24 +48,26 @@ class PlannedProjector:
 
 @contextmanager
 def open_projector(
-    request: BuildRequest, model: Model, metadata: Mapping[str, MetaValue], progress: Progress
+    request: BuildRequest, model: Model, tensors: TensorSource, progress: Progress
 ) -> Iterator[PlannedProjector | None]:
-    """Yield the projector that belongs into the pack of ``model`` (whose header is ``metadata``), if there is one.
+    """Yield the projector that belongs into the pack of ``model`` (opened as ``tensors``), if there is one.
 
     Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named beside a checkpoint.
     """
     if not request.projector:
         yield None
         return
-    if model.weights.format == "safetensors":
+    if isinstance(tensors, SafetensorsSource):
         if request.projector_file is not None:
             raise WrongUse("the checkpoint's own tower is converted", where="--mmproj", remedy="leave it out")
-        folder = (model.root / (model.weights.index or model.weights.files[0])).parent
-        if not has_tower(read_json_object(folder / "config.json")):
+        if tensors.left_out and not tensors.has_tower:
+            progress.note(f"{tensors.label}: its tower for images or sound is left out: no such tower can be converted")
+        if not tensors.left_out or not tensors.has_tower:
             yield None
             return
+        folder = Path(tensors.label)
         with SafetensorsSource.open(folder, request.projector_type, part="projector") as tower:
-            check_pair(metadata, tower.metadata, folder)
+            check_pair(tensors.metadata, tower.metadata, folder)
             yield PlannedProjector(tower, tower.outtype.upper(), None)
         return
     path = request.projector_file or _beside(model, progress)
@@ -74,7 +75,7 @@ def open_projector(
         yield None
         return
     with GgufSource(path) as copied:
-        check_pair(metadata, copied.metadata, path)
+        check_pair(tensors.metadata, copied.metadata, path)
         yield PlannedProjector(copied, _type_of(copied.metadata), path)
 
 
@@ -115,6 +116,20 @@ def check_pair(model: Mapping[str, MetaValue], projector: Mapping[str, MetaValue
             where=where,
             remedy="take the projector from the model's own release",
         )
+
+
+_OTHER_KINDS = {
+    "mmproj": ("a projector, not a model", "build the pack of its model, with --mmproj naming this file"),
+    "adapter": ("a LoRA adapter, not a model", "merge it into its base model first"),
+    "imatrix": ("an importance matrix, not a model", "give it with --imatrix"),
+}
+
+
+def refuse_other_kinds(metadata: Mapping[str, MetaValue], where: str) -> None:
+    """Refuse a GGUF that is no model, as what it is."""
+    kind = _OTHER_KINDS.get(str(_value(metadata, _KIND)))
+    if kind is not None:
+        raise BadInput(f"is {kind[0]}", where=where, remedy=kind[1])
 
 
 def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:

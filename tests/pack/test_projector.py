@@ -20,7 +20,7 @@ from strata_pack.pack.verification import verify
 from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.quantize.recipes import make_recipe
-from tests.tiny_models import write_model
+from tests.tiny_models import MODELS, weights, write_model, write_weights
 
 
 def request(source: Path, out: Path, **options: Any) -> BuildRequest:
@@ -124,6 +124,20 @@ def test_projector_beside_a_checkpoint_is_refused(pack: Path, tmp_path: Path) ->
 def test_projector_that_is_not_there_is_named(pack: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"x\.gguf: no such file"):
         build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", projector_file=tmp_path / "x.gguf"))
+
+
+def test_projector_is_no_model(pack: Path, tmp_path: Path) -> None:
+    eyes = pack / "model/mmproj-Tiny-VL-BF16.gguf"
+    with pytest.raises(BadInput, match="is a projector, not a model"):
+        build_pack(request(eyes, tmp_path / "pack"))
+
+
+def test_class_with_a_tower_whose_weights_lack_it_gives_no_projector(tmp_path: Path) -> None:
+    folder = write_model("qwen35-vision", tmp_path / "Tiny-VL")
+    kept = {name: values for name, values in weights(MODELS["qwen35-vision"]) if "visual." not in name}
+    write_weights(folder, kept, "BF16", 1)
+    build_pack(request(folder, tmp_path / "pack"))
+    assert "projector" not in Pack.open(tmp_path / "pack").manifest
 
 
 def test_no_projector_and_a_projector_are_wrong_use(pack: Path, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
 from strata_pack.weights.convert import defaults
 from strata_pack.weights.convert.config import Config, architecture_name, effective, require
 
@@ -58,6 +57,28 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         rotate=True,
         head_norms=False,
         derives_head_dim=True,
+    ),
+    Architecture(
+        "llama",
+        MODEL_ARCH.LLAMA,
+        ("MistralForCausalLM",),
+        defaults.MISTRAL,
+        rotate=True,
+        head_norms=False,
+    ),
+    Architecture(
+        "smollm3", MODEL_ARCH.SMOLLM3, ("SmolLM3ForCausalLM",), defaults.SMOLLM3, rotate=True, head_norms=False
+    ),
+    Architecture("qwen2", MODEL_ARCH.QWEN2, ("Qwen2ForCausalLM",), defaults.QWEN2, head_norms=False),
+    Architecture(
+        "qwen2moe", MODEL_ARCH.QWEN2MOE, ("Qwen2MoeForCausalLM",), defaults.QWEN2_MOE, moe=True, head_norms=False
+    ),
+    Architecture(
+        "qwen2vl",
+        MODEL_ARCH.QWEN2VL,
+        ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
+        defaults.QWEN2,
+        head_norms=False,
     ),
     Architecture("qwen3vl", MODEL_ARCH.QWEN3VL, ("Qwen3VLForConditionalGeneration",), defaults.QWEN3_VL, seeing=True),
     Architecture(
@@ -153,7 +174,7 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
     if architecture.derives_head_dim and config.get("head_dim") is None:
         config = replace(config, values={**config.values, "head_dim": config.head_dim})
     require(config, _NEEDS)
-    _refuse_relatives(architecture, config, raw, where)
+    _refuse_relatives(architecture, config, where)
     if architecture.moe:
         require(config, ("num_experts_per_tok", "moe_intermediate_size"))
         config.integer("num_local_experts", "num_experts")
@@ -164,22 +185,8 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
     return architecture, config
 
 
-def _refuse_relatives(architecture: Architecture, config: Config, raw: Mapping[str, Any], where: Path) -> None:
+def _refuse_relatives(architecture: Architecture, config: Config, where: Path) -> None:
     """Refuse models that bear a supported class's name and for which llama.cpp's converter does more."""
-    folder = where.parent
-    kind = None
     if architecture.name == "llama" and config.get("vocab_size") == _CODE_LLAMA_VOCABULARY:
-        kind = "CodeLlama, whose infill vocabulary"
-    elif architecture.name == "qwen3" and (folder / "modules.json").exists():
-        kind = "an embedding model, whose pooling"
-    elif architecture.name == "qwen3" and _is_reranker(folder, raw):
-        kind = "a reranker, whose classifier"
-    if kind is not None:
-        raise BadInput(f"is {kind} is not supported", where=folder, remedy="use a GGUF version of the model")
-
-
-def _is_reranker(folder: Path, raw: Mapping[str, Any]) -> bool:
-    card = folder / "README.md"
-    head = read_bytes(card, CARD_LIMIT).decode("utf-8", "replace").lower() if card.is_file() else ""
-    names = (folder.name, str(raw.get("_name_or_path", "")))
-    return "# qwen3-reranker" in head or any("qwen3-reranker" in name.lower() for name in names)
+        problem = "is CodeLlama, whose infill vocabulary is not supported"
+        raise BadInput(problem, where=where.parent, remedy="use a GGUF version of the model")

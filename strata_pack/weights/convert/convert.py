@@ -28,7 +28,7 @@ from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F16, F32
 from strata_pack.weights.convert.config import Config, linear_layers
 from strata_pack.weights.convert.hyper import TABLE, ngram_keys
-from strata_pack.weights.convert.metadata import Facts, model_metadata
+from strata_pack.weights.convert.metadata import Extras, Facts, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names
 from strata_pack.weights.convert.projector import (
     PATCHES,
@@ -38,6 +38,7 @@ from strata_pack.weights.convert.projector import (
     tower_tensors,
     tower_views,
 )
+from strata_pack.weights.convert.retrieval import read_retrieval
 from strata_pack.weights.convert.rows import view_reader
 from strata_pack.weights.convert.rules import Rules, rope_factors
 from strata_pack.weights.convert.safetensors import Checkpoint, StoredTensor
@@ -91,6 +92,8 @@ class SafetensorsSource:
     parameters: int
     left_out: int
     """How many tensors of the checkpoint belong to a tower for images or sound and are not in this file."""
+    has_tower: bool
+    """Whether that tower can be converted as a projector."""
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class SafetensorsSource:
         self.label = str(folder)
         self._folder, self._name = folder, name
         self._factors: npt.NDArray[np.float32] | None = None
-        self.left_out = 0
+        self.left_out, self.has_tower = 0, False
         self.inputs = InputFiles.of(path for path in sorted(folder.iterdir()) if _is_read(path))
         with _wrong_kinds(folder):
             # What config.json alone can tell is told first: it is the cheaper answer.
@@ -151,20 +154,26 @@ class SafetensorsSource:
         where = self._folder
         found = _checked_tensors(raw, architecture, config, self._checkpoint.tensors.values(), part, where)
         vocabulary = read_vocabulary(where, config, raw, pre)
-        views = list(Rules(architecture, config, where).views(found.named))
+        retrieval = read_retrieval(where, architecture, raw)
+        rules = Rules(architecture, config, where)
+        views = [made for view in rules.views(found.named) for made in retrieval.views(view)]
         blocks = config.layers + found.mtp_layers
         self._factors = rope_factors(config)
-        self.architecture, self.left_out = architecture.name, found.other_senses
+        self.architecture, self.left_out, self.has_tower = architecture.name, found.other_senses, has_tower(raw)
         self.outtype = _chosen(outtype, found.named)
         names = Names(architecture, blocks)
         self._plan([(self._called(view, names, architecture), view) for view in views])
-        check_complete(self._planned, _needed(architecture, config, part, blocks), where)
+        needed = _needed(architecture, config, part, blocks)
+        judging = retrieval.yes_no is not None
+        check_complete(self._planned, (name for name in needed if not judging or name != "output.weight"), where)
         ngrams = None
         if architecture.hyper and part != "mtp":
             table = next((view for view in views if view.name == FINAL + TABLE), None)
             names_there = [view.name for view in views]
             ngrams = ngram_keys(self._checkpoint, found.constants, names_there, table, config)
-        self.metadata = model_metadata(self._facts(), architecture, config, blocks, vocabulary, ngrams)
+        self.metadata = model_metadata(
+            self._facts(), architecture, config, blocks, vocabulary, Extras(ngrams, retrieval)
+        )
 
     def _read_projector(self, raw: Mapping[str, Any], outtype: str) -> None:
         where = self._folder

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
 from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.hyper import NgramKeys
 from strata_pack.weights.convert.parameters import add_family, add_parameters
+from strata_pack.weights.convert.retrieval import Retrieval
 from strata_pack.weights.convert.vocabulary import Vocabulary
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.tokenizer.special import SpecialTokens
@@ -50,28 +51,47 @@ class Facts:
     name: str | None = None
 
 
+@dataclass(frozen=True)
+class Extras:
+    """What some models have besides: the keys of an n-gram embedding, and what makes them models for search."""
+
+    ngrams: NgramKeys | None = None
+    retrieval: Retrieval = field(default_factory=Retrieval)
+
+
 def model_metadata(
     facts: Facts,
     architecture: Architecture,
     config: Config,
     blocks: int,
     vocabulary: Vocabulary,
-    ngrams: NgramKeys | None = None,
+    extras: Extras,
 ) -> dict[str, MetaValue]:
     """Return the whole header of a text model of ``blocks`` layers with MTP.
 
-    ``ngrams`` are the keys of an n-gram embedding. ``BadInput`` when a value does not fit its key.
+    ``BadInput`` when a value does not fit its key.
     """
     writer = Collector(architecture.name)
     add_general(writer, facts, gguf.GGUFType.MODEL)
     add_parameters(writer, config, blocks)
     writer.add_file_type(facts.file_type)
-    add_family(writer, architecture, config, blocks, ngrams)
+    extras.retrieval.add_keys(writer)
+    add_family(writer, architecture, config, blocks, extras.ngrams)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    if architecture.rotate:
+        _space_prefix(writer, facts.folder)
     _tokenizer(writer, vocabulary.tokenizer, vocabulary.special)
-    if architecture.name == "llama" and config.get("vocab_size") == _GRANITE_VOCABULARY:
+    if architecture.rotate and config.get("vocab_size") == _GRANITE_VOCABULARY:
         writer.add_add_bos_token(False)
     return collected(writer, config.where)
+
+
+def _space_prefix(writer: GGUFWriter, folder: Path) -> None:
+    """Add whether a text begins with a space, where the Llama family's tokenizer settings say so."""
+    settings = folder / "tokenizer_config.json"
+    prefix = read_json_object(settings).get("add_prefix_space") if settings.is_file() else None
+    if prefix is not None:
+        writer.add_add_space_prefix(prefix)
 
 
 def add_general(writer: GGUFWriter, facts: Facts, kind: str) -> None:

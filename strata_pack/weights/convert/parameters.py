@@ -83,7 +83,7 @@ def add_family(
     writer: GGUFWriter, architecture: Architecture, config: Config, blocks: int, ngrams: NgramKeys | None
 ) -> None:
     """Add the keys of one family, after those that all have."""
-    if architecture.name == "llama":
+    if architecture.rotate:
         writer.add_vocab_size(config.integer("vocab_size"))
         writer.add_rope_dimension_count(config.head_dim)
     if architecture.moe or architecture.linear:

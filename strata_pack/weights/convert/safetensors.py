@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,18 +143,25 @@ def read_header(path: Path) -> list[StoredTensor]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            text = file.read(length) if size >= 8 and length <= min(MAX_HEADER, size - 8) else b""
+            return parse_header(file.read, size, path)
     except FileNotFoundError:
         raise BadInput("no such file", where=path, remedy="fetch it") from None
     except OSError as error:
         raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=path) from error
+
+
+def parse_header(read: Callable[[int], bytes], size: int, path: Path) -> list[StoredTensor]:
+    """Return the tensors of a file of ``size`` bytes at ``path``, whose bytes ``read`` gives from the first on.
+
+    Only the header is asked for, so the file need not be there yet. ``BadInput`` says what is wrong with it.
+    """
+    length = int.from_bytes(read(8), "little") if size >= 8 else 0
     if size < 8 or length > size - 8:
         raise BadInput(f"is truncated: {size} bytes do not hold its header", where=path, remedy="fetch it again")
     if length > MAX_HEADER:
         raise BadInput(f"its header is {length} bytes long and at most {MAX_HEADER} are allowed", where=path)
     try:
-        header = json.loads(text)
+        header = json.loads(read(length))
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
         tensors = [_tensor(name, entry, path, 8 + length) for name, entry in sorted(entries.items())]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -46,6 +46,7 @@ _MTP_NAMES = {
 }
 _MTP_ONLY = re.compile(r"\.(eh_proj|enorm|hnorm|shared_head\.\w+|nextn_\w+)\.")
 _WITH_MTP = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+_BARE = ("layers.", "embed_tokens.", "norm.")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _QUANTIZED = (".qweight", ".qzeros", ".scales", ".weight_scale", ".weight_scale_inv", ".weight_packed", ".g_idx")
 
@@ -89,7 +90,11 @@ def text_tensors(
             constants[constant] = tensor
             continue
         name = name.removeprefix("model.") if name.startswith("model.mtp.") else name
+        # Models for search are often stored without the class around the text model.
+        name = f"model.{name}" if name.startswith(_BARE) else name
         named.append((_mtp_name(name, layers) if name.startswith("mtp.") else name, tensor))
+    if others and not named:
+        raise BadInput("holds only a tower for images or sound", where=where, remedy="convert it with --mmproj")
     named = with_scales(named, encoding, where)
     for _, tensor in named:
         _check_type(tensor, where)

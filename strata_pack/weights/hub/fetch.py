@@ -25,6 +25,7 @@ from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
 from strata_pack.weights.hub.cache import cached_blob, cached_tree
 from strata_pack.weights.hub.connection import Hub, Patience, connect, is_offline
+from strata_pack.weights.hub.head import OpenHead, head_opener
 from strata_pack.weights.hub.pool import run_all
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.select import Selection, select_files
@@ -130,12 +131,14 @@ def fetch_repo(
     patience: Patience | None = None,
     announce: Callable[[FetchPlan], None] | None = None,
     before_weights: Callable[[Path], None] | None = None,
+    check_heads: Callable[[Path, OpenHead], None] | None = None,
 ) -> FetchResult:
     """Bring what a build needs of ``repo_id`` into the folder ``dest`` and return what is there.
 
     ``path`` names one GGUF or one folder of the repository. ``announce`` gets the plan before anything travels;
     ``before_weights`` is called with ``dest`` when config and tokenizer are there and the weights are not, and stops
-    the fetch by raising. ``offline`` (default: ``HF_HUB_OFFLINE``) uses the folder and the Hub cache alone.
+    the fetch by raising; ``check_heads`` does so too and may look at the first bytes of the weights. ``offline``
+    (default: ``HF_HUB_OFFLINE``) uses the folder and the Hub cache alone.
     Raises ``BadInput`` (no such repository, unsafe names, nothing to build from) or ``EnvironmentFailure`` (network,
     login, disk, another fetch in the folder). What arrived is kept, and a later call continues at the exact byte.
     """
@@ -165,6 +168,9 @@ def fetch_repo(
         run.bring([file for file in run.selection.files if file.path not in weights])
         if before_weights is not None:
             before_weights(dest)
+        if check_heads is not None:
+            with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_s) as client:
+                check_heads(dest, head_opener(client, hub, run.tree, dest))
         run.bring([file for file in run.selection.files if file.path in weights])
         fetch_state.drop_parts(dest)
         return run.result()

@@ -58,7 +58,7 @@ def sha256(path: Path) -> str:
 
 def folder_sha256(folder: Path) -> str:
     """Return one hash over names and contents of a checkpoint."""
-    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir())]
+    lines = [f"{sha256(path)}  {path.name}\n" for path in sorted(folder.rglob("*")) if path.is_file()]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

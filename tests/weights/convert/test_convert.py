@@ -231,6 +231,27 @@ def test_command_prints_one_json_object(tiny: Any, tmp_path: Path) -> None:
     assert (found["sha256"], found["architecture"], found["outtype"]) == (RECORDED["qwen3"]["bf16"], "qwen3", "bf16")
 
 
+def test_output_that_is_there_is_kept_without_force(tiny: Any, tmp_path: Path) -> None:
+    out = tmp_path / "x.gguf"
+    out.write_bytes(b"mine")
+    assert run(tiny("qwen3-f32"), "--out", out).exit_code == 2
+    assert out.read_bytes() == b"mine"
+    assert run(tiny("qwen3-f32"), "--out", out, "--force").exit_code == 0
+    assert out.read_bytes()[:4] == b"GGUF"
+
+
+def test_tower_that_is_left_out_is_told_with_the_way_to_convert_it(tiny: Any, tmp_path: Path) -> None:
+    result = run(tiny("qwen35-vision"), "--out", tmp_path / "x.gguf")
+    assert "45 tensors of a tower for images or sound are left out; convert it with --mmproj" in result.stderr
+    assert run(tiny("qwen35-vision"), "--out", tmp_path / "eyes.gguf", "--mmproj").exit_code == 0
+    with GgufFile.open(tmp_path / "eyes.gguf") as file:
+        assert file.text("general.type") == "mmproj"
+
+
+def test_two_kinds_of_file_at_once_are_wrong_use(tiny: Any, tmp_path: Path) -> None:
+    assert run(tiny("qwen35"), "--out", tmp_path / "x.gguf", "--mtp", "--no-mtp").exit_code == 2
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -1,0 +1,77 @@
+"""The first bytes of a repository's large files: the headers of weights, read before the weights travel.
+
+They are looked at to refuse early and then forgotten: nothing is built from bytes whose hash is not proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2 as httpx
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.weights.hub.cache import cached_blob
+from strata_pack.weights.hub.connection import Hub
+from strata_pack.weights.hub.small import body_url
+from strata_pack.weights.hub.tree import RepoFile, RepoTree
+
+AT_ONCE = 64 << 10
+"""Bytes of the first request: enough for the header of most files."""
+
+
+class RemoteFile:
+    """Reads a file from its first byte on, a piece at a time: from the folder, the Hub cache, or the Hub."""
+
+    def __init__(self, client: httpx.Client, hub: Hub, tree: RepoTree, file: RepoFile, dest: Path) -> None:
+        self._client, self._hub, self._tree, self._file = client, hub, tree, file
+        places = (dest / file.path, cached_blob(tree.repo_id, file))
+        self._local = next((path for path in places if path is not None and path.is_file()), None)
+        self._known = b""
+        self._at = 0
+
+    def read(self, count: int) -> bytes:
+        """Return the next ``count`` bytes; ``EnvironmentFailure`` when the Hub does not give them."""
+        end = self._at + count
+        if end > len(self._known):
+            self._known = self._fetch(max(end, AT_ONCE)) if self._local is None else self._from_disk(end)
+        piece = self._known[self._at : end]
+        self._at = end
+        return piece
+
+    def _from_disk(self, count: int) -> bytes:
+        assert self._local is not None
+        with self._local.open("rb") as file:
+            return file.read(count)
+
+    def _fetch(self, count: int) -> bytes:
+        url = body_url(self._hub, self._tree, self._file)
+        headers = {**self._hub.headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{count - 1}"}
+        found = bytearray()
+        try:
+            with self._client.stream("GET", url, headers=headers) as response:
+                if response.status_code not in (200, 206):
+                    raise EnvironmentFailure(f"HTTP {response.status_code} for its header", where=url)
+                for data in response.iter_raw():
+                    found += data
+                    if len(found) >= count:
+                        break
+        except httpx.HTTPError as error:
+            raise EnvironmentFailure(
+                f"its header cannot be read ({error or type(error).__name__})", where=url
+            ) from error
+        return bytes(found[:count])
+
+
+OpenHead = Callable[[str], tuple[Callable[[int], bytes], int]]
+"""Returns a reader of a file's bytes from the first on, and the file's size, by its name in the repository."""
+
+
+def head_opener(client: httpx.Client, hub: Hub, tree: RepoTree, dest: Path) -> OpenHead:
+    """Return the way to look at the beginning of any file of ``tree``."""
+    files = {file.path: file for file in tree.files}
+
+    def open_head(name: str) -> tuple[Callable[[int], bytes], int]:
+        return RemoteFile(client, hub, tree, files[name], dest).read, files[name].size
+
+    return open_head
