@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import disk_errors, fsync_dir, read_json_object, sha256_file
+from strata_pack.files import disk_errors, fsync_dir, sha256_file
 from strata_pack.pack.manifest import FileEntry, ProjectorEntry
 from strata_pack.pack.model_source import Model, file_stem
 from strata_pack.pack.paths import MODEL_DIR
