@@ -15,9 +15,8 @@ import numpy as np
 from gguf import GGUFWriter, PoolingType
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_bytes, read_json_object
 from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
-from strata_pack.weights.convert.config import read_json_object
 from strata_pack.weights.convert.names import FINAL
 from strata_pack.weights.convert.views import View
 from strata_pack.weights.tokenizer.bpe import TOKENIZER_LIMIT
