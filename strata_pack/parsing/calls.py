@@ -192,6 +192,7 @@ class CallStates(ThinkingStates):
         if self._tools_known and any(call.name not in self._functions for call in reader.calls):
             self._refuse()
         elif reader.function_follows:
+            self._strict.write("".join(reader.again))
             self._opener = ""
             self._open_call(bare=False)
             return

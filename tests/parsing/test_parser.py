@@ -55,6 +55,11 @@ def test_an_unknown_policy_or_format_is_refused(option: dict[str, Any]) -> None:
         OutputParser(**option)
 
 
+def test_a_strict_policy_that_refuses_two_functions_in_one_wrapper_loses_no_white_space() -> None:
+    text = f"Go.\n<tool_call>\n{BARE}\n\n{BARE}\n</tool_call>\nDone.\n"
+    assert check(text, [30, 50], "stop", thinking=True, tools=TOOLS, implicit_end="strict").reasoning == text
+
+
 def test_a_finished_parser_takes_no_more_text() -> None:
     parser = OutputParser()
     parser.finish()
