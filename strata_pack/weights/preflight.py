@@ -13,8 +13,9 @@ from pathlib import Path
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import free_bytes
 
-RESERVE = 64 << 20
-"""Bytes left free on every file system: journals, logs and the file system's own tables need some."""
+RESERVE_MOST, RESERVE_LEAST = 64 << 20, 1 << 20
+RESERVE_SHARE = 50
+"""Left free on every file system for journals, logs and its own tables: a fiftieth of what is written, 1 to 64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """What one file system must hold: ``stages`` write ``needed`` bytes onto it, ``free`` bytes are there."""
+    """What one file system must hold: ``stages`` write ``needed`` bytes onto it, ``free`` bytes are there.
+
+    ``needed`` does not count the ``reserve``, which is left free.
+    """
 
     mount: Path
     stages: tuple[Stage, ...]
@@ -36,9 +40,14 @@ class DiskNeed:
     free: int
 
     @property
+    def reserve(self) -> int:
+        """Bytes that must stay free."""
+        return min(RESERVE_MOST, max(RESERVE_LEAST, self.needed // RESERVE_SHARE)) if self.needed else 0
+
+    @property
     def short(self) -> int:
         """Bytes that are missing (0: it fits)."""
-        return max(0, self.needed + RESERVE - self.free) if self.needed else 0
+        return max(0, self.needed + self.reserve - self.free) if self.needed else 0
 
 
 def existing_ancestor(path: Path) -> Path:
@@ -74,11 +83,25 @@ def check_disk(stages: Iterable[Stage]) -> list[DiskNeed]:
 
 
 def _sentence(need: DiskNeed) -> str:
-    parts = " + ".join(f"{stage.label} {size_text(stage.nbytes)}" for stage in need.stages if stage.nbytes)
-    return (
-        f"{need.mount} needs {size_text(need.needed)} ({parts}) and has {size_text(need.free)} free, "
-        f"{size_text(need.short)} short"
-    )
+    """Say the sum in one unit: parts are rounded up and what is free down, so that the figures add up as written."""
+    parts = [(stage.label, stage.nbytes) for stage in need.stages if stage.nbytes] + [("reserve", need.reserve)]
+    unit, size = _unit(need.needed + need.reserve)
+
+    def tenths(nbytes: int) -> int:
+        return -(-10 * nbytes // size)
+
+    def text(amount: int) -> str:
+        return f"{amount // 10}.{amount % 10} {unit}"
+
+    total, free = sum(tenths(nbytes) for _, nbytes in parts), 10 * need.free // size
+    listed = " + ".join(f"{label} {text(tenths(nbytes))}" for label, nbytes in parts)
+    return f"{need.mount} needs {text(total)} ({listed}) and has {text(free)} free, {text(total - free)} short"
+
+
+def _unit(nbytes: int) -> tuple[str, int]:
+    """Return the unit in which ``nbytes`` is at least 1, and its bytes."""
+    units = [("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12)]
+    return next(((name, size) for name, size in reversed(units) if nbytes >= size), units[0])
 
 
 def size_text(nbytes: int) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.weights.preflight import RESERVE, Stage, check_disk, disk_needs, size_text
+from strata_pack.weights.preflight import RESERVE_MOST, Stage, check_disk, disk_needs, size_text
 
 OTHER = Path("/dev/shm")
 
@@ -36,13 +39,39 @@ def test_nothing_to_write_needs_no_reserve(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_short_disk_is_one_sentence_with_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: 2_000_000_000 + RESERVE)
+    monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: 2_000_000_000)
     with pytest.raises(EnvironmentFailure) as caught:
         check_disk([Stage("download", tmp_path, 1_500_000_000), Stage("quantized file", tmp_path, 1_000_000_000)])
     assert str(caught.value) == (
-        f"not enough disk space: {tmp_path} needs 2.5 GB (download 1.5 GB + quantized file 1.0 GB) and has 2.1 GB "
-        "free, 500.0 MB short; free some space or choose another folder"
+        f"not enough disk space: {tmp_path} needs 2.6 GB (download 1.5 GB + quantized file 1.0 GB + reserve 0.1 GB) "
+        "and has 2.0 GB free, 0.6 GB short; free some space or choose another folder"
     )
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=4), st.integers(0, 1 << 40))
+def test_the_figures_of_the_sentence_add_up(sizes: list[int], free: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: free)
+        stages = [Stage(f"part {n}", Path("/"), size) for n, size in enumerate(sizes)]
+        (need,) = disk_needs(stages)
+        if not need.short:
+            return
+        with pytest.raises(EnvironmentFailure) as caught:
+            check_disk(stages)
+    found = [round(10 * float(number)) for number in re.findall(r"(\d+\.\d) [kMGT]B", str(caught.value))]
+    total, *parts, there, short = found
+    assert (total, short) == (sum(parts), total - there)
+
+
+def test_a_small_output_asks_for_little(tmp_path: Path) -> None:
+    (need,) = disk_needs([Stage("quantized file", tmp_path, 3_000_000)])
+    assert need.reserve < 2_000_000
+
+
+def test_a_large_output_leaves_no_more_than_the_most_free(tmp_path: Path) -> None:
+    (need,) = disk_needs([Stage("quantized file", tmp_path, 1 << 40)])
+    assert need.reserve == RESERVE_MOST
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,8 @@ _KEPT_PARTS = (
 """Norms, routers, indexers, small convolutions and the like keep their type: they are tiny and sensitive."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
 
+PROJECTOR = "clip"
+"""The architecture of projectors: to the reference they have no layers, and no number of heads counts."""
 MAX_ARCHITECTURE = 64
 """Letters of an architecture's name; llama.cpp's longest has 20."""
 _70B_LAYERS = 80
@@ -369,7 +371,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
     name = None if architecture is None else architecture.value
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_ARCHITECTURE:
         raise BadInput("the header has no general.architecture, so it is no model")
-    if f"{name}.block_count" not in metadata:
+    if f"{name}.block_count" not in metadata and name != PROJECTOR:
         raise BadInput(f"the header has no {name}.block_count, so it is no model")
 
     def number(key: str, default: int) -> int:
