@@ -232,3 +232,22 @@ def test_tokens_are_counted_by_the_real_tokenizer(real: House) -> None:
 def test_completions_pass_to_the_real_server(real: House) -> None:
     answer = real.post({"prompt": "Once upon", "max_tokens": 3}, "/v1/completions").json()
     assert answer["object"] == "text_completion"
+
+
+@pytest.mark.parametrize(
+    ("fields", "content"),
+    [({"grammar": 'root ::= "a"{5,5}'}, "aaaaa"), ({"json_schema": {"const": "42"}}, '"42"')],
+    ids=["grammar", "json_schema"],
+)
+def test_a_clients_constraint_holds_after_the_thinking(fields: dict[str, Any], content: str, real: House) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40, "reasoning_budget": 3, **fields}
+    answer = real.post(body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == content
+
+
+def test_a_grammar_that_the_server_cannot_read_is_refused_by_its_field(real: House) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40, "grammar": "root ::= (", "stream": True}
+    answer = real.post(body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "grammar"
