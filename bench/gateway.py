@@ -5,7 +5,9 @@ replay and the clients. Tokens per second are compared with the bare upstream, w
 the first token comes from a probe that asks bare and through the gateway in turn while the streams run.
 ``--real MODEL`` measures before a real llama.cpp server too.
 
-    python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--real model.gguf]
+``--busy N`` lets N processes compute all the time beside it, which is what a gateway next to a model has.
+
+    python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--busy 2] [--real model.gguf]
 """
 
 from __future__ import annotations
@@ -140,6 +142,18 @@ def process(command: list[str], pick: str):
         child.wait()
 
 
+@contextmanager
+def busy(count: int):
+    """Let ``count`` processes compute while the block runs."""
+    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def replay_command(tokens: int) -> list[str]:
     repeats = max(1, tokens // len(TEXT))
     return [sys.executable, "-c", REPLAY.format(root=str(ROOT), text=TEXT, repeats=repeats, delay=1 / RATE)]
@@ -236,6 +250,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--streams", type=int, nargs="+", default=[1, 8, 64])
     options.add_argument("--tokens", type=int, default=600)
+    options.add_argument("--busy", type=int, default=0)
     options.add_argument("--real", type=Path, default=None)
     given = options.parse_args()
     rows = []
@@ -243,10 +258,13 @@ def main() -> None:
         process(replay_command(given.tokens), "http://") as (_, upstream),
         process(gateway_command(upstream, TEMPLATE), "http://") as (pid, gateway),
     ):
-        for streams in given.streams:
-            bare_body = {"prompt": "x", "stream": True}
-            rows.append(measure(streams, upstream, gateway, pid, bare_body, "replay, 100 tokens/s"))
-            show(rows[-1])
+        bare_body = {"prompt": "x", "stream": True}
+        for processes in sorted({0, given.busy}):
+            label = "replay, 100 tokens/s" + (f", {processes} busy" if processes else "")
+            with busy(processes):
+                for streams in given.streams:
+                    rows.append(measure(streams, upstream, gateway, pid, bare_body, label))
+                    show(rows[-1])
     if given.real is not None:
         rows += real_rows(given.real)
     machine = {

@@ -345,6 +345,8 @@ def test_metrics_are_told_by_model_and_together(several: Several) -> None:
     families = {one.name: one for one in text_string_to_metric_families(several.get("/metrics/prometheus").text)}
     counted = {sample.labels["model"]: sample.value for sample in families["strata_requests"].samples}
     assert counted == {"tea": 2.0, "coffee": 1.0}
+    (refused,) = families["strata_errors"].samples
+    assert (refused.labels["model"], refused.labels["kind"], refused.value) == ("", "no_model", 1.0)
 
 
 def test_a_response_of_one_model_goes_on_with_another(several: Several) -> None:

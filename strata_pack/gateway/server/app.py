@@ -259,7 +259,8 @@ def _routes(fleet: Fleet) -> Routes:
         return Reply(encode(fleet.metrics_dict()))
 
     async def prometheus(_request: Request) -> Response:
-        text = prometheus_text([(one.metrics, one.admission, one.settings.served) for one in fleet.gateways])
+        sources = [(one.metrics, one.admission, one.settings.served) for one in fleet.gateways]
+        text = prometheus_text(sources, fleet.metrics if fleet.several else None)
         return Reply(text, headers={"content-type": CONTENT_TYPE})
 
     async def live(_request: Request) -> Response:

@@ -41,7 +41,8 @@ Source = tuple[Metrics, Admission, Served]
 
 
 class _Collector:
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], front: Metrics | None) -> None:
+        self._refused = {} if front is None else front.totals()["errors"]
         self._sources = [
             (metrics, admission, (served.model, served.quant), metrics.totals())
             for metrics, admission, served in sources
@@ -62,6 +63,9 @@ class _Collector:
             for _, _, labels, totals in self._sources:
                 for word, count in totals[name].items():
                     family.add_metric((*labels, word), count)
+            if name == "errors":
+                for word, count in self._refused.items():
+                    family.add_metric((*NO_MODEL, word), count)
             yield family
         for name, text, read in GAUGES:
             gauge = GaugeMetricFamily(f"strata_{name}", text, labels=LABELS)
@@ -76,6 +80,9 @@ class _Collector:
 
 
 LABELS = ("model", "quant")
+NO_MODEL = ("", "")
+"""The labels of requests that reached no model."""
+
 GAUGES: tuple[tuple[str, str, Callable[[Metrics, Admission], float]], ...] = (
     ("running_requests", "Requests that run or wait.", lambda metrics, _: len(metrics.running)),
     ("busy_slots", "Slots that generate.", lambda _, admission: admission.busy),
@@ -89,8 +96,8 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[Metrics], Histogram]], ...] = (
 )
 
 
-def prometheus_text(sources: Sequence[Source]) -> bytes:
-    """Return the exposition of the metrics of all models."""
+def prometheus_text(sources: Sequence[Source], front: Metrics | None = None) -> bytes:
+    """Return the exposition of the metrics of all models; ``front`` are those of requests that reached none."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(sources))
+    registry.register(_Collector(sources, front))
     return generate_latest(registry)
