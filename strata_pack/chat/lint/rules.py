@@ -1,7 +1,8 @@
 """Lint of chat templates: every rule in one table, run over one template, with ``noqa`` comments honoured.
 
 ``{# strata: noqa ST301 #}`` silences rules on its own line, ``{# strata: noqa-file ST301 #}`` in the whole template;
-without ids, all of them. A prefix of an id ("ST3") stands for every rule that starts with it, here and in ``select``.
+without ids, all of them. The rules on safety (ST6) cannot be silenced so, only left out with ``ignore``. A prefix of an
+id ("ST3") stands for every rule that starts with it, here and in ``select``.
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ RULES: tuple[Rule, ...] = (
     Rule("ST603", "dangerous-name", "error", "names that injections start from", _HOSTILE, lint_safety.dangerous_names),
     Rule("ST604", "other-template", "error", "it loads other templates", _HOSTILE, lint_safety.other_templates),
     Rule(
+        "ST605", "trigger", "error", "text that appears, vanishes or changes on a trigger",
+        "look at the line: a template prints a conversation, it does not answer to it", lint_safety.triggers,
+    ),
+    Rule(
         "ST701", "copies-disagree", "error", "the copies of the template are not the same",
         "install one of them everywhere with `strata-pack template install`", _copies,
     ),
@@ -182,6 +187,9 @@ def _finding(rule: Rule, found: Found, subject: Subject) -> Finding:
     )
 
 
+NEVER_SILENCED = "ST6"
+"""The rules on safety: who wrote a hostile template wrote its comments, too."""
+
 Silenced = Mapping[int | None, tuple[str, ...]]
 """Line (None: the whole template) -> beginnings of the ids that are silenced there; "" silences all."""
 
@@ -196,5 +204,7 @@ def _noqa(subject: Subject) -> Silenced:
 
 
 def _is_silenced(rule_id: str, line: int | None, silenced: Silenced) -> bool:
+    if rule_id.startswith(NEVER_SILENCED):
+        return False
     here = silenced.get(line, ()) if line is not None else ()
     return rule_id.startswith((*silenced.get(None, ()), *here)) if silenced else False

@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import nodes
 
 from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.triggers.check import find_triggers
 
 DANGEROUS_NAMES = frozenset(
     {
@@ -137,3 +138,11 @@ def dangerous_names(subject: Subject) -> Iterator[Found]:
 def other_templates(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends):
         yield Found(f"loads another template ({type(node).__name__.lower()}), which every engine refuses", node.lineno)
+
+
+def triggers(subject: Subject) -> Iterator[Found]:
+    """What the template says or hides only when the conversation holds something it looks for."""
+    if subject.template is None:
+        return
+    for trigger in find_triggers(subject.source):
+        yield Found(trigger.sentence(), trigger.line, severity="warning" if trigger.kind == "unreached" else None)

@@ -38,7 +38,7 @@ class CountingCode(CodeGenerator):
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         escaped = frame.eval_ctx.autoescape or frame.eval_ctx.volatile
-        self._ask("joined_escaped" if escaped else "joined", node.nodes, frame)
+        self.ask("joined_escaped" if escaped else "joined", node.nodes, frame)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
         simple = _is_plain(node.expr) or (len(node.ops) == 1 and _is_plain(node.ops[0].expr))
@@ -76,7 +76,7 @@ class CountingCode(CodeGenerator):
         if not isinstance(node.arg, nodes.Slice):
             super().visit_Getitem(node, frame)
             return
-        self._ask("made", [node.node], frame)
+        self.ask("made", [node.node], frame)
         self.write("[")
         self.visit(node.arg, frame)
         self.write("]")
@@ -85,9 +85,10 @@ class CountingCode(CodeGenerator):
         if _is_plain(node):
             self.visit(node, frame)
         else:
-            self._ask("walked", [node], frame)
+            self.ask("walked", [node], frame)
 
-    def _ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
+    def ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
+        """Write the call of a method of the environment."""
         self.write(f"environment.{method}(")
         for argument in arguments:
             self.visit(argument, frame)

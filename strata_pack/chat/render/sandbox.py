@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from string import Formatter
 from types import BuiltinMethodType, GeneratorType, MethodType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import jinja2
 from jinja2 import nodes
@@ -123,7 +123,7 @@ def _walked(value: Any) -> Any:
     return value
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class SandboxEnvironment(ImmutableSandboxedEnvironment):
     """What the compiled code calls."""
 
     intercepted_binops = frozenset(OPERATORS)
@@ -220,16 +220,19 @@ class _EscapeFormatter(_Measured, SandboxedEscapeFormatter):
     pass
 
 
-@cache
-def _environment() -> _Environment:
-    env = _Environment(
+EnvironmentType = TypeVar("EnvironmentType", bound=SandboxEnvironment)
+
+
+def build_environment(kind: type[EnvironmentType], code: type[CountingCode] = CountingCode) -> EnvironmentType:
+    """Return an environment of ``kind`` with all that transformers gives a template, compiled by ``code``."""
+    env = kind(
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_walked,
         extensions=[GenerationBlock, loopcontrols],
         optimized=False,
     )
-    env.code_generator_class = CountingCode
+    env.code_generator_class = code
     env.filters.update({**guarded_filters(), "tojson": guarded("tojson", _tojson)})
     env.tests.update(guarded_tests())
     env.globals |= {
@@ -241,8 +244,18 @@ def _environment() -> _Environment:
     return env
 
 
-def compile_template(source: str, limits: Limits) -> jinja2.Template:
-    """Return ``source`` compiled.
+@cache
+def _environment() -> SandboxEnvironment:
+    return build_environment(SandboxEnvironment)
+
+
+def compile_template(
+    source: str,
+    limits: Limits,
+    environment: SandboxEnvironment | None = None,
+    change: Callable[[nodes.Template], nodes.Template] | None = None,
+) -> jinja2.Template:
+    """Return ``source`` compiled for ``environment``, its syntax tree first handed to ``change``.
 
     Raises ``TemplateError`` with the line of a syntax error, ``TemplateLimit`` if it is too large or too deeply nested.
     """
@@ -250,10 +263,11 @@ def compile_template(source: str, limits: Limits) -> jinja2.Template:
         raise TemplateLimit(f"is larger than {limits.source_bytes} bytes")
     try:
         with spending(Budget(limits)):
-            tree = _environment().parse(source)
+            env = environment or _environment()
+            tree = env.parse(source)
             if _has_more_nodes(tree, limits.nodes):
                 raise TemplateLimit(f"has more than {limits.nodes} statements and expressions")
-            return _environment().from_string(tree)
+            return env.from_string(tree if change is None else change(tree))
     except TemplateLimit:
         raise
     except jinja2.TemplateSyntaxError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from strata_pack.chat.library import find_shipped, is_ours, list_templates, load
 from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
 from strata_pack.chat.repair.repair import RepairRefused, repair_template
 from strata_pack.chat.repair.rules import CallForm
-from strata_pack.errors import BadInput, WrongUse
+from strata_pack.chat.triggers.check import Trigger, find_triggers
+from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
 
@@ -35,7 +37,8 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
     shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
     has none of its own, gets those it was proved on. Line ends become LF and a byte order mark goes, wherever the text
     comes from: the copies in a pack are compared to the byte.
-    Raises ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does not compile or
+    Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, ``WrongUse`` for an unknown id,
+    ``BadInput`` if the source has none to keep, the file does not compile or
     the template cannot be repaired.
     """
     suite: GoldenSuite | None = None
@@ -66,6 +69,7 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             )
         text, origin, identity = read_template(path), "file", None
     ChatTemplate(text)
+    refuse_triggers(text)
     if golden is not None:
         suite = load_suite(golden)
     elif identity is not None:
@@ -75,6 +79,29 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
     replaced = None if source_text is None or source_text == text else sha256_text(source_text)
     entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
     return ChosenTemplate(text, entry, suite)
+
+
+class HidesSomething(CheckFailed):
+    """A template that says or hides something on a trigger; ``triggers`` are all that were found."""
+
+    def __init__(self, triggers: Sequence[Trigger]) -> None:
+        first = triggers[0]
+        more = f" (and {len(triggers) - 1} more)" if len(triggers) > 1 else ""
+        super().__init__(
+            f"{first.sentence()}{more}; nothing was changed",
+            where="chat template" if first.line is None else f"chat template, line {first.line}",
+            remedy="see all of it with `strata-pack template lint --select ST605`, and use another template",
+        )
+        self.triggers = tuple(triggers)
+
+
+def refuse_triggers(text: str) -> None:
+    """Raise ``HidesSomething`` if the template says or hides something on a trigger; one that we ship does not."""
+    if _known_id(text) is not None:
+        return
+    found = [trigger for trigger in find_triggers(text) if trigger.kind != "unreached"]
+    if found:
+        raise HidesSomething(found)
 
 
 def _known_id(text: str) -> str | None:

@@ -1,0 +1,338 @@
+"""Find what a template says only when a conversation holds a trigger: run it, see what it looks for, say that to it.
+
+Every literal that the template tests is put into every text of small conversations; so are texts of the lengths and
+counts that it compares with, and of every sort; the number of turns, tools and calls and the date are varied. A prompt
+that is not the plain one with the texts exchanged is reported, unless the difference has a reason (see ``judge``).
+Branches that no conversation reached although their condition tests a text are taken by force.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.failures import TemplateRefused
+from strata_pack.chat.triggers import probes
+from strata_pack.chat.triggers.judge import SWITCH, WORD, difference, is_made_of, is_markup, is_syntax
+from strata_pack.chat.triggers.literals import literals
+from strata_pack.chat.triggers.shapes import BASE, NAMES, WHERE
+from strata_pack.chat.triggers.variations import counted, dated, forced
+from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, Stage, Trigger, Workbench
+
+__all__ = ["Trigger", "find_triggers"]
+
+PROBE = Limits(steps=30_000)
+"""What one rendering may cost: a template that goes through every character of a long text is not worth more."""
+
+MOST_LITERALS = 250
+MOST_COMBINED = 60
+MOST_FOUND = 12
+MOST_JOINED = 4
+"""Literals that one text must hold at once."""
+
+MOST_SEPARATORS = 8
+NEUTRAL = "zqneutral"
+"""Stands where a literal would, to see what the text around it does by itself."""
+
+MOST_SIZES = 40
+COMMON_LENGTHS = (100, 1000)
+MOST_WORDS = 3000
+EVERY_LENGTH = 24
+"""Lengths up to here are all tried, for conditions on remainders."""
+
+QUICK = frozenset({"a chat", "an agent's turns", "a question in parts"})
+THOROUGH = QUICK | {"a tool's result last", "a question"}
+"""The shapes in which every text is tried, and those in which a literal is."""
+
+
+SORTED_TEXTS = frozenset(probes.SORTS.values())
+
+Fill = Callable[[str], str]
+"""The text for a slot, by the slot's name."""
+
+
+@functools.lru_cache(maxsize=16)
+def find_triggers(source: str, limits: Limits = PROBE) -> tuple[Trigger, ...]:
+    """Return what the template ``source`` says or hides on a trigger, by line.
+
+    Raises ``TemplateError`` if it does not compile or exceeds its limits. A template that renders none of the
+    conversations has no findings.
+    """
+    bench = Workbench(source, limits)
+    found: dict[tuple[int | None, str], Trigger] = {}
+    for trigger in _search(bench):
+        found.setdefault((trigger.line, trigger.text), trigger)
+        if len(found) >= MOST_FOUND:
+            break
+    return tuple(sorted(found.values(), key=lambda one: (one.line is None, one.line or 0, one.trigger)))
+
+
+def _search(bench: Workbench) -> Iterator[Trigger]:
+    if not bench.stages:
+        return
+    yield from _always_changed(bench)
+    yield from _by_literals(bench)
+    yield from _by_places(bench)
+    yield from _by_sizes(bench)
+    for title, text in probes.SORTS.items():
+        yield from _everywhere(bench, _same(text), [text], title)
+    yield from counted(bench)
+    yield from dated(bench)
+    yield from forced(bench)
+
+
+def _always_changed(bench: Workbench) -> Iterator[Trigger]:
+    """A user's text that is not in the prompt as it is, with no trigger at all."""
+    printed = {slot for stage in bench.stages for slot in stage.split.slots}
+    if {"first", "second"} & printed:
+        return
+    stage = bench.stages[0]
+    prompt = bench.render(stage.shape.inputs(BASE)).prompt or ""
+    slot = next(slot for slot in ("second", "first") if slot in stage.shape.slots)
+    kept = [word for word in WORD.findall(BASE[slot]) if word.lower() in prompt.lower()]
+    if len(kept) > 1:
+        yield Trigger("changes", WHERE[slot], prompt, None)
+
+
+# Literals.
+
+
+def _by_literals(bench: Workbench) -> Iterator[Trigger]:
+    """Try every literal, those that trying finds, and those together of which one leads to the other."""
+    lines = literals(bench.template.tree)
+    at_first = {text for stage in bench.stages for text in stage.seen.texts}
+    queue: dict[tuple[str, ...], None] = {}
+    for text in (*lines, *sorted(at_first)):
+        for one in (text, *probes.undone(text, bench.source, turned_round=bench.everything.turned_round)):
+            if one.strip():
+                queue.setdefault((one,))
+    done = combined = 0
+    while done < len(queue) and done < MOST_LITERALS and not bench.spent:
+        wanted = list(queue)[done]
+        done += 1
+        met: set[str] = set()
+        line = next((lines[one] for one in wanted if one in lines), None)
+        yield from _with(bench, wanted, line, met)
+        for text in sorted(met - at_first - set(wanted)):
+            if text.strip() and not any(text in one or one in text for one in wanted):
+                queue.setdefault((text,))
+                if len(wanted) < MOST_JOINED and combined < MOST_COMBINED and not _all_tags(bench, wanted):
+                    queue.setdefault((*wanted, text))
+                    combined += 1
+
+
+def _with(bench: Workbench, wanted: tuple[str, ...], line: int | None, met: set[str]) -> Iterator[Trigger]:
+    shown = " and ".join(map(repr, wanted))
+    for place in probes.PLACES:
+        fill = functools.partial(probes.placed, wanted, place=place)
+        yield from _everywhere(
+            bench,
+            fill,
+            wanted,
+            shown,
+            line=line,
+            names=fill,
+            quick=place == "alone",
+            met=met,
+            plain=functools.partial(probes.placed, (NEUTRAL,), place=place),
+        )
+    if len(wanted) > 1:
+        for turned in (wanted, wanted[::-1]):
+            order = {slot: turned[number % len(turned)] for number, slot in enumerate(BASE)}
+            yield from _everywhere(bench, order.__getitem__, wanted, shown, line=line, quick=True, met=met)
+        return
+    for separator in list(bench.everything.separators)[:MOST_SEPARATORS]:
+        if separator != wanted[0]:
+            yield from _everywhere(
+                bench,
+                functools.partial(probes.separated, wanted[0], separator),
+                wanted,
+                shown,
+                line=line,
+                quick=True,
+                plain=functools.partial(probes.separated, NEUTRAL, separator),
+            )
+    if wanted[0] in bench.everything.separators:
+        for count in sorted({n + more for n in bench.numbers if 0 < n <= 30 for more in (0, 1)}):
+            text = probes.repeated(wanted[0], count)
+            yield from _everywhere(bench, _same(text), wanted, f"{shown}, {count} times", line=line, quick=True)
+
+
+def _by_places(bench: Workbench) -> Iterator[Trigger]:
+    """Try the literals that parts of a text are compared with, at their places."""
+    tried: set[str] = set()
+    for _ in range(MOST_LITERALS):
+        cuts = [(start, text) for start, text in bench.everything.cuts if text]
+        by_place: dict[int, str] = {}
+        for start, text in cuts:
+            by_place.setdefault(start, text)
+        texts = [probes.at_places({start: text}) for start, text in cuts] + [probes.at_places(by_place)]
+        new = [text for text in texts if text.strip() and text not in tried]
+        if not new or bench.spent:
+            return
+        tried.add(new[-1])
+        yield from _everywhere(bench, _same(new[-1]), [new[-1]], repr(new[-1]), quick=True)
+
+
+# Sizes.
+
+
+def _by_sizes(bench: Workbench) -> Iterator[Trigger]:
+    near = {number + step for number in bench.numbers[-MOST_SIZES:] for step in (-1, 0, 1)}
+    sizes = sorted(size for size in {*near, *COMMON_LENGTHS, *range(1, EVERY_LENGTH)} if size > 0)
+    for size in sizes:
+        for what, make, most in (
+            ("characters", probes.of_length, 1 << 20),
+            ("words", probes.of_words, MOST_WORDS),
+            ("lines", probes.of_lines, MOST_WORDS),
+        ):
+            if size <= most and (what == "characters" or size in near):
+                text = make(size)
+                title = f"a text of {size} {what}"
+                yield from _everywhere(bench, _same(text), [], title, quick=True)
+
+
+# One text in every slot, and who did it.
+
+
+def _same(text: str) -> Fill:
+    return lambda _slot: text
+
+
+def _everywhere(
+    bench: Workbench,
+    text_of: Fill,
+    wanted: Sequence[str],
+    title: str,
+    *,
+    line: int | None = None,
+    names: Fill | None = None,
+    quick: bool = False,
+    met: set[str] | None = None,
+    plain: Fill | None = None,
+) -> Iterator[Trigger]:
+    """Put a text into every slot of the shapes; where the prompt is wrong, find the slots that make it so."""
+    for stage in bench.stages:
+        if bench.spent:
+            return
+        if stage.shape.name not in (QUICK if quick else THOROUGH):
+            continue
+        for fill, is_name in ((text_of, False), (names, True)):
+            slots = [slot for slot in stage.shape.slots if (slot in NAMES) is is_name]
+            if fill is None or not slots or (is_name and stage.shape.name != "an agent's turns"):
+                continue
+            texts = {slot: fill(slot) for slot in slots}
+            rendered = bench.render(stage.shape.inputs({**BASE, **texts}))
+            if met is not None:
+                met |= set(rendered.seen.texts)
+            if _is_right(bench, stage, rendered, {**BASE, **texts}, wanted, slots):
+                continue
+            if plain is not None and _does_nothing(
+                bench, stage, rendered, {slot: plain(slot) for slot in slots}, wanted
+            ):
+                continue
+            found = list(_in_each(bench, stage, texts, wanted, title, line, plain))
+            yield from found
+            literal = bool(wanted) and wanted[0] not in SORTED_TEXTS and not _all_tags(bench, wanted)
+            if not found and literal and len(slots) > 1 and rendered.prompt is not None:
+                yield _trigger(bench, stage, rendered, {**BASE, **texts}, f"{title} in several texts", line)
+
+
+def _does_nothing(
+    bench: Workbench, stage: Stage, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
+) -> bool:
+    """Say whether the same texts with a neutral word give the same prompt, so that the literal does not matter."""
+    other = bench.render(stage.shape.inputs({**BASE, **plain}))
+    if other.prompt is None or rendered.prompt is None:
+        return other.prompt is rendered.prompt
+    return other.prompt.replace(NEUTRAL, " ".join(wanted)) == rendered.prompt
+
+
+def _in_each(
+    bench: Workbench,
+    stage: Stage,
+    texts: Mapping[str, str],
+    wanted: Sequence[str],
+    title: str,
+    line: int | None,
+    plain: Fill | None,
+) -> Iterator[Trigger]:
+    for slot, text in texts.items():
+        filled = {**BASE, slot: text}
+        rendered = bench.render(stage.shape.inputs(filled))
+        neutral = {} if plain is None else {slot: plain(slot)}
+        if not _is_right(bench, stage, rendered, filled, wanted, [slot]) and not (
+            neutral and _does_nothing(bench, stage, rendered, neutral, wanted)
+        ):
+            yield _trigger(bench, stage, rendered, filled, f"{title} in {WHERE[slot]}", line)
+
+
+def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
+    return bool(wanted) and all(is_markup(one) or bench.vocabulary.is_tag(one) for one in wanted)
+
+
+def _is_right(
+    bench: Workbench,
+    stage: Stage,
+    rendered: Rendered,
+    texts: Mapping[str, str],
+    wanted: Sequence[str],
+    changed: Sequence[str],
+) -> bool:
+    """Say whether the prompt is the plain one with its texts exchanged, or another one for a reason."""
+    if rendered.prompt is None:
+        return not isinstance(rendered.error, TemplateRefused) or not wanted or _all_tags(bench, wanted)
+    if is_made_of(rendered.prompt, stage.split, texts):
+        return True
+    for number in range(len(SETTINGS)):
+        split = bench.with_setting(stage, number)
+        if split is not None and is_made_of(rendered.prompt, split, texts):
+            return True
+    if _is_switched(bench, stage, rendered.prompt, texts, wanted):
+        return True
+    if not wanted or wanted[0] in SORTED_TEXTS:
+        return WORD.findall(rendered.prompt) == WORD.findall(stage.split.prompt(texts))
+    return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
+
+
+def _is_switched(bench: Workbench, stage: Stage, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]) -> bool:
+    """Say whether a command in a text (``/no_think``) does what a variable does to the same texts without it."""
+    commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
+    if not commands:
+        return False
+    bare = dict(texts)
+    for slot, text in texts.items():
+        for command in commands:
+            text = text.replace(command, "")
+        bare[slot] = text if text == texts[slot] else text.strip()
+    for setting in SETTINGS:
+        other = bench.render(stage.shape.inputs(bare, setting)).prompt
+        if other is not None and _words_without(prompt, commands) == _words_without(other, commands):
+            return True
+    return False
+
+
+def _words_without(prompt: str, commands: Sequence[str]) -> list[str]:
+    for command in commands:
+        prompt = prompt.replace(command, "")
+    return WORD.findall(prompt)
+
+
+def _trigger(
+    bench: Workbench,
+    stage: Stage,
+    rendered: Rendered,
+    texts: Mapping[str, str],
+    title: str,
+    line: int | None,
+) -> Trigger:
+    new = sorted(rendered.seen.reached - stage.seen.reached)
+    line = min((bench.template.branches[number].line for number in new), default=line)
+    if rendered.prompt is None:
+        cause = "" if rendered.error is None else rendered.error.cause
+        return Trigger("refused", title, cause, line)
+    missing, instead = difference(stage.split.prompt(texts), rendered.prompt)
+    if instead.strip():
+        return Trigger("appears" if not missing.strip() else "changes", title, instead, line)
+    return Trigger("vanishes", title, missing, line)

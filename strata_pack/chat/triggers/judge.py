@@ -1,0 +1,155 @@
+"""Whether a prompt is what it must be: the prompt without a trigger, with nothing changed but the text in the slots.
+
+What the template writes around the slots is taken from a prompt in which every slot has a text of its own. A prompt
+that is not so made may still be right for a reason: the text switches what a variable of the template switches, too, or
+it holds a tag that the template itself writes, which is part of its syntax. No trigger is allowed by its name.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from strata_pack.chat.triggers.shapes import BASE, SLOTS
+
+WORD = re.compile(r"[^\W\d_]{2,}")
+SWITCH = re.compile(r"/[A-Za-z_]{2,24}")
+"""A command to the template, as a user types it: it is no text for the model."""
+
+BEFORE = 16
+"""Characters before a slot's text that must stay as they are."""
+
+SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Split:
+    """A prompt, taken apart: what the template wrote (``constants``), and which slot stands after each but the last."""
+
+    constants: tuple[str, ...]
+    slots: tuple[str, ...]
+
+    def prompt(self, texts: Mapping[str, str]) -> str:
+        """Return the prompt with ``texts`` in the slots."""
+        parts = [self.constants[0]]
+        for slot, constant in zip(self.slots, self.constants[1:], strict=True):
+            parts += [texts[slot], constant]
+        return "".join(parts)
+
+
+def split_prompt(prompt: str) -> Split:
+    """Return ``prompt``, rendered with the slots' own texts, taken apart."""
+    places = re.compile("|".join(re.escape(text) for text in sorted(BASE.values(), key=len, reverse=True)))
+    slot_of = {text: slot for slot, text in BASE.items()}
+    constants, slots, at = [], [], 0
+    for found in places.finditer(prompt):
+        constants.append(prompt[at : found.start()])
+        slots.append(slot_of[found[0]])
+        at = found.end()
+    return Split((*constants, prompt[at:]), tuple(slots))
+
+
+def is_made_of(prompt: str, split: Split, texts: Mapping[str, str]) -> bool:
+    """Say whether ``prompt`` is ``split`` with ``texts`` in its slots, each in a form that templates print text in."""
+    if not prompt.startswith(split.constants[0]):
+        return False
+    ends = {len(split.constants[0])}
+    for slot, constant in zip(split.slots, split.constants[1:], strict=True):
+        ends = {
+            end + len(form) + len(constant)
+            for end in ends
+            for form in _printed(texts[slot])
+            if prompt.startswith(form + constant, end)
+        }
+        if not ends:
+            return False
+    return len(prompt) in ends
+
+
+@lru_cache(maxsize=4096)
+def _printed(text: str) -> frozenset[str]:
+    """Return the forms in which a template may print ``text``: as it is, trimmed, as JSON, as HTML."""
+    forms: set[str] = set()
+    for trimmed in (text, text.strip(), text.lstrip(), text.rstrip()):
+        forms |= {trimmed, html.escape(trimmed), repr(trimmed)[1:-1]}
+        forms |= {json.dumps(trimmed, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
+    return frozenset(forms)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the template writes without any trigger: its words, and its whole text without slashes."""
+
+    words: frozenset[str]
+    text: str
+
+    @classmethod
+    def of(cls, splits: Iterable[Split]) -> Vocabulary:
+        texts = [constant for split in splits for constant in split.constants]
+        return cls(frozenset(WORD.findall("\n".join(texts))), "\n".join(texts).replace("/", ""))
+
+    def is_tag(self, literal: str) -> bool:
+        """Say whether ``literal`` is markup that the template itself writes (or its closing half)."""
+        bare = literal.replace("/", "").strip()
+        return bool(bare) and any(char in bare for char in "<>[]|") and bare in self.text
+
+    def new_words(self, prompt: str, texts: Iterable[str]) -> list[str]:
+        """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in their order."""
+        known = self.words | set(WORD.findall("\n".join(texts)))
+        return [word for word in WORD.findall(prompt) if word not in known]
+
+
+def is_markup(literal: str) -> bool:
+    """Say whether ``literal`` is written as a tag."""
+    stripped = literal.strip()
+    return len(stripped) > 2 and stripped[0] in "<[{|/" and any(char in stripped for char in "<>[]{}|")
+
+
+def is_syntax(
+    vocabulary: Vocabulary,
+    prompt: str,
+    split: Split,
+    texts: Mapping[str, str],
+    literals: Sequence[str],
+    changed: Sequence[str],
+) -> bool:
+    """Say whether ``literals`` in the slots ``changed`` act as tags: nothing new is said and no text is lost but an
+    assistant's, which templates cut at the tags of its thinking."""
+    own = all(vocabulary.is_tag(literal) for literal in literals)
+    spoken = all(SLOTS[slot] == "assistant" for slot in changed)
+    if not own and not (spoken and all(is_markup(literal) for literal in literals)):
+        return False
+    if vocabulary.new_words(prompt, texts.values()):
+        return False
+    if spoken:
+        return True
+    for slot in changed:
+        if slot not in split.slots:
+            continue
+        words = WORD.findall(BASE[slot])
+        if any(word not in prompt for word in words):
+            return False
+        before = split.constants[split.slots.index(slot)][-BEFORE:]
+        if before + texts[slot].strip()[:1] not in prompt and before.rstrip() not in prompt:
+            return False
+    return True
+
+
+def difference(wanted: str, got: str) -> tuple[str, str]:
+    """Return what is missing of ``wanted`` and what ``got`` has instead."""
+    start = 0
+    while start < min(len(wanted), len(got)) and wanted[start] == got[start]:
+        start += 1
+    end = 0
+    while end < min(len(wanted), len(got)) - start and wanted[-1 - end] == got[-1 - end]:
+        end += 1
+    return wanted[start : len(wanted) - end], got[start : len(got) - end]
+
+
+def shown(text: str) -> str:
+    """Return ``text`` short enough for one line."""
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

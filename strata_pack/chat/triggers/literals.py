@@ -1,0 +1,193 @@
+"""What a template's text says that it may look for: the literals of its conditions, and which conditions test a text.
+
+Rendering finds the rest (``recording``): what is put together only while the template runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jinja2 import nodes
+
+from strata_pack.chat.triggers.recording import LONGEST_LITERAL
+
+TEXT_KEYS = frozenset(
+    {"content", "text", "reasoning_content", "reasoning", "thinking", "arguments", "name", "description"}
+)
+"""The keys under which a conversation holds text."""
+
+STRUCTURE_TESTS = frozenset(
+    {"string", "none", "defined", "undefined", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
+)
+"""Tests of what a value is, not of what it says."""
+
+
+def literals(tree: nodes.Template) -> dict[str, int]:
+    """Return the texts that comparisons, methods, filters, tests and lookups are given, with their lines."""
+    found: dict[str, int] = {}
+    for asked in _asked(tree):
+        for one in (asked, *asked.find_all((nodes.Const, nodes.Concat, nodes.Add))):
+            text = joined(one)
+            if text and text.strip() and len(text) <= LONGEST_LITERAL:
+                found.setdefault(text, one.lineno)
+    return found
+
+
+def numbers(tree: nodes.Template) -> set[int]:
+    """Return the whole numbers that stand in the template."""
+    values = (node.value for node in tree.find_all(nodes.Const))
+    return {abs(value) for value in values if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def _asked(tree: nodes.Template) -> Iterator[nodes.Node]:
+    """Yield the expressions that say what is looked for."""
+    for compare in tree.find_all(nodes.Compare):
+        yield from (compare.expr, *(part.expr for part in compare.ops))
+    for call in tree.find_all(nodes.Call):
+        if isinstance(call.node, nodes.Getattr):
+            yield call.node.node
+            yield from (*call.args, *(option.value for option in call.kwargs))
+    for applied in tree.find_all((nodes.Filter, nodes.Test)):
+        yield from (*applied.args, *(option.value for option in applied.kwargs))
+    for item in tree.find_all(nodes.Getitem):
+        yield from (item.node, item.arg) if not isinstance(item.arg, nodes.Const) else (item.node,)
+    for pair in tree.find_all(nodes.Pair):
+        yield pair.key
+    for assign in tree.find_all(nodes.Assign):
+        if isinstance(assign.node, (nodes.List, nodes.Tuple, nodes.Const)):
+            yield assign.node
+
+
+def joined(node: nodes.Node) -> str | None:
+    """Return the text of a literal, or of literals that are joined; ``None`` for anything else."""
+    if isinstance(node, nodes.Const):
+        return node.value if isinstance(node.value, str) else None
+    if isinstance(node, nodes.Concat):
+        parts = [joined(part) for part in node.nodes]
+    elif isinstance(node, nodes.Add):
+        parts = [joined(node.left), joined(node.right)]
+    else:
+        return None
+    return "".join(part for part in parts if part is not None) if None not in parts else None
+
+
+class TextTests:
+    """Which conditions of a template depend on what a conversation says. Names are followed through assignments,
+    loops, macros and namespaces until nothing new depends on a text."""
+
+    def __init__(self, tree: nodes.Template) -> None:
+        self._names: set[str] = set()
+        size = -1
+        while size != len(self._names):
+            size = len(self._names)
+            self._follow(tree.body, controlled=False)
+            self._follow_macros(tree)
+
+    def depends(self, test: nodes.Node) -> bool:
+        """Say whether the condition ``test`` asks what a text says."""
+        if isinstance(test, nodes.Compare):
+            return self._compares_text(test)
+        if isinstance(test, nodes.Test):
+            return test.name not in STRUCTURE_TESTS and self._parts_depend(test)
+        if isinstance(test, nodes.Call):
+            return self._parts_depend(test) or (isinstance(test.node, nodes.Getattr) and self._says(test.node.node))
+        if isinstance(test, (nodes.And, nodes.Or)):
+            return self.depends(test.left) or self.depends(test.right)
+        if isinstance(test, nodes.Not):
+            return self.depends(test.node)
+        if isinstance(test, (nodes.Name, nodes.Getattr)):
+            return _flag(test) in self._names
+        return any(self.depends(child) for child in test.iter_child_nodes())
+
+    def _parts_depend(self, node: nodes.Node) -> bool:
+        return any(self._says(child) for child in node.iter_child_nodes())
+
+    def _compares_text(self, node: nodes.Compare) -> bool:
+        sides = [node.expr, *(part.expr for part in node.ops)]
+        plain = [side.value for side in sides if isinstance(side, nodes.Const)]
+        if any(value is None or value == "" or value in (0, 1, True, False) for value in plain):
+            return False
+        return any(self._says(side) for side in sides)
+
+    def _says(self, node: nodes.Node | None) -> bool:
+        """Say whether the value of ``node`` is made of a text of the conversation."""
+        if node is None:
+            return False
+        if isinstance(node, nodes.Name):
+            return node.name in self._names
+        if isinstance(node, nodes.Getattr):
+            return node.attr in TEXT_KEYS or _flag(node) in self._names
+        if isinstance(node, nodes.Getitem):
+            key = node.arg.value if isinstance(node.arg, nodes.Const) else None
+            return key in TEXT_KEYS or (not isinstance(key, str) and self._says(node.node)) or self._says(node.arg)
+        if isinstance(node, nodes.Const):
+            return False
+        if isinstance(node, nodes.Filter) and node.name in ("map", "selectattr", "rejectattr", "groupby"):
+            values = [child.value for child in node.find_all(nodes.Const)]
+            return any(value in TEXT_KEYS for value in values if isinstance(value, str)) or self._says(node.node)
+        return any(self._says(child) for child in node.iter_child_nodes())
+
+    def _follow(self, statements: list[nodes.Node], *, controlled: bool) -> None:
+        """Add the names that get a text's value, or that a condition on a text sets (``controlled``)."""
+        for statement in statements:
+            if isinstance(statement, nodes.Assign):
+                if controlled or self._says(statement.node) or self.depends(statement.node):
+                    self._names |= _targets(statement.target)
+            elif isinstance(statement, nodes.AssignBlock):
+                if controlled or any(map(self._says, statement.body)):
+                    self._names |= _targets(statement.target)
+            elif isinstance(statement, nodes.If):
+                branches = [statement, *statement.elif_]
+                inside = controlled or any(self.depends(branch.test) for branch in branches)
+                for branch in branches:
+                    self._follow(branch.body, controlled=inside)
+                self._follow(statement.else_, controlled=inside)
+            elif isinstance(statement, nodes.For):
+                if self._says(statement.iter) and not _has_parts(statement):
+                    self._names |= _targets(statement.target)
+                self._follow(statement.body, controlled=controlled)
+                self._follow(statement.else_, controlled=controlled)
+            else:
+                self._follow(list(getattr(statement, "body", [])), controlled=controlled)
+
+    def _follow_macros(self, tree: nodes.Template) -> None:
+        macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+        for call in tree.find_all(nodes.Call):
+            macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+            if macro is not None:
+                for parameter, value in zip(macro.args, call.args, strict=False):
+                    if self._says(value):
+                        self._names.add(parameter.name)
+                self._names |= {option.key for option in call.kwargs if self._says(option.value)}
+
+
+def _has_parts(loop: nodes.For) -> bool:
+    """Say whether what a loop runs over are objects (the parts of a content), not characters or words."""
+    names = _targets(loop.target)
+    looked_up: list[tuple[nodes.Expr, object]] = [(node.node, node.attr) for node in loop.find_all(nodes.Getattr)]
+    looked_up += [(node.node, getattr(node.arg, "value", None)) for node in loop.find_all(nodes.Getitem)]
+    for owner, key in looked_up:
+        if isinstance(owner, nodes.Name) and owner.name in names and isinstance(key, str) and not hasattr(str, key):
+            return True
+    return False
+
+
+def _flag(node: nodes.Node) -> str:
+    """Return the name under which a variable, or an attribute of a namespace, is followed."""
+    if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+        return f"{node.node.name}.{node.attr}"
+    return node.name if isinstance(node, nodes.Name) else ""
+
+
+def _targets(target: nodes.Node) -> set[str]:
+    return set(_target_names(target))
+
+
+def _target_names(target: nodes.Node) -> Iterator[str]:
+    if isinstance(target, nodes.NSRef):
+        yield f"{target.name}.{target.attr}"
+    elif isinstance(target, nodes.Name):
+        yield target.name
+    else:
+        for child in target.iter_child_nodes():
+            yield from _target_names(child)

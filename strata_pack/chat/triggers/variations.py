@@ -1,0 +1,166 @@
+"""What is not a text of the conversation: how many turns, tools and calls there are, what day it is, and branches that
+no conversation reached."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from strata_pack.chat.triggers.judge import WORD, difference, split_prompt
+from strata_pack.chat.triggers.literals import TextTests
+from strata_pack.chat.triggers.recording import MARK
+from strata_pack.chat.triggers.shapes import BASE, long_chat, many_calls, many_tools
+from strata_pack.chat.triggers.workbench import Trigger, Workbench
+
+MOST_TURNS = 120
+MOST_COUNT = 24
+SOME = (1, 2, 3, 4, 5, 6)
+
+OURS = re.compile(rf"{MARK}\w*|<[^<>\n]{{1,40}}>|\[/?[A-Z_ ]+\]", re.IGNORECASE)
+"""Our texts, and tags: which of them stand between turns is the template's syntax."""
+
+TIMES = re.compile(
+    r"\d+|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|june|july|august|"
+    r"september|october|november|december|mon|tue|wed|thu|fri|sat|sun|monday|tuesday|wednesday|thursday|friday|"
+    r"saturday|sunday|am|pm|st|nd|rd|th)\b",
+    re.IGNORECASE,
+)
+"""What is different in two prompts that say the date."""
+
+
+def counted(bench: Workbench) -> Iterator[Trigger]:
+    """Yield texts that stand in conversations of some lengths only, from the second turn, tool or call on."""
+    agent = bench.stage(["an agent's turns", "a tool's result last"])
+    makers: dict[str, Callable[[int], dict[str, Any]]] = {
+        "turns of the user": lambda count: long_chat(count, system=False),
+        "turns of the user after a system message": lambda count: long_chat(count, system=True),
+        "tools": many_tools,
+    }
+    if agent is not None:
+        makers["calls in one turn"] = lambda count: many_calls(agent.shape, count)
+    for what, make in makers.items():
+        limit = MOST_TURNS if what.startswith("turns") else MOST_COUNT
+        yield from _by_count(bench, what, make, _counts(bench, limit, turns=what.startswith("turns")))
+
+
+def _counts(bench: Workbench, limit: int, *, turns: bool) -> list[int]:
+    """Return the counts to try: some, and those that the template compares with, as they are and as messages."""
+    wanted = set(SOME)
+    for number in bench.numbers:
+        near = {number - 1, number, number + 1}
+        if turns:
+            near |= {number // 2, number // 2 + 1, number // 2 + 2}
+        wanted |= near
+    return sorted(count for count in wanted if 1 <= count <= limit)
+
+
+def _by_count(
+    bench: Workbench, what: str, make: Callable[[int], dict[str, Any]], counts: list[int]
+) -> Iterator[Trigger]:
+    words: dict[int, frozenset[str]] = {}
+    prompts: dict[int, str] = {}
+    for count in counts:
+        prompt = bench.render(make(count)).prompt
+        if prompt is not None:
+            prompts[count] = prompt
+            words[count] = _written(prompt)
+    few = _words_of_few(bench) if what.startswith("turns") else words.get(1)
+    more = [count for count in words if count > 1]
+    if not more:
+        return
+    everywhere = frozenset.intersection(*(words[count] for count in more))
+    for count in more:
+        if new := (words[count] - everywhere) | (frozenset() if few is None else words[count] - few):
+            text = _around(prompts[count], new)
+            yield Trigger("count", f"a conversation of {count} {what}", text, line_of(bench, text))
+            return
+
+
+def _written(prompt: str) -> frozenset[str]:
+    """Return the words that the template itself wrote."""
+    return frozenset(WORD.findall(OURS.sub(" ", " ".join(split_prompt(prompt).constants))))
+
+
+def _words_of_few(bench: Workbench) -> frozenset[str] | None:
+    """Return what the template writes around one message of each kind; ``None`` if it takes no such conversation."""
+    user = {"role": "user", "content": BASE["first"]}
+    answer = {"role": "assistant", "content": BASE["answer"]}
+    system = {"role": "system", "content": BASE["system"]}
+    found: set[str] = set()
+    both = False
+    for messages in ([user], [system, user], [user, answer], [system, user, answer]):
+        for variables in ({}, {"add_generation_prompt": False}):
+            prompt = bench.render({"messages": messages, **variables}).prompt
+            if prompt is not None:
+                found |= _written(prompt)
+                both = both or answer in messages
+    return frozenset(found) if both else None
+
+
+def _around(prompt: str, words: frozenset[str]) -> str:
+    """Return the line of ``prompt`` that holds the first of ``words``."""
+    return next((line for line in prompt.split("\n") if any(word in line for word in words)), " ".join(sorted(words)))
+
+
+def line_of(bench: Workbench, text: str) -> int | None:
+    """Return the line of the template that holds ``text``, or its longest word."""
+    words = sorted(WORD.findall(text), key=len, reverse=True)
+    for wanted in (text.strip(), *words):
+        for number, line in enumerate(bench.source.split("\n"), 1):
+            if wanted and wanted in line:
+                return number
+    return None
+
+
+def dated(bench: Workbench) -> Iterator[Trigger]:
+    """Yield what another day or another hour changes in a prompt, apart from the date itself."""
+    if not bench.everything.asked_the_time:
+        return
+    literals = [text for text in bench.everything.texts if len(text) <= 40]
+    for stage in bench.stages[:2]:
+        inputs = stage.shape.inputs(BASE)
+        plain = bench.render(inputs).prompt
+        if plain is None:
+            continue
+        moments: list[datetime | str] = [*_times(), *literals]
+        for now in moments:
+            prompt = bench.render(inputs, now=now).prompt
+            if prompt is not None and _masked(prompt) != _masked(plain):
+                said = now if isinstance(now, str) else f"{now:%A %Y-%m-%d %H:%M}"
+                wanted, got = difference(_masked(plain), _masked(prompt))
+                if isinstance(now, str):
+                    wanted, got = wanted.replace(_masked(now), ""), got.replace(_masked(now), "")
+                    if not set(WORD.findall(got)) - set(WORD.findall(plain)) and wanted == "":
+                        continue
+                yield Trigger("date", f"the date {said!r}", got or wanted, line_of(bench, got or wanted))
+                return
+
+
+def _masked(prompt: str) -> str:
+    return re.sub(r"#[#\s,./:-]*", "#", TIMES.sub("#", prompt))
+
+
+def _times() -> Iterator[datetime]:
+    start = datetime(2026, 1, 1, 9, 30)
+    yield from (start + timedelta(days=day) for day in range(366))
+    yield from (datetime(2026, 6, 15, hour, 7) for hour in range(24))
+    yield from (datetime(year, month, 3, 12, 0) for year in (2020, 2024, *range(2027, 2041)) for month in (1, 7, 12))
+
+
+def forced(bench: Workbench) -> Iterator[Trigger]:
+    """Yield what branches say that no conversation reached, although their conditions test a text."""
+    tests = TextTests(bench.template.tree)
+    for number, branch in enumerate(bench.template.branches):
+        if number in bench.everything.reached or not tests.depends(branch.test):
+            continue
+        for stage in bench.stages:
+            rendered = bench.render(stage.shape.inputs(BASE), forced={branch.decider: branch.value})
+            if rendered.prompt is None or number not in rendered.seen.reached:
+                continue
+            new = bench.vocabulary.new_words(rendered.prompt, BASE.values())
+            if new:
+                text = _around(rendered.prompt, frozenset(new))
+                yield Trigger("unreached", "a text that its condition waits for", text, branch.line)
+                break
