@@ -130,8 +130,10 @@ def is_syntax(
     for slot in changed:
         if slot not in split.slots:
             continue
-        words = WORD.findall(BASE[slot])
-        if any(word not in prompt for word in words):
+        kept = texts[slot]
+        for literal in literals:
+            kept = kept.replace(literal, " ")
+        if any(word not in prompt for word in WORD.findall(kept)):
             return False
         before = split.constants[split.slots.index(slot)][-BEFORE:]
         if before + texts[slot].strip()[:1] not in prompt and before.rstrip() not in prompt:
