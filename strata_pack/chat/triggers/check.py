@@ -268,6 +268,16 @@ def _in_each(
             yield _trigger(bench, stage, rendered, filled, f"{title} in {WHERE[slot]}", line)
 
 
+SCHEMA = frozenset(
+    {
+        *("type", "description", "properties", "required", "items", "enum", "default", "nullable", "format", "title"),
+        *("anyOf", "allOf", "oneOf", "not", "minimum", "maximum", "additionalProperties", "$ref", "$defs", "const"),
+        *("object", "array", "string", "number", "integer", "boolean", "null", "minItems", "maxItems", "pattern"),
+    }
+)
+"""The words of JSON Schema: a parameter that is called like one meets what the template does with the schema."""
+
+
 def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
     return bool(wanted) and all(is_markup(one) or bench.vocabulary.is_tag(one) for one in wanted)
 
@@ -281,6 +291,8 @@ def _is_right(
     changed: Sequence[str],
 ) -> bool:
     """Say whether the prompt is the plain one with its texts exchanged, or another one for a reason."""
+    if set(changed) <= NAMES and set(wanted) & SCHEMA:
+        return True
     if rendered.prompt is None:
         return not isinstance(rendered.error, TemplateRefused) or not wanted or _all_tags(bench, wanted)
     if is_made_of(rendered.prompt, stage.split, texts):

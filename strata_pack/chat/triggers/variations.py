@@ -118,7 +118,7 @@ def dated(bench: Workbench) -> Iterator[Trigger]:
     """Yield what another day or another hour changes in a prompt, apart from the date itself."""
     if not bench.everything.asked_the_time:
         return
-    literals = [text for text in bench.everything.texts if len(text) <= 40]
+    literals = [text for text in bench.everything.texts if len(text) <= 40 and TIMES.search(text)]
     for stage in bench.stages[:2]:
         inputs = stage.shape.inputs(BASE)
         plain = bench.render(inputs).prompt
