@@ -17,6 +17,7 @@ SECTIONS = {
     "Judge it": {
         "prove": ("strata_pack.cli.prove", "Run verify, golden and smoke on a pack."),
         "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),
+        "rebuild": ("strata_pack.cli.rebuild", "Build a pack anew from its manifest and compare."),
         "smoke": ("strata_pack.cli.smoke", "Run the scenarios on a real llama.cpp server."),
         "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
         "calls": ("strata_pack.cli.calls", "Measure how well a model calls tools."),

@@ -18,6 +18,7 @@ def env(*, out: Out) -> None:
 
     from strata_pack.environment import describe_environment
     from strata_pack.llama.devices import embedded_devices, nvidia_devices
+    from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import list_runtimes
 
     facts = describe_environment()
@@ -31,8 +32,11 @@ def env(*, out: Out) -> None:
         for one in list_runtimes()
     ]
     facts["devices"] = [asdict(device) for device in dict.fromkeys((*embedded_devices(), *nvidia_devices()))]
+    kernels = Quantizer.load().state()
+    facts["kernels"] = asdict(kernels)
     for name in ("strata-pack", "python", "executable", "platform", "machine", "processors"):
         out.line(f"{name}: {facts[name]}")
+    out.line(kernel_line(kernels))
     for title in ("packages", "folders", "variables"):
         out.line(f"{title}:")
         for name, value in facts[title].items():

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
-
-if TYPE_CHECKING:
-    from strata_pack.llama.quantizer import KernelState
 
 app = typer.Typer(help="The llama.cpp that packs are proved on: list, check, build, use.", no_args_is_help=True)
 
@@ -63,7 +60,7 @@ def check(
 ) -> None:
     """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not)."""
     from strata_pack.llama.describe import describe
-    from strata_pack.llama.quantizer import Quantizer
+    from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import pick_runtime
     from strata_pack.smoke.fit import fit_of
 
@@ -98,14 +95,6 @@ def check(
     out.line(kernel_line(kernels))
     out.result(answer)
     raise typer.Exit(0 if fit is None or fit.fits else 1)
-
-
-def kernel_line(kernels: KernelState) -> str:
-    """Return in one line who quantizes on this machine."""
-    if kernels.name is None:
-        return f"quantizing: ggml, without kernels ({kernels.reason})"
-    differing = f"; ggml for {', '.join(kernels.differing)}, whose bytes differ" if kernels.differing else ""
-    return f"quantizing: kernels {kernels.name}, {len(kernels.types)} proved against ggml{differing}"
 
 
 @app.command(epilog="Example: strata-pack runtime build --backend cuda --arch 90")

@@ -189,6 +189,14 @@ def rechecked_rows(every: int, first: int, count: int) -> Iterable[int]:
             yield row
 
 
+def kernel_line(kernels: KernelState) -> str:
+    """Return in one line who quantizes on this machine."""
+    if kernels.name is None:
+        return f"quantizing: ggml, without kernels ({kernels.reason})"
+    differing = f"; ggml for {', '.join(kernels.differing)}, whose bytes differ" if kernels.differing else ""
+    return f"quantizing: kernels {kernels.name}, {len(kernels.types)} proved against ggml{differing}"
+
+
 def differing_row(tensor: str, type: Q, row: int) -> EnvironmentFailure:
     """Return the failure of a run in which a kernel and ggml do not agree."""
     return EnvironmentFailure(

@@ -1,0 +1,49 @@
+"""``strata-pack rebuild``: derive a pack again from its manifest, and compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
+from strata_pack.cli.quant_options import Kernels, Threads
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack rebuild packs/Qwen3-0.6B-Q4_K_M")
+@face
+def rebuild(
+    pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    source: Annotated[
+        str | None, typer.Option(help="Its source, if that was local: a .gguf or a folder.", metavar="SOURCE")
+    ] = None,
+    imatrix: Annotated[Path | None, typer.Option(help="Its imatrix, if it had one.", metavar="FILE")] = None,
+    keep: Annotated[Path | None, typer.Option(help="Keep the new pack in this folder.", metavar="DIR")] = None,
+    threads: Threads = None,
+    kernels: Kernels = "auto",
+    *,
+    out: Out,
+) -> None:
+    """Build a pack anew from its manifest and say whether it is identical (exit code 1 if not).
+
+    A difference is named by file, tensor and block, with what may be the reason.
+    """
+    from strata_pack.pack.rebuild import RebuildRequest, rebuild_pack
+
+    with out.progress() as progress:
+        result = rebuild_pack(RebuildRequest(pack, source, imatrix, keep, threads, kernels), progress)
+    found = result.difference
+    if found is None:
+        out.line(f"{pack}: identical, {result.files} files")
+    else:
+        place = "" if found.tensor is None else f", {found.tensor}"
+        block = "" if found.block is None else f", block {found.block}"
+        out.line(f"{found.file}{place}{block}: {found.problem}")
+        for cause in result.causes or ("nothing of its source, recipe, template and quantizer is known to differ",):
+            out.line(f"  {cause}")
+    out.result(result.to_dict())
+    raise typer.Exit(0 if result.identical else 1)

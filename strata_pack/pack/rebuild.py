@@ -1,0 +1,252 @@
+"""Deriving a pack again from its manifest: the same source, recipe, importances and template, compared byte for byte.
+
+What differs is named by its place (file, tensor, block) and with everything that may be the reason: a file that was
+changed after the build, another source, imatrix, recipe, template or quantizer.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES
+
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import sha256_file
+from strata_pack.llama.quantizer import KernelChoice
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.manifest import Manifest, RecipeEntry, read_manifest
+from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE, is_pack, member
+from strata_pack.pack.request import BuildRequest
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import GgufFile
+from strata_pack.weights.quantize.presets import find_preset
+from strata_pack.weights.quantize.recipes import Recipe, TypeRule, parse_type
+
+_COMPARED = 1 << 24
+"""Bytes of a tensor that are compared at once."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing that differs: ``block`` counts blocks of the tensor's type from 0."""
+
+    file: str
+    problem: str
+    tensor: str | None = None
+    block: int | None = None
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """``causes`` are clauses; ``kept`` is where the new pack lies if it was to be kept."""
+
+    difference: Difference | None
+    causes: tuple[str, ...]
+    files: int
+    kept: Path | None
+
+    @property
+    def identical(self) -> bool:
+        return self.difference is None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON data."""
+        return {
+            "ok": self.identical,
+            "difference": None if self.difference is None else asdict(self.difference),
+            "causes": list(self.causes),
+            "files": self.files,
+            "kept": None if self.kept is None else str(self.kept),
+        }
+
+
+@dataclass(frozen=True)
+class RebuildRequest:
+    """Which pack, and what its manifest cannot hold: ``source`` of a pack from local files, ``imatrix``.
+
+    ``keep`` is the folder for the new pack; without it the pack is removed when it was compared.
+    """
+
+    pack: Path
+    source: str | None = None
+    imatrix: Path | None = None
+    keep: Path | None = None
+    threads: int | None = None
+    kernels: KernelChoice = "auto"
+
+
+def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> RebuildResult:
+    """Build the pack anew and compare.
+
+    Raises ``BadInput`` for what is no pack, ``WrongUse`` where a source or an imatrix must be named, and what
+    ``build_pack`` raises.
+    """
+    if not is_pack(request.pack):
+        raise BadInput("is no pack: it has no manifest.json", where=request.pack, remedy="name a pack's folder")
+    manifest = read_manifest(request.pack / MANIFEST)
+    with _place(request.keep) as out:
+        built = build_pack(_build_request(request, manifest, out), progress or Silent())
+        difference = first_difference(request.pack, out, manifest, built.manifest)
+        causes = () if difference is None else tuple(_causes(request.pack, manifest, built.manifest, difference))
+    return RebuildResult(difference, causes, len(manifest["files"]), request.keep)
+
+
+@contextmanager
+def _place(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="strata-pack-rebuild-") as folder:
+        yield Path(folder) / "pack"
+
+
+def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> BuildRequest:
+    recipe, asked = manifest["recipe"], manifest.get("request")
+    if recipe["imatrix_sha256"] is not None and request.imatrix is None:
+        wanted = f"name the file with SHA-256 {recipe['imatrix_sha256']} with --imatrix"
+        raise WrongUse("was built with an imatrix, which a pack does not hold", where=request.pack, remedy=wanted)
+    parts = "" if asked is None else asked.get("parts", "")
+    projector = re.search(r"(?:^|, )projector (\w+)", parts)
+    if projector is not None and len(projector[1]) == 64:
+        raise WrongUse("was built with a projector file, which cannot be named here", where=request.pack)
+    return BuildRequest(
+        source=request.source or _source_text(request.pack, manifest),
+        out=out,
+        recipe=recorded_recipe(recipe),
+        template=_template_option(request.pack, manifest),
+        golden=request.pack / GOLDEN if asked is not None and asked["golden"] is not None else None,
+        name=manifest["model"]["name"] if asked is None else asked["name"],
+        imatrix=request.imatrix if recipe["imatrix_sha256"] is not None else None,
+        projector="no projector" not in parts,
+        projector_type="auto" if projector is None else projector[1],
+        mtp="no draft head" not in parts,
+        allow_requantize=True,
+        allow_nonfinite=bool(recipe["options"].get("allow_nonfinite")),
+        keep_split=bool(recipe["options"].get("keep_split")),
+        threads=request.threads,
+        kernels=request.kernels,
+    )
+
+
+def _source_text(pack: Path, manifest: Manifest) -> str:
+    source = manifest["source"]
+    if source["kind"] != "hub" or source["repo"] is None or source["commit"] is None:
+        raise WrongUse(f"was built from a local {source['kind']}", where=pack, remedy="name it with --source")
+    return f"hf://{source['repo']}@{source['commit']}"
+
+
+def _template_option(pack: Path, manifest: Manifest) -> str:
+    """Return the template the build was asked for; the pack's own file where only its hash is known."""
+    asked = manifest.get("request")
+    if asked is None or asked["template_sha256"] != manifest["template"]["sha256"]:
+        return str(pack / TEMPLATE)
+    key = asked["template"].split()
+    return key[0] if len(key[0]) != 64 else str(pack / TEMPLATE)
+
+
+def recorded_recipe(entry: RecipeEntry) -> Recipe:
+    """Return the recipe that a manifest describes; ``WrongUse`` for an unknown preset or type."""
+    options = entry["options"]
+    output, embedding = options.get("output"), options.get("embedding")
+    return Recipe(
+        find_preset(entry["preset"]),
+        tuple(
+            TypeRule(
+                re.compile(rule["tensors"]),
+                parse_type(rule["type"], MANIFEST),
+                tuple((low, high) for low, high in rule["layers"]),
+                f"{rule['tensors']}={rule['type']}",
+            )
+            for rule in options.get("rules", ())
+        ),
+        output=None if output is None else parse_type(output, MANIFEST),
+        embedding=None if embedding is None else parse_type(embedding, MANIFEST),
+        leave_output=bool(options.get("leave_output")),
+        pure=bool(options.get("pure")),
+        text=entry["text"],
+    )
+
+
+def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manifest) -> Difference | None:
+    """Return the first of the manifest's files that differs between two packs, models before other files.
+
+    A model's files may have other names in the other pack: those follow the source's.
+    """
+    models = dict(zip(manifest["model"]["files"], rebuilt["model"]["files"], strict=False))
+    for entry in sorted(manifest["files"], key=lambda entry: (entry["path"] not in models, entry["path"])):
+        path = entry["path"]
+        ours, theirs = member(pack, path), member(other, models.get(path, path))
+        if not ours.is_file():
+            return Difference(path, "is not in the pack")
+        if not theirs.is_file():
+            return Difference(path, "is not in the rebuilt pack")
+        if sha256_file(ours) != sha256_file(theirs):
+            return _gguf_difference(ours, theirs, path) if path.endswith(".gguf") else Difference(path, "differs")
+    return None
+
+
+def _gguf_difference(ours: Path, theirs: Path, name: str) -> Difference:
+    with GgufFile.open(ours) as first, GgufFile.open(theirs) as second:
+        for key in dict.fromkeys([*first.metadata, *second.metadata]):
+            if first.metadata.get(key) != second.metadata.get(key):
+                return Difference(name, f"its header differs at {key}")
+        others = {tensor.name: tensor for tensor in second.tensors}
+        for tensor in first.tensors:
+            other = others.get(tensor.name)
+            if other is None or other.shape != tensor.shape:
+                return Difference(name, "is missing or has another shape in the rebuilt pack", tensor.name)
+            if other.type is not tensor.type:
+                return Difference(name, f"is {tensor.type.name}, {other.type.name} in the rebuilt pack", tensor.name)
+            sizes = GGML_QUANT_SIZES[tensor.type]
+            at = _first_other_byte(first.tensor_bytes(tensor), second.tensor_bytes(other))
+            if at is not None:
+                return Difference(name, "differs", tensor.name, at // sizes[1])
+    return Difference(name, "differs outside header and tensors")
+
+
+def _first_other_byte(ours: Any, theirs: Any) -> int | None:
+    first, second = np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8)
+    for start in range(0, first.size, _COMPARED):
+        other = first[start : start + _COMPARED] != second[start : start + _COMPARED]
+        if other.any():
+            return start + int(np.argmax(other))
+    return None
+
+
+def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: Difference) -> Iterator[str]:
+    """Yield everything that may be the reason, what is certain first."""
+    listed = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
+    path = member(pack, difference.file)
+    if path.is_file() and sha256_file(path) != listed[difference.file]:
+        yield "the pack's file was changed after the build: its hash is not the manifest's"
+    theirs = {entry["path"]: entry["sha256"] for entry in rebuilt["source"]["files"]}
+    for entry in manifest["source"]["files"]:
+        found = theirs.get(entry["path"])
+        if found is None and entry["sha256"] not in theirs.values():
+            yield f"other source: {entry['path']} is not in it"
+        elif found is not None and found != entry["sha256"]:
+            yield f"other source: {entry['path']} has SHA-256 {found}, not {entry['sha256']}"
+    if rebuilt["recipe"]["imatrix_sha256"] != manifest["recipe"]["imatrix_sha256"]:
+        there = manifest["recipe"]["imatrix_sha256"]
+        yield f"other imatrix: SHA-256 {rebuilt['recipe']['imatrix_sha256']}, not {there}"
+    if rebuilt["model"]["tensors"] != manifest["model"]["tensors"]:
+        yield "other recipe: the manifest's gives other tensor types than the manifest lists"
+    if rebuilt["template"]["sha256"] != manifest["template"]["sha256"]:
+        there = manifest["template"]["sha256"]
+        yield f"other template: SHA-256 {rebuilt['template']['sha256']}, not {there}"
+    mine, its = rebuilt["quantizer"], manifest["quantizer"]
+    if (mine["sha256"], mine["probe_hash"]) != (its["sha256"], its["probe_hash"]):
+        same = "writes" if mine["probe_hash"] == its["probe_hash"] else "does not write"
+        yield (
+            f"other quantizer: {mine['library']} {mine['version']} here, {its['version']} there, which {same} the same "
+            "bytes for a probe"
+        )
+    if rebuilt["tool"] != manifest["tool"]:
+        yield f"other strata-pack: {rebuilt['tool']} here, {manifest['tool']} there"
