@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from strata_pack.compare.fit.budget import Budget  # noqa: E402
+from strata_pack.compare.fit.budget import FitBudget  # noqa: E402
 from strata_pack.compare.fit.search import fit  # noqa: E402
 from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
 from strata_pack.files import dump_json  # noqa: E402
@@ -50,7 +50,7 @@ def main() -> None:
             run_plan(plan, theirs)
             size = theirs.stat().st_size
             started = time.perf_counter()
-            found = fit(source, Budget(f"{size} bytes", size), imatrix)
+            found = fit(source, FitBudget(f"{size} bytes", size), imatrix)
             seconds = time.perf_counter() - started
             run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
             files |= {f"{preset}": theirs, f"fit {preset}": ours}

@@ -59,13 +59,13 @@ def check(
     out: Out,
 ) -> None:
     """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not)."""
-    from strata_pack.llama.describe import describe
+    from strata_pack.llama.describe import describe_runtime
     from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import pick_runtime
     from strata_pack.smoke.fit import fit_of
 
     runtime = pick_runtime(name, llama_server)
-    what = describe(runtime)
+    what = describe_runtime(runtime)
     devices = [device.description for device in what.devices]
     kernels = Quantizer.load().state()
     answer: dict[str, Any] = {

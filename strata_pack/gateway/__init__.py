@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from strata_pack.gateway.server.app import create_app as create_app
     from strata_pack.gateway.server.run import make_gateway as make_gateway
     from strata_pack.gateway.service import Gateway as Gateway
-    from strata_pack.gateway.settings import Limits as Limits
+    from strata_pack.gateway.settings import GatewayLimits as GatewayLimits
     from strata_pack.gateway.settings import Served as Served
     from strata_pack.gateway.settings import Settings as Settings
 
@@ -22,7 +22,7 @@ __getattr__, __dir__, __all__ = door(
         "gateway.server.run": ("make_gateway",),
         "gateway.service": ("Gateway",),
         "gateway.settings": (
-            "Limits",
+            "GatewayLimits",
             "Served",
             "Settings",
         ),

@@ -30,7 +30,7 @@ from strata_pack.gateway.server.run import (
 )
 from strata_pack.gateway.server.telemetry import telemetry
 from strata_pack.gateway.service import Gateway
-from strata_pack.gateway.settings import LOOPBACK, Limits, Served, Settings
+from strata_pack.gateway.settings import LOOPBACK, GatewayLimits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer, StartFailed
 from strata_pack.pack.layout import Pack
@@ -135,7 +135,7 @@ class _Made:
 
 
 def _settings(options: Options, served: Served, keys: tuple[str, ...]) -> Settings:
-    limits = Limits(
+    limits = GatewayLimits(
         parallel=options.parallel or (1 if options.packs else 0),
         queue=options.queue,
         request_seconds=options.request_timeout,

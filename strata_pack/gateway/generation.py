@@ -63,7 +63,7 @@ class Usage:
 
 
 @dataclass
-class Outcome:
+class GenerationOutcome:
     """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
 
     finish_reason: Reason = "stop"
@@ -92,7 +92,7 @@ class Generation:
     ) -> None:
         self.turn = turn
         self.parser = parser
-        self.outcome = Outcome()
+        self.outcome = GenerationOutcome()
         self.until = math.inf
         """When it has to be over, in the loop's time."""
         self._logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)

@@ -39,7 +39,7 @@ TOKENS = ("prompt_tokens", "cached_tokens", "tokens_read_again", "completion_tok
 
 
 @dataclass
-class Record:
+class RequestRecord:
     """One request. Times are seconds; ``tokens_read_again`` are prompt tokens that the server's cache did not save.
 
     ``outcome`` is ``running``, ``ok``, ``cancelled`` or the kind of the error.
@@ -106,9 +106,9 @@ class Metrics:
     def __init__(self) -> None:
         self.started = time.time()
         # By identity: a client may send the same request id twice at a time.
-        self.running: dict[int, Record] = {}
+        self.running: dict[int, RequestRecord] = {}
         self.ends: deque[ImplicitEnd] = deque(maxlen=IMPLICIT_TEXTS)
-        self._history: deque[Record] = deque(maxlen=HISTORY)
+        self._history: deque[RequestRecord] = deque(maxlen=HISTORY)
         self._counts: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
@@ -117,11 +117,11 @@ class Metrics:
         self.durations = Histogram((0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600))
         self.first_tokens = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
 
-    def start(self, record: Record) -> None:
+    def start(self, record: RequestRecord) -> None:
         """Note that a request runs."""
         self.running[id(record)] = record
 
-    def end(self, record: Record, outcome: str) -> None:
+    def end(self, record: RequestRecord, outcome: str) -> None:
         """Add up ``record``, which ended as ``outcome``: "ok", "cancelled" or the kind of an error. Once."""
         if self.running.pop(id(record), None) is None:
             return
@@ -159,7 +159,7 @@ class Metrics:
             self._left_out[kind] += 1
         return new
 
-    def implicit_end(self, record: Record, calls: list[str], reasoning: str) -> None:
+    def implicit_end(self, record: RequestRecord, calls: list[str], reasoning: str) -> None:
         """Keep the end of the thinking in which calls were found."""
         self.ends.appendleft(ImplicitEnd(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
 

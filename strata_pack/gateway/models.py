@@ -62,14 +62,14 @@ class Models:
     """
 
     def __init__(self, most: int, idle: float | None = None) -> None:
-        self.all: list[Model] = []
+        self.all: list[ServedModel] = []
         self._most = most
         self._idle = idle
         self._loading = asyncio.Lock()
 
-    def add(self, name: str, load: Load) -> Model:
+    def add(self, name: str, load: Load) -> ServedModel:
         """Add a model, which is not loaded yet."""
-        model = Model(name, load, self)
+        model = ServedModel(name, load, self)
         self.all.append(model)
         return model
 
@@ -81,7 +81,7 @@ class Models:
 
     # What a model asks
 
-    async def load(self, model: Model) -> None:
+    async def load(self, model: ServedModel) -> None:
         """Load ``model``, after what has to go for it, and give it to those that wait."""
         async with self._loading:
             try:
@@ -95,7 +95,7 @@ class Models:
             else:
                 model.serve()
 
-    async def _make(self, model: Model) -> None:
+    async def _make(self, model: ServedModel) -> None:
         await model.unload()  # what is left of a server that died
         while len(self._loaded_but(model)) >= self._most:
             await self._push_out(model)
@@ -108,33 +108,33 @@ class Models:
                 log.info("model %s: %s; another one has to go", model.name, error)
                 await self._push_out(model)
 
-    def idle_since(self, model: Model) -> None:
+    def idle_since(self, model: ServedModel) -> None:
         """Note that nobody uses ``model`` any more."""
         if self._idle is not None:
             asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
 
-    def _check_idle(self, model: Model) -> None:
+    def _check_idle(self, model: ServedModel) -> None:
         assert self._idle is not None
         if model.state == "loaded" and not model.users and time.monotonic() - model.used >= self._idle * 0.99:
             model.task = asyncio.get_running_loop().create_task(self._unload_idle(model))
 
-    async def _unload_idle(self, model: Model) -> None:
+    async def _unload_idle(self, model: ServedModel) -> None:
         async with self._loading:
             if model.state == "loaded" and not model.users:
                 log.info("model %s: unloaded, because nobody asked for it", model.name)
                 await model.unload()
 
-    def _loaded_but(self, model: Model) -> list[Model]:
+    def _loaded_but(self, model: ServedModel) -> list[ServedModel]:
         return [other for other in self.all if other is not model and other.state in ("loaded", "leaving")]
 
-    async def _push_out(self, model: Model) -> None:
+    async def _push_out(self, model: ServedModel) -> None:
         """Unload the model that was used the longest ago, one without requests if there is any."""
         victim = min(self._loaded_but(model), key=lambda other: (other.users > 0, other.used))
         log.info("model %s: has to go, to make room for %s", victim.name, model.name)
         await victim.leave()
 
 
-class Model:
+class ServedModel:
     """One model. ``users`` are the requests that hold it, ``used`` is when one last did (monotonic)."""
 
     def __init__(self, name: str, load: Load, models: Models) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.generation import Outcome
+from strata_pack.gateway.generation import GenerationOutcome
 from strata_pack.gateway.turn import CUSTOM_INPUT
 from strata_pack.parsing import Counters, Event, ToolCall
 
@@ -35,7 +35,7 @@ def named_event(name: str, value: Any) -> bytes:
 class Choice:
     """One finished choice. ``extra`` is what ``x_strata`` tells of it."""
 
-    outcome: Outcome
+    outcome: GenerationOutcome
     counters: Counters
     extra: dict[str, Any] = field(default_factory=dict)
     reasoning: str = ""

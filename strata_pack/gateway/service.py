@@ -15,12 +15,12 @@ from strata_pack.gateway.api.responses.store import Store
 from strata_pack.gateway.failures import ApiError, internal, unavailable
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
-from strata_pack.gateway.metrics import COUNTS, Metrics, Record
+from strata_pack.gateway.metrics import COUNTS, Metrics, RequestRecord
 from strata_pack.gateway.offload import aside, weight
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Logprobs, Writer, data_event, encode
 from strata_pack.gateway.settings import Served, Settings
-from strata_pack.gateway.streams import EventStream, Reply, whole_events
+from strata_pack.gateway.streams import EventStream, ReplyStream, whole_events
 from strata_pack.gateway.turn import GrammarAnswer, Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat, Counters, Dialect, Event, OutputParser
@@ -37,11 +37,11 @@ class Caller:
 
     request_id: str
     client: str
-    records: list[Record] = field(default_factory=list)
+    records: list[RequestRecord] = field(default_factory=list)
 
-    def record(self, api: str, *, stream: bool) -> Record:
+    def record(self, api: str, *, stream: bool) -> RequestRecord:
         """Return the record of this request."""
-        record = Record(self.request_id, api, stream=stream, client=self.client)
+        record = RequestRecord(self.request_id, api, stream=stream, client=self.client)
         self.records.append(record)
         return record
 
@@ -135,7 +135,7 @@ class Gateway:
         async with self.held():
             return await self.prompts.count(await self.prompts.build(turn))
 
-    async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> Reply | EventStream:
+    async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> ReplyStream | EventStream:
         """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
         if turn.reasoning_budget is None:
             turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
@@ -148,10 +148,10 @@ class Gateway:
                 asked = await self._ask(turn)
                 runs = [self._collect(asked, record, index) for index in range(turn.choices)]
                 choices = [await runs[0]] if len(runs) == 1 else await _together(runs)
-        return Reply(encode(writer.whole(choices)))
+        return ReplyStream(encode(writer.whole(choices)))
 
     @contextmanager
-    def counted(self, record: Record) -> Iterator[None]:
+    def counted(self, record: RequestRecord) -> Iterator[None]:
         """Add ``record`` up, whatever way the block ends."""
         record.model = self.settings.served.model
         self.metrics.start(record)
@@ -223,7 +223,7 @@ class Gateway:
         generation.outcome.budget_closed = spent
         return generation
 
-    def _close(self, generation: Generation, record: Record) -> Choice:
+    def _close(self, generation: Generation, record: RequestRecord) -> Choice:
         """Add what ``generation`` counted to ``record``; return its choice, still without texts."""
         outcome, counters = generation.outcome, generation.parser.counters
         counts = _counts(counters)
@@ -251,7 +251,7 @@ class Gateway:
         }
         return Choice(outcome, counters, extra)
 
-    def _tell(self, generation: Generation, counters: Counters, record: Record) -> None:
+    def _tell(self, generation: Generation, counters: Counters, record: RequestRecord) -> None:
         log.info(
             "[strata] implicit end of thinking: %d tool call(s) written inside the thinking without </think> "
             "were read as calls (request %s)",
@@ -266,7 +266,7 @@ class Gateway:
 
     @asynccontextmanager
     async def _running(
-        self, generation: Generation, record: Record
+        self, generation: Generation, record: RequestRecord
     ) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
         """Hold a slot while the block reads the events of ``generation``; count it, also when it is cut off."""
         try:
@@ -279,7 +279,7 @@ class Gateway:
             self._close(generation, record)
             raise
 
-    async def _collect(self, asked: _Asked, record: Record, index: int) -> Choice:
+    async def _collect(self, asked: _Asked, record: RequestRecord, index: int) -> Choice:
         generation = self._generation(asked, index)
         reasoning: list[str] = []
         content: list[str] = []
@@ -306,7 +306,7 @@ class Gateway:
 
     # Streams
 
-    async def _stream(self, turn: Turn, writer: Writer, record: Record) -> AsyncGenerator[bytes, None]:
+    async def _stream(self, turn: Turn, writer: Writer, record: RequestRecord) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
             async with self.held():
                 asked = await self._ask(turn)
@@ -323,7 +323,7 @@ class Gateway:
                 yield end if begun else writer.start(record.prompt_tokens) + end
 
     async def _single(
-        self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice], index: int = 0
+        self, asked: _Asked, writer: Writer, record: RequestRecord, choices: list[Choice], index: int = 0
     ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         generation = self._generation(asked, index)
         async with self._running(generation, record) as batches:
@@ -339,7 +339,7 @@ class Gateway:
         yield writer.finish(index, choice)
 
     async def _several(
-        self, asked: _Asked, writer: Writer, record: Record, choices: list[Choice]
+        self, asked: _Asked, writer: Writer, record: RequestRecord, choices: list[Choice]
     ) -> AsyncGenerator[bytes, None]:
         """Yield the parts of all choices as they come. A small queue: a slow client slows the generations."""
         queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=4)
@@ -369,7 +369,7 @@ class Gateway:
 
     # Other answers
 
-    async def pass_through(self, path: str, body: dict[str, Any], record: Record) -> Reply | EventStream:
+    async def pass_through(self, path: str, body: dict[str, Any], record: RequestRecord) -> ReplyStream | EventStream:
         """Return the upstream's own answer to ``body``, counted and in the queue like any other."""
 
         async def parts() -> AsyncGenerator[bytes, None]:
@@ -389,7 +389,7 @@ class Gateway:
                 parts(), lambda error: data_event(error.openai()), ping_seconds=self.settings.limits.ping_seconds
             )
         async with aclosing(parts()) as pieces:
-            return Reply(b"".join([piece async for piece in pieces]))
+            return ReplyStream(b"".join([piece async for piece in pieces]))
 
     async def status(self) -> dict[str, Any]:
         """Return the answer of ``GET /v1/status``."""

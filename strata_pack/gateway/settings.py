@@ -24,7 +24,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Limits:
+class GatewayLimits:
     """Sizes in bytes, times in seconds, counts of requests.
 
     ``store_*`` bound what is kept of the last responses, for each client; 0 bytes keep nothing.
@@ -57,7 +57,7 @@ class Settings:
     """
 
     served: Served
-    limits: Limits = field(default_factory=Limits)
+    limits: GatewayLimits = field(default_factory=GatewayLimits)
     api_keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = LOOPBACK
     cors: tuple[str, ...] = ()

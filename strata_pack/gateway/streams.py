@@ -22,7 +22,7 @@ EVENT_STREAM_HEADERS = [
 ]
 
 
-class Reply:
+class ReplyStream:
     """A whole answer."""
 
     def __init__(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:

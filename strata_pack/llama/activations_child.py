@@ -22,7 +22,7 @@ from strata_pack.files import atomic_writer
 from strata_pack.llama.activations import Collector, Sums
 from strata_pack.llama.keeper import die_with_parent
 from strata_pack.llama.logits_child import cut_windows, error_line
-from strata_pack.llama.logits_native import Model
+from strata_pack.llama.logits_native import LogitsModel
 
 SAVING_SHARE = 0.02
 """Saving may take this share of the time; a model of many experts has sums of hundreds of megabytes."""
@@ -57,7 +57,7 @@ def collect(settings: dict[str, Any], say: Any) -> None:
     state, key, context = Path(settings["state"]), settings["key"], settings["context"]
     collector = Collector(process_output=settings["process_output"])
     collector.sums, done = load_state(state, key)
-    with Model(
+    with LogitsModel(
         Path(settings["model"]), context=context, threads=settings["threads"], eval_callback=collector.callback
     ) as model:
         tokens = [

@@ -24,7 +24,7 @@ class Description:
     devices: tuple[Device, ...]
 
 
-def describe(runtime: Runtime) -> Description:
+def describe_runtime(runtime: Runtime) -> Description:
     """Ask ``runtime`` what it is; ``EnvironmentFailure`` if it cannot even say that."""
     if runtime.path is None:
         gpus = tuple(device for device in embedded_devices() if device.name != "CPU")

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.llama.keeper import die_with_parent
-from strata_pack.llama.logits_native import LogitsUnavailable, Model
+from strata_pack.llama.logits_native import LogitsModel, LogitsUnavailable
 
 ERRORS: dict[str, type[StrataError]] = {
     "input": BadInput,
@@ -46,7 +46,7 @@ def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | N
 def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
     """Write the header and the rows to ``out``."""
     path = Path(settings["model"])
-    with Model(path, context=settings["context"], threads=settings["threads"]) as model:
+    with LogitsModel(path, context=settings["context"], threads=settings["threads"]) as model:
         tokens = model.tokenize(settings["text"], parse_special=settings["parse_special"])
         if len(tokens) < MIN_TOKENS:
             raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")

@@ -169,7 +169,7 @@ EvalCallback = ctypes.CFUNCTYPE(_bool, _pointer, _bool, _pointer)
 """``ggml_backend_sched_eval_callback``: called with a node before (``ask`` true) and after it is computed."""
 
 
-class Model:
+class LogitsModel:
     """A loaded model with one context. Use as a context manager. Not thread-safe."""
 
     def __init__(self, path: Path, *, context: int, threads: int, eval_callback: Any = None) -> None:
@@ -203,7 +203,7 @@ class Model:
         self.bos: int | None = library.llama_vocab_bos(vocab) if library.llama_vocab_get_add_bos(vocab) else None
         self._vocab = vocab
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> LogitsModel:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -23,7 +23,7 @@ SYSTEM_ROOTS = ("/usr", "/usr/local", "/usr/local/nvidia")
 
 
 @dataclass(frozen=True)
-class Piece:
+class ToolchainPart:
     """One thing that a build needs. ``find`` returns where it is; ``missing`` is the sentence if it is not there."""
 
     name: str
@@ -89,32 +89,32 @@ def _driver_stub() -> Path | None:
 
 
 _BASE = (
-    Piece("cmake", partial(_program, "cmake"), "cmake is missing: install the package cmake (3.14 or later)"),
-    Piece(
+    ToolchainPart("cmake", partial(_program, "cmake"), "cmake is missing: install the package cmake (3.14 or later)"),
+    ToolchainPart(
         "C++ compiler",
         partial(_program, os.environ.get("CXX", "c++"), "g++", "clang++"),
         "a C++ compiler is missing: install the package g++",
     ),
-    Piece(
+    ToolchainPart(
         "build tool", partial(_program, "ninja", "make"), "ninja and make are missing: install the package ninja-build"
     ),
 )
 
 _CUDA = (
-    Piece("nvcc", _nvcc, "nvcc is missing: install the CUDA toolkit, or name it with CUDA_PATH"),
-    Piece("CUDA toolkit", _toolkit, "the CUDA headers (cuda_runtime.h) are missing: install the CUDA toolkit"),
-    Piece(
+    ToolchainPart("nvcc", _nvcc, "nvcc is missing: install the CUDA toolkit, or name it with CUDA_PATH"),
+    ToolchainPart("CUDA toolkit", _toolkit, "the CUDA headers (cuda_runtime.h) are missing: install the CUDA toolkit"),
+    ToolchainPart(
         "cuBLAS header",
         partial(_cuda_header, "cublas_v2.h"),
         "the cuBLAS header (cublas_v2.h) is missing: pip install nvidia-cublas, or the toolkit's libcublas-dev",
     ),
-    Piece(
+    ToolchainPart(
         "cuBLAS",
         partial(_cublas, "cublas"),
         "the cuBLAS library (libcublas) is missing: pip install nvidia-cublas, or the toolkit's libcublas-dev",
     ),
-    Piece("cuBLASLt", partial(_cublas, "cublasLt"), "the library libcublasLt is missing: it comes with cuBLAS"),
-    Piece(
+    ToolchainPart("cuBLASLt", partial(_cublas, "cublasLt"), "the library libcublasLt is missing: it comes with cuBLAS"),
+    ToolchainPart(
         "CUDA driver stub",
         _driver_stub,
         "the CUDA driver stub (libcuda.so) is missing: install the toolkit's cuda-driver-dev, or the driver",
@@ -122,13 +122,13 @@ _CUDA = (
 )
 
 _VULKAN = (
-    Piece(
+    ToolchainPart(
         "Vulkan header",
         lambda: _first(Path(root, "include/vulkan/vulkan.h") for root in SYSTEM_ROOTS[:2]),
         "the Vulkan headers are missing: install the package libvulkan-dev",
     ),
-    Piece("glslc", partial(_program, "glslc"), "glslc is missing: install the package glslc (shaderc)"),
-    Piece(
+    ToolchainPart("glslc", partial(_program, "glslc"), "glslc is missing: install the package glslc (shaderc)"),
+    ToolchainPart(
         "Vulkan loader",
         lambda: _library("libvulkan.so", map(Path, SYSTEM_ROOTS)),
         "the Vulkan loader (libvulkan.so) is missing: install the package libvulkan-dev",
@@ -136,8 +136,10 @@ _VULKAN = (
 )
 
 _HIP = (
-    Piece("hipcc", partial(_program, "hipcc", "/opt/rocm/bin/hipcc"), "hipcc is missing: install ROCm's HIP SDK"),
-    Piece(
+    ToolchainPart(
+        "hipcc", partial(_program, "hipcc", "/opt/rocm/bin/hipcc"), "hipcc is missing: install ROCm's HIP SDK"
+    ),
+    ToolchainPart(
         "hipBLAS header",
         lambda: _first(Path(root, "include/hipblas/hipblas.h") for root in ("/opt/rocm", "/usr")),
         "the hipBLAS header is missing: install ROCm's hipblas-dev",
@@ -145,15 +147,15 @@ _HIP = (
 )
 
 _METAL = (
-    Piece(
+    ToolchainPart(
         "macOS",
         lambda: Path("/System") if platform.system() == "Darwin" else None,
         "Metal exists on macOS only: choose another backend here",
     ),
-    Piece("xcrun", partial(_program, "xcrun"), "xcrun is missing: install the Xcode command line tools"),
+    ToolchainPart("xcrun", partial(_program, "xcrun"), "xcrun is missing: install the Xcode command line tools"),
 )
 
-PIECES: Mapping[Backend, tuple[Piece, ...]] = {
+PIECES: Mapping[Backend, tuple[ToolchainPart, ...]] = {
     "cpu": _BASE,
     "cuda": (*_BASE, *_CUDA),
     "vulkan": (*_BASE, *_VULKAN),

@@ -39,14 +39,14 @@ STAGED = "{}.template-new"
 """The name of a copy that is being made of a file, beside it."""
 
 
-class Step(Protocol):
+class JournalStep(Protocol):
     """One change of one file; paths are relative to the installation's root folder."""
 
     @property
     def target(self) -> str:
         """The path the file has before the step."""
 
-    def inverted(self) -> Step:
+    def inverted(self) -> JournalStep:
         """Return the step that takes this one back."""
 
     def pending(self, root: Path) -> bool:
@@ -269,7 +269,7 @@ class Journal:
 
     before: dict[str, Any]
     after: dict[str, Any]
-    steps: tuple[Step, ...]
+    steps: tuple[JournalStep, ...]
 
     def inverted(self) -> Journal:
         """Return the journal that takes everything back, last change first."""
@@ -332,7 +332,7 @@ def read_journal(path: Path) -> Journal:
         raise BadInput(f"is a journal that cannot be read ({error})", where=path) from None
 
 
-def _step(item: dict[str, Any]) -> Step:
+def _step(item: dict[str, Any]) -> JournalStep:
     match item["do"]:
         case "patch":
             where = _inside(item["path"])

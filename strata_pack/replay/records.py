@@ -33,7 +33,7 @@ _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LogRecord:
     """One record. ``value`` is JSON, or the text of a line that is none; ``event`` the name of a server-sent event."""
 
     line: int
@@ -88,7 +88,7 @@ def lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:
     task.done()
 
 
-def records(path: Path, progress: Progress) -> Iterator[Record]:
+def records(path: Path, progress: Progress) -> Iterator[LogRecord]:
     """Yield the records of a log; ``BadInput`` for a missing, damaged or truncated file."""
     try:
         yield from _records(lines(path, progress))
@@ -100,11 +100,11 @@ def records(path: Path, progress: Progress) -> Iterator[Record]:
         raise BadInput(f"is damaged or truncated ({error})", where=path) from error
 
 
-def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
     event: str | None = None
     for number, line in numbered:
         if line is None:
-            yield Record(number, None, problem=f"is longer than {MAX_LINE} bytes")
+            yield LogRecord(number, None, problem=f"is longer than {MAX_LINE} bytes")
             continue
         stripped = line.strip(b" \t\r\n\xef\xbb\xbf")
         if not stripped:
@@ -129,13 +129,13 @@ def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
             if depth is not None and depth > 0:
                 yield from _spread(number, stripped, depth, numbered)
                 continue
-            yield Record(number, None, problem="is no JSON")
+            yield LogRecord(number, None, problem="is no JSON")
             continue
         scalar = _loads(stripped) if stripped[:1] in SCALARS else None
         if scalar is not None:
-            yield Record(number, scalar[0])
+            yield LogRecord(number, scalar[0])
         else:
-            yield Record(number, line.decode("utf-8", "replace").rstrip("\r\n"), is_json=False)
+            yield LogRecord(number, line.decode("utf-8", "replace").rstrip("\r\n"), is_json=False)
 
 
 def _loads(data: bytes) -> tuple[Any] | None:
@@ -145,18 +145,18 @@ def _loads(data: bytes) -> tuple[Any] | None:
         return None
 
 
-def _decoded(number: int, data: bytes, event: str | None) -> Record:
+def _decoded(number: int, data: bytes, event: str | None) -> LogRecord:
     value = _loads(data)
-    return Record(number, None, problem="is no JSON") if value is None else Record(number, value[0], event=event)
+    return LogRecord(number, None, problem="is no JSON") if value is None else LogRecord(number, value[0], event=event)
 
 
-def _elements_of(number: int, value: Any) -> Iterator[Record]:
+def _elements_of(number: int, value: Any) -> Iterator[LogRecord]:
     """Yield the objects of an array one by one, all else as it is."""
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
         for element in value:
-            yield Record(number, element, event="element")
+            yield LogRecord(number, element, event="element")
     else:
-        yield Record(number, value)
+        yield LogRecord(number, value)
 
 
 def _depth(line: bytes) -> int | None:
@@ -177,7 +177,7 @@ def _depth(line: bytes) -> int | None:
     return depth
 
 
-def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
     """Read a JSON value over several lines: whole while it is small, else the objects of its arrays.
 
     ``depth``: brackets that ``first`` leaves open. No string of JSON goes over a line's end.
@@ -186,7 +186,7 @@ def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int,
     for next_number, line in numbered:
         last = next_number
         if line is None:
-            yield Record(next_number, None, problem=f"is longer than {MAX_LINE} bytes")
+            yield LogRecord(next_number, None, problem=f"is longer than {MAX_LINE} bytes")
             return
         data += b"\n" + line
         if len(data) > WHOLE:
@@ -200,12 +200,12 @@ def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int,
             break
     value = _loads(bytes(data))
     if value is None:
-        yield Record(number, None, problem=f"is no JSON (lines {number} to {last})")
+        yield LogRecord(number, None, problem=f"is no JSON (lines {number} to {last})")
     else:
         yield from _elements_of(number, value[0])
 
 
-def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[Record]:
+def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
     """Yield the objects that stand in arrays, outermost first, of a value that is too large to be held."""
     line, at, start, depth_at_start = number, 0, -1, 0
     stack: list[bytes] = []
@@ -223,12 +223,12 @@ def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes 
                 at = min(max(at, 0), len(data))
                 start = 0
             if len(data) > MAX_LINE:
-                yield Record(start_line, None, problem=f"has an element of more than {MAX_LINE} bytes")
+                yield LogRecord(start_line, None, problem=f"has an element of more than {MAX_LINE} bytes")
                 return
             more = next(numbered, None)
             if more is None or more[1] is None:
                 if stack:
-                    yield Record(start_line, None, problem="is no JSON: the value does not end")
+                    yield LogRecord(start_line, None, problem="is no JSON: the value does not end")
                 return
             data += more[1]
             continue

@@ -19,7 +19,7 @@ from strata_pack.llama.answers import Timings
 from strata_pack.report import Chart, Check, Table
 from strata_pack.smoke.data_files import read
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 SLOT = 0
 SLACK = 4
@@ -29,7 +29,7 @@ TITLES: dict[ModeName, str] = {"kept": "thinking echoed", "stripped": "thinking 
 
 
 @dataclass(frozen=True)
-class Turn:
+class CachedTurn:
     """One prompt of the session: what the server said of it, and how many of its tokens the cache must have held."""
 
     timings: Timings
@@ -56,13 +56,13 @@ def session() -> Session:
     return Session("session", messages[:-1], read("tools"))
 
 
-def predicted(stage: Stage) -> dict[ModeName, Run]:
+def predicted(stage: SmokeContext) -> dict[ModeName, Run]:
     """Return what `template prefix` says of the template over the session, in each way of playing it."""
     report = check_prefix(ChatTemplate(stage.template), session(), modes=("kept", "stripped"))
     return {run.mode.name: run for run in report.runs}
 
 
-def play_session(stage: Stage, run: Run) -> list[Turn]:
+def play_session(stage: SmokeContext, run: Run) -> list[CachedTurn]:
     """Play the session as ``run`` says, and return what the server had to read for each prompt.
 
     Each reply is put into the cache as the text in which this template writes it when it is the newest, as a model
@@ -71,14 +71,14 @@ def play_session(stage: Stage, run: Run) -> list[Turn]:
     client, template, variables = stage.client, ChatTemplate(stage.template), dict(run.mode.variables)
     sent = [_sent(message, run) for message in session().messages]
     ends = [number for number, message in enumerate(sent) if message["role"] == "assistant"]
-    played: list[Turn] = []
+    played: list[CachedTurn] = []
     cached: str | None = None
     for number, end in enumerate(ends):
         prompt = client.apply_template(sent[:end], read("tools"), chat_template_kwargs=variables)
         held = 0 if cached is None else len(client.tokenize(prompt[: common_length(cached, prompt)]))
         # The first turn must not find what another scenario left.
         answer = client.completion(prompt, n_predict=1, id_slot=SLOT, cache_prompt=cached is not None)
-        played.append(Turn(answer.timings, held))
+        played.append(CachedTurn(answer.timings, held))
         if number + 1 == len(ends):
             break  # nobody comes after the last reply
         begun = template.render(sent[:end], read("tools"), **variables, add_generation_prompt=True)
@@ -91,7 +91,7 @@ def _sent(message: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     return {k: v for k, v in message.items() if k != "reasoning_content"} if run.mode.strips else message
 
 
-def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def prefix_cache(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Play the session with the thinking echoed and with it stripped; the table is the result.
 
     It fails if the server reads again what its cache held: then the cache is off, or is dropped too early.
@@ -138,7 +138,7 @@ def prefix_cache(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def _figures(turn: Turn) -> tuple[int, int, int]:
+def _figures(turn: CachedTurn) -> tuple[int, int, int]:
     return turn.timings.prompt_n + turn.timings.cache_n, turn.timings.prompt_n, turn.held
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.report import Check
-from strata_pack.smoke.data_files import Replay, mentions
+from strata_pack.smoke.data_files import ReplayCase, mentions
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 TURN = re.compile(r"<\|im_start\|>(\w+)|<\|im_end\|>")
 REASONING_KEY = "reasoning_content"
@@ -123,7 +123,7 @@ def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
     return [whole, plain, toolless, bare] if calls else [plain, toolless]
 
 
-def play(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the canaries, then the mentions as history."""
     for canary in canaries(thinks=_reads_thinking(stage.template), calls=stage.manner.calls):
         yield _judged(stage, scenario, canary)
@@ -137,7 +137,7 @@ def _reads_thinking(template: str) -> bool:
     return REASONING_KEY in own
 
 
-def _judged(stage: Stage, scenario: Scenario, canary: Canary) -> Check:
+def _judged(stage: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
     id_ = f"{scenario.id}/{canary.name}"
     try:
         prompt = stage.client.apply_template(canary.messages, canary.tools)
@@ -211,7 +211,7 @@ def _marks(prompt: str) -> Iterator[str]:
         yield "the prompt does not end in an open assistant turn"
 
 
-def _mentions(stage: Stage, scenario: Scenario) -> Check:
+def _mentions(stage: SmokeContext, scenario: Scenario) -> Check:
     """Compare each mention in the history with a neutral word in its place, in every way that clients send it."""
     wrong, prompts = [], 0
     first: tuple[str, str] | None = None
@@ -235,7 +235,7 @@ def _mentions(stage: Stage, scenario: Scenario) -> Check:
     )
 
 
-def _histories(replay: Replay, text: str) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
+def _histories(replay: ReplayCase, text: str) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
     """The conversations in which a turn thought ``text``, with the way it is sent back and its place."""
     closing = f"\n</think>\n\n{replay.content}" if replay.content else ""
     turns = {

@@ -81,7 +81,7 @@ def fill_messages(messages: Sequence[Mapping[str, Any]], calls: Sequence[Call], 
 
 
 @dataclass(frozen=True)
-class Replay:
+class ReplayCase:
     """One recorded-shape reply: what the model is made to write after ``user``, and what must reach the client."""
 
     id: str
@@ -97,9 +97,9 @@ class Replay:
         return {"reasoning": self.reasoning, "content": self.content, "calls": list(self.calls)}
 
 
-def _replay(case: Mapping[str, Any], user: str, calls: Sequence[Call], form: Form) -> Replay:
+def _replay(case: Mapping[str, Any], user: str, calls: Sequence[Call], form: Form) -> ReplayCase:
     expect = case["expect"]
-    return Replay(
+    return ReplayCase(
         id=case["id"],
         what=case["what"],
         user=user,
@@ -110,12 +110,12 @@ def _replay(case: Mapping[str, Any], user: str, calls: Sequence[Call], form: For
     )
 
 
-def failures(form: Form) -> list[Replay]:
+def failures(form: Form) -> list[ReplayCase]:
     """Return the four shapes in which calls were lost."""
     return [_replay(case, case["user"], case["calls"], form) for case in read("failures")]
 
 
-def mentions(form: Form) -> list[Replay]:
+def mentions(form: Form) -> list[ReplayCase]:
     """Return the ten controls: text about calls that is no call."""
     data = read("mentions")
     return [_replay(case, data["user"], data["calls"], form) for case in data["cases"]]

@@ -17,10 +17,10 @@ from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.parsing import Event, OutputParser, ToolCall
 from strata_pack.report import Check, Table
-from strata_pack.smoke.data_files import Form, Replay, call_text, failures, mentions, read
+from strata_pack.smoke.data_files import Form, ReplayCase, call_text, failures, mentions, read
 from strata_pack.smoke.manner import beginning
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 STREAMS = 8
 LONG_BYTES = 64 << 10
@@ -72,7 +72,7 @@ def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> s
     return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
-def generate(stage: Stage, prompt: str, grammar: str, limit: int, **options: Any) -> Outcome:
+def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> Outcome:
     """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream as it comes."""
     parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[stage.form])
     events: list[Event] = []
@@ -115,13 +115,13 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def replay_on(stage: Stage, replay: Replay, prompt: str, **options: Any) -> Outcome:
+def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> Outcome:
     """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not."""
     text = beginning(prompt) + replay.text
     return generate(stage, prompt, grammar_of(text), _token_limit(text), **options)
 
 
-def _compare(id_: str, scenario: Scenario, replay: Replay, prompt: str, outcome: Outcome) -> Check:
+def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outcome: Outcome) -> Check:
     """One replay: first that the server wrote the text at all, then that the parser read it right."""
     text = beginning(prompt) + replay.text
     if outcome.text != text:
@@ -147,7 +147,7 @@ def _compare(id_: str, scenario: Scenario, replay: Replay, prompt: str, outcome:
     )
 
 
-def stranded_call(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def stranded_call(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Replay the four ways in which calls were lost, on our parser and on the server's own."""
     rows = []
     own: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[s
     )
 
 
-def server_parse(client: LlamaClient, replay: Replay) -> dict[str, Any]:
+def server_parse(client: LlamaClient, replay: ReplayCase) -> dict[str, Any]:
     """Let the server's own chat parser read the reply: given as the beginning of its answer, and ended at once.
 
     The server takes no grammar beside tools, so the reply is handed to it to be continued, and the end-of-turn token
@@ -211,18 +211,18 @@ def server_parse(client: LlamaClient, replay: Replay) -> dict[str, Any]:
     }
 
 
-def _wrong(replay: Replay, calls: Sequence[Any]) -> str:
+def _wrong(replay: ReplayCase, calls: Sequence[Any]) -> str:
     """Name what the server's parser did wrong: calls lost, calls made of a mention, or the text cut elsewhere."""
     if len(calls) != len(replay.calls):
         return "lost" if len(calls) < len(replay.calls) else "bogus call"
     return "different"
 
 
-def _same_text(reply: ChatReply, replay: Replay) -> bool:
+def _same_text(reply: ChatReply, replay: ReplayCase) -> bool:
     return (reply.reasoning.strip(), reply.content.strip()) == (replay.reasoning.strip(), replay.content.strip())
 
 
-def mentioned(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def mentioned(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Replay the ten controls: no call may come of them, and no text may get lost."""
     own: dict[str, Any] = {}
     for replay in mentions(stage.form):
@@ -263,7 +263,7 @@ def long_text(form: Form, run: str, begin: str = "") -> tuple[str, str, str]:
     return "\n".join(rules), whole, argument
 
 
-def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Stream a call with a 64 KiB argument; the vocabulary's longest run keeps it short in tokens."""
     run, token = longest_run(stage.client)
     context = stage.client.props().context
@@ -286,7 +286,7 @@ def long_argument(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Play eight different replies (the shortest) one by one and all at once, and compare what the client gets.
 
     A reply that another scenario of this run has played alone already is not played alone again.

@@ -17,9 +17,9 @@ from strata_pack.chat.repair.rules import heal_conversation
 from strata_pack.chat.repair.suite import generate
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check
-from strata_pack.smoke.data_files import Call, Replay, call_text, failures, fill_messages, read
+from strata_pack.smoke.data_files import Call, ReplayCase, call_text, failures, fill_messages, read
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 ASSISTANT = "<|im_start|>assistant\n"
 END = "<|im_end|>"
@@ -59,7 +59,7 @@ def _first_turn(prompt: str) -> str:
     return next(iter(assistant_turns(prompt)), "")
 
 
-def repair_history(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def repair_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Play the history whose scenario this is, and its control."""
     case = next(entry for entry in read("histories") if entry["scenario"] == scenario.id)
     calls = case["calls"]
@@ -67,7 +67,7 @@ def repair_history(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     yield _closed(stage, scenario.id, scenario, messages, calls, case["variables"])
 
 
-def round_trip(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def round_trip(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Send the lost reply back in each way and look at the next prompt.
 
     A client that strips the thinking has thrown the call away; then the turn must merely hold no open thinking.
@@ -79,7 +79,7 @@ def round_trip(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         yield _closed(stage, f"{scenario.id}/{way}", scenario, messages, calls, {})
 
 
-def ways_back(reply: Replay) -> dict[str, dict[str, Any]]:
+def ways_back(reply: ReplayCase) -> dict[str, dict[str, Any]]:
     """The ways in which a client that lost the call sends the reply back."""
     return {
         "reasoning_content": {"role": "assistant", "content": "", "reasoning_content": reply.text},
@@ -89,7 +89,7 @@ def ways_back(reply: Replay) -> dict[str, dict[str, Any]]:
 
 
 def _closed(
-    stage: Stage,
+    stage: SmokeContext,
     id_: str,
     scenario: Scenario,
     messages: Sequence[Mapping[str, Any]],
@@ -122,7 +122,7 @@ def _closed(
     )
 
 
-def repair_shapes(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def repair_shapes(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render every known shape of a stranded call, in every place, as it is and healthy; the prompts must be equal.
 
     These are the conversations on which `template repair` proves a repair, here on the server that will serve.

@@ -14,13 +14,13 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Table
 from strata_pack.smoke.builds import build_name, difference_of_build, is_recorded
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 TURN_MARKERS = ("<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-def template_loaded(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Compare the text that the server reports with the one that was meant, from both places it can come from."""
     meant = stage.template
     place = "gguf" if stage.target.template_file is None else "given"
@@ -48,7 +48,7 @@ def template_loaded(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         )
 
 
-def _same_template(id_: str, scenario: Scenario, meant: str, stage: Stage, got: str) -> Check:
+def _same_template(id_: str, scenario: Scenario, meant: str, stage: SmokeContext, got: str) -> Check:
     """The server drops the last line end of a template, as every Jinja engine does; nothing else may differ."""
     pinned = stage.target.pinned_sha256 or sha256_text(meant)
     loaded = got if sha256_text(got) == pinned else f"{got}\n"
@@ -66,7 +66,7 @@ def _same_template(id_: str, scenario: Scenario, meant: str, stage: Stage, got: 
     )
 
 
-def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the suite through ``/apply-template``; one check for all, and one for each case that fails.
 
     Some requests the server refuses by itself, in its own words, before any template sees them. Where the template
@@ -103,7 +103,7 @@ def golden_cases(stage: Stage, scenario: Scenario) -> Iterable[Check]:
         )
 
 
-def _by_build(stage: Stage, failures: Sequence[CaseResult]) -> dict[str, str]:
+def _by_build(stage: SmokeContext, failures: Sequence[CaseResult]) -> dict[str, str]:
     """Return the cases that differ for what this build is known to do, with the reason."""
     props = stage.client.props()
     template = ChatTemplate(stage.template)
@@ -115,7 +115,7 @@ def _by_build(stage: Stage, failures: Sequence[CaseResult]) -> dict[str, str]:
     return found
 
 
-def special_tokens(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def special_tokens(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Look the format's tags up in the vocabulary.
 
     The turn markers must be there, and must not come out of text that is not parsed for special tokens. Tags that the

@@ -18,7 +18,7 @@ from strata_pack.report import Check, Report
 from strata_pack.smoke import public
 from strata_pack.smoke.plays import PLAYS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 INTERRUPTED = "interrupted"
 NO_TEMPLATE = "the model has no chat template"
@@ -45,7 +45,7 @@ class Keeper(Protocol):
     def log_since(self, position: int) -> str:
         """Return what was logged since the mark."""
 
-    def renew(self, stage: Stage) -> None:
+    def renew(self, stage: SmokeContext) -> None:
         """Give ``stage`` a server that works; a ``StrataError`` if there is none to be had."""
 
 
@@ -58,7 +58,7 @@ class Nobody:
     def log_since(self, position: int) -> str:  # noqa: ARG002
         return ""
 
-    def renew(self, stage: Stage) -> None:
+    def renew(self, stage: SmokeContext) -> None:
         pass
 
 
@@ -79,7 +79,7 @@ _MISSING: Mapping[Need, str] = {
 }
 
 
-def missing(stage: Stage, scenario: Scenario) -> str | None:
+def missing(stage: SmokeContext, scenario: Scenario) -> str | None:
     """Return what ``stage`` lacks for ``scenario``, in words, or None."""
     there: Mapping[Need, bool] = {
         "template": bool(stage.template),
@@ -90,7 +90,7 @@ def missing(stage: Stage, scenario: Scenario) -> str | None:
 
 
 def play_all(
-    stage: Stage, scenarios: Sequence[Scenario], keeper: Keeper, progress: Progress, limit_s: float | None = None
+    stage: SmokeContext, scenarios: Sequence[Scenario], keeper: Keeper, progress: Progress, limit_s: float | None = None
 ) -> list[Check]:
     """Play ``scenarios`` and return what was found. Ctrl-C ends in ``Interrupted``, with what was found until then."""
     checks: list[Check] = []
@@ -119,7 +119,7 @@ class _NoServer(Exception):
         self.found, self.why = found, why
 
 
-def play(stage: Stage, scenario: Scenario, keeper: Keeper, limit_s: float | None = None) -> list[Check]:
+def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_s: float | None = None) -> list[Check]:
     """Play one scenario within its time limit and return its checks; those that went wrong carry the server's log."""
     why = missing(stage, scenario)
     if why is not None:

@@ -19,7 +19,7 @@ from strata_pack.smoke.data_files import failures, read
 from strata_pack.smoke.generation import grammar_of, parse_whole
 from strata_pack.smoke.history import ways_back
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream
 
 REPLIES = 8
@@ -70,7 +70,7 @@ def _body(server: str, grammar: str) -> dict[str, Any]:
     return {field: {"grammar": grammar} if field == "structured_outputs" else grammar}
 
 
-def _named(stage: Stage, options: dict[str, Any]) -> dict[str, Any]:
+def _named(stage: SmokeContext, options: dict[str, Any]) -> dict[str, Any]:
     return {**options, "model": stage.model_name} if stage.model_name else options
 
 
@@ -78,11 +78,11 @@ def _user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
-def _ask(stage: Stage, user: str, **options: Any) -> ChatReply:
+def _ask(stage: SmokeContext, user: str, **options: Any) -> ChatReply:
     return stage.client.chat_completion(_user(user), **_named(stage, options))
 
 
-def _ask_raw(stage: Stage, user: str, tools: Sequence[Mapping[str, Any]], **options: Any) -> Mapping[str, Any]:
+def _ask_raw(stage: SmokeContext, user: str, tools: Sequence[Mapping[str, Any]], **options: Any) -> Mapping[str, Any]:
     return stage.client.chat_answer(_user(user), tools, **_named(stage, options))
 
 
@@ -108,7 +108,7 @@ def _counted(found: Sequence[Sequence[Loss]], what: str) -> str:
     return "; ".join(f"{count} of {len(found)} {what}: {kind}" for kind, count in kinds.most_common())
 
 
-def live_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask the model itself for calls and look at what was delivered, and for calls that were not."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
@@ -139,7 +139,7 @@ def live_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def streams(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask the same with the reply streamed: each stream must come to its end and hold whole calls."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
@@ -171,7 +171,7 @@ def streams(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def required_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Require a call of one short tool; a server that takes the requirement must deliver."""
     found: list[list[Loss]] = []
     delivered = 0
@@ -199,7 +199,7 @@ def required_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def obeyed_grammar(stage: Stage) -> str:
+def obeyed_grammar(stage: SmokeContext) -> str:
     """Return the kind of server whose grammar field this one obeys; ``Impossible`` if it obeys none."""
     for server in GRAMMAR_FIELDS:
         try:
@@ -213,7 +213,7 @@ def obeyed_grammar(stage: Stage) -> str:
     raise Impossible(f"the server obeys no grammar (tried {', '.join(GRAMMAR_FIELDS)})")
 
 
-def forced_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Make the model write each lost reply by grammar and see what the server delivers.
 
     A server that takes a grammar beside tools must deliver every call. One that does not is asked without tools; then
@@ -259,7 +259,7 @@ def forced_calls(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def _takes_both(stage: Stage, server: str) -> bool:
+def _takes_both(stage: SmokeContext, server: str) -> bool:
     """Whether the server takes a grammar and tools in one request."""
     options = {"max_tokens": 64, "temperature": 0.0, **_body(server, grammar_of(PROBE))}
     try:
@@ -271,7 +271,7 @@ def _takes_both(stage: Stage, server: str) -> bool:
     return True
 
 
-def public_parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask eight questions one by one and all at once.
 
     Greedy replies may still differ by rounding when a batch is computed together, so what must be the same is that
@@ -310,7 +310,7 @@ def public_parallel(stage: Stage, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def public_history(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def public_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Send the lost reply back as naive clients do; the server must answer."""
     reply = failures(stage.form)[0]
     for way, message in ways_back(reply).items():

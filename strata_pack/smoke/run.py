@@ -31,7 +31,7 @@ from strata_pack.smoke.offline import play_offline
 from strata_pack.smoke.player import Interrupted, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.public import loss_table
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
-from strata_pack.smoke.stage import Stage, Target
+from strata_pack.smoke.stage import SmokeContext, Target
 from strata_pack.smoke.target import open_target
 from strata_pack.suggest import unknown as unknown_value
 
@@ -94,7 +94,7 @@ def run_smoke(
         server = house.start()
         with server.time_limit(chosen.start_timeout_s):
             facts |= _server_facts(server)
-        stage = Stage(server, target, runtime)
+        stage = SmokeContext(server, target, runtime)
         with stage.beside:
             checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
     except EnvironmentFailure as failure:
@@ -142,7 +142,7 @@ def run_smoke_url(
             offered = _offered(client)
         name = model or next(iter(offered), None)
         facts["model"] = name or "the server's own"
-        stage = Stage(client, Target(name or base), None, model_name=name)
+        stage = SmokeContext(client, Target(name or base), None, model_name=name)
         checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_s)
         losses = loss_table(checks)
         checks += [losses] if losses is not None else []
@@ -256,7 +256,7 @@ class _House:
     def log_since(self, position: int) -> str:
         return self._server.log_since(position) if self._server else ""
 
-    def renew(self, stage: Stage) -> None:
+    def renew(self, stage: SmokeContext) -> None:
         self.stop()
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:

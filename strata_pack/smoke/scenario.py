@@ -15,14 +15,14 @@ from strata_pack.report import Check
 from strata_pack.smoke.data_files import read
 
 if TYPE_CHECKING:
-    from strata_pack.smoke.stage import Stage
+    from strata_pack.smoke.stage import SmokeContext
 
 Need = Literal["native", "public", "file", "template", "calls", "suite"]
 """``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone; ``file``:
 the model's files and no server; ``template``: the template's text is known; ``calls``: it writes tool calls;
 ``suite``: there are golden cases."""
 
-Play = Callable[["Stage", "Scenario"], Iterable[Check]]
+Play = Callable[["SmokeContext", "Scenario"], Iterable[Check]]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.generation import BIAS, ONE_SLOT
 from strata_pack.smoke.header import open_template, read_header, token_text
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 
 GIVEN = 24
 """Tokens of the text that are given; the ones after them are scored."""
@@ -31,7 +31,7 @@ FAR_BELOW = 0.6
 model that works scores below 100 on plain text, one whose weights mean nothing about the size itself."""
 
 
-def perplexity(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def perplexity(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Score the text; fail on logits that are not finite and on a perplexity near that of guessing."""
     assert stage.target.model is not None
     vocabulary = read_header(stage.target.model).get("tokenizer.ggml.tokens")
@@ -97,7 +97,7 @@ def log_probability(client: LlamaClient, before: list[int], token: int) -> float
     return value
 
 
-def prompt_start(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+def prompt_start(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Compare how a prompt begins and ends in tokens on the server with what the template itself writes.
 
     The server adds the tokens that the GGUF asks for (``add_bos_token``) to the prompt of a chat.

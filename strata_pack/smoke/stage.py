@@ -42,7 +42,7 @@ class Target:
 
 
 @dataclass
-class Stage:
+class SmokeContext:
     """The client of the server under test, and what the scenarios share.
 
     ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything;

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.compare import top as compare_top
-from strata_pack.compare.full import Comparison, compare, score_rows
+from strata_pack.compare.full import Comparison, compare_full, score_rows
 from strata_pack.compare.many import CompareOptions, compare_many
 from strata_pack.compare.texts import PROSE, Text, texts
 from strata_pack.compare.top import score_top
@@ -29,8 +29,8 @@ from strata_pack.llama.logits import LogitStream
 from strata_pack.llama.logits_native import (
     CONTEXT_DEFAULTS,
     ContextParams,
+    LogitsModel,
     LogitsUnavailable,
-    Model,
     check_layout,
     load_library,
 )
@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def found(models: dict[str, Path]) -> dict[str, Comparison]:
-    return {name: compare(path, models["F32"], **FAST) for name, path in models.items()}  # type: ignore[arg-type]
+    return {name: compare_full(path, models["F32"], **FAST) for name, path in models.items()}  # type: ignore[arg-type]
 
 
 def logs(logits: list[float]) -> list[float]:
@@ -63,7 +63,7 @@ def logs(logits: list[float]) -> list[float]:
 
 
 def own_windows(path: Path) -> list[list[int]]:
-    with Model(path, context=64, threads=1) as model:
+    with LogitsModel(path, context=64, threads=1) as model:
         tokens = model.tokenize(PROSE.read_text())
     return [[1, *tokens[1:64]], [1, *tokens[65:128]]]
 
@@ -87,7 +87,10 @@ def test_the_figures_are_those_of_a_second_computation(models: dict[str, Path], 
     """Token by token with fsum, over logits fetched in another way (every position of the window, not half)."""
     rows: list[tuple[float, float, float, bool]] = []
     windows = own_windows(models["F32"])
-    with Model(models["Q2_K"], context=64, threads=1) as model, Model(models["F32"], context=64, threads=1) as exact:
+    with (
+        LogitsModel(models["Q2_K"], context=64, threads=1) as model,
+        LogitsModel(models["F32"], context=64, threads=1) as exact,
+    ):
         for window in windows:
             ours, theirs = model.logits(window, 0), exact.logits(window, 0)
             for position in range(32, 63):
@@ -137,7 +140,7 @@ def test_the_logits_are_those_of_the_network_computed_in_numpy(tmp_path: Path) -
     gate = f @ w["blk.0.ffn_gate.weight"].T
     x = x + (gate / (1 + np.exp(-gate)) * (f @ w["blk.0.ffn_up.weight"].T)) @ w["blk.0.ffn_down.weight"].T
     expected = norm(x, w["output_norm.weight"]) @ w["output.weight"].T
-    with Model(path, context=64, threads=1) as model:
+    with LogitsModel(path, context=64, threads=1) as model:
         got = model.logits(tokens, 0)
     assert got.shape == expected.shape == (len(tokens), len(TOKENS))
     assert np.allclose(got, expected, atol=2e-3 * np.abs(expected).max())
@@ -216,7 +219,7 @@ def test_a_token_that_only_the_reference_allows_is_an_infinite_divergence() -> N
 
 
 def test_the_shipped_model_reads_the_shipped_text_well(smollm2: Path) -> None:
-    result = compare(smollm2, smollm2, context=96, limit=1, threads=1)
+    result = compare_full(smollm2, smollm2, context=96, limit=1, threads=1)
     assert 1 < result.perplexity.value < 40
     assert result.kl_max == 0
 
@@ -257,7 +260,7 @@ def test_models_with_other_vocabularies_are_refused(tmp_path: Path, models: dict
         weights[name] = np.vstack([weights[name], weights[name][:1]])
     write_file(tmp_path / "other.gguf", values, weights)
     with pytest.raises(BadInput, match=r"260 tokens in its vocabulary and .* has 259"):
-        compare(tmp_path / "other.gguf", models["F32"], **FAST)  # type: ignore[arg-type]
+        compare_full(tmp_path / "other.gguf", models["F32"], **FAST)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -268,13 +271,13 @@ def test_a_text_that_says_nothing_is_refused(
 ) -> None:
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(BadInput, match=words):
-        compare(models["F32"], models["F32"], Text.read(tmp_path / "t.txt"), **FAST)  # type: ignore[arg-type]
+        compare_full(models["F32"], models["F32"], Text.read(tmp_path / "t.txt"), **FAST)  # type: ignore[arg-type]
 
 
 def test_what_llama_cpp_does_not_load_is_refused_with_its_reason(tmp_path: Path, models: dict[str, Path]) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(BadInput, match=r"llama\.cpp does not load it"):
-        compare(tmp_path / "m.gguf", models["F32"], **FAST)  # type: ignore[arg-type]
+        compare_full(tmp_path / "m.gguf", models["F32"], **FAST)  # type: ignore[arg-type]
 
 
 def test_damaged_weights_are_named_and_not_averaged(tmp_path: Path) -> None:
@@ -283,7 +286,7 @@ def test_damaged_weights_are_named_and_not_averaged(tmp_path: Path) -> None:
     write_file(tmp_path / "m.gguf", metadata(STOCK), weights)
     good = write_tiny(tmp_path / "good.gguf")
     with pytest.raises(CheckFailed, match="NaN"):
-        compare(tmp_path / "m.gguf", good, **FAST)  # type: ignore[arg-type]
+        compare_full(tmp_path / "m.gguf", good, **FAST)  # type: ignore[arg-type]
 
 
 def test_a_child_that_dies_is_said_with_its_last_words() -> None:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.compare import kept as kept_logits
-from strata_pack.compare.full import Comparison, Perplexity, compare, standard_error
+from strata_pack.compare.full import Comparison, Perplexity, compare_full, standard_error
 from strata_pack.compare.kept import KeptLogits
 from strata_pack.compare.many import CompareOptions, Judged, compare_many, on_front, pooled_bounds
 from strata_pack.compare.output import make_report, picture
@@ -41,7 +41,7 @@ def found(models: dict[str, Path]) -> dict[str, Judged]:
 
 
 def test_the_figures_are_those_of_the_model_alone(models: dict[str, Path], found: dict[str, Judged]) -> None:
-    alone = compare(models["Q2_K"], models["F32"], Text.read(PROSE), context=64, limit=2, threads=1)
+    alone = compare_full(models["Q2_K"], models["F32"], Text.read(PROSE), context=64, limit=2, threads=1)
     (prose,) = (part for part in found["Q2_K"].by_text if part.text == PROSE.name)
     for name in ("kl_mean", "kl_median", "kl_p99", "kl_max", "kl_mean_error"):
         assert getattr(prose, name) == pytest.approx(getattr(alone, name), rel=2e-3)

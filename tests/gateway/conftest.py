@@ -22,7 +22,7 @@ from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
-from strata_pack.gateway.settings import Limits, Served, Settings
+from strata_pack.gateway.settings import GatewayLimits, Served, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.server import LlamaServer
 from tests.gateway.replay import Replay, ReplayServer, prompt_text
@@ -32,7 +32,7 @@ DATA = Path(__file__).parent.parent / "data"
 TEMPLATE_ID = "qwen3.8-flash-next"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 SETTINGS = Settings(
-    Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), Limits(parallel=4, queue=8, drain_seconds=2)
+    Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), GatewayLimits(parallel=4, queue=8, drain_seconds=2)
 )
 
 
@@ -206,7 +206,7 @@ def free_port() -> int:
 
 # Before a real llama.cpp server
 
-REAL_SETTINGS = Settings(Served(), Limits(parallel=0, queue=8))
+REAL_SETTINGS = Settings(Served(), GatewayLimits(parallel=0, queue=8))
 
 
 class RealHouse(House):

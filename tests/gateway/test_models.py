@@ -21,7 +21,7 @@ from strata_pack.gateway import models as module
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.fleet import Fleet
-from strata_pack.gateway.models import Loaded, Model, Models, NoMemory
+from strata_pack.gateway.models import Loaded, Models, NoMemory, ServedModel
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import uvicorn_config
 from strata_pack.gateway.service import Engine, Gateway
@@ -68,7 +68,7 @@ class Machine:
         return Loaded(process, Engine(upstream, prompts, "auto", "qwen", Served(name, quant="Q4")))
 
 
-def of(machine: Machine, *names: str, most: int = 100, idle: float | None = None) -> tuple[Models, list[Model]]:
+def of(machine: Machine, *names: str, most: int = 100, idle: float | None = None) -> tuple[Models, list[ServedModel]]:
     models = Models(most, idle)
     return models, [models.add(name, lambda name=name: machine.load(name)) for name in names]
 
@@ -77,7 +77,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
-async def use(model: Model, until: asyncio.Event | None = None, held: asyncio.Event | None = None) -> str:
+async def use(model: ServedModel, until: asyncio.Event | None = None, held: asyncio.Event | None = None) -> str:
     async with model.hold() as engine:
         if held is not None:
             held.set()

@@ -9,7 +9,7 @@ import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.llama import devices, runtimes
-from strata_pack.llama.describe import describe
+from strata_pack.llama.describe import describe_runtime
 from strata_pack.llama.devices import Device, compute_in_log
 from strata_pack.llama.memory import Fit, kv_cache_bytes
 from strata_pack.llama.runtimes import (
@@ -177,7 +177,7 @@ else:
     print("Available devices:")
     print("  CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)")
 """
-    what = describe(Runtime("x", "binary", path=_program(tmp_path / "b/llama-server", text)))
+    what = describe_runtime(Runtime("x", "binary", path=_program(tmp_path / "b/llama-server", text)))
     assert (what.version, what.build) == ("11434 (abcdef)", "GNU 12.2.0 for Linux x86_64")
     assert what.devices == (Device("CUDA0", "NVIDIA H200", 143771 << 20, 143000 << 20),)
 
@@ -185,11 +185,11 @@ else:
 def test_a_binary_that_is_something_else_is_said(tmp_path):
     other = Runtime("x", "binary", path=_program(tmp_path / "b/llama-server", "print('hello')"))
     with pytest.raises(EnvironmentFailure, match=r"no llama-server that works \(hello\)"):
-        describe(other)
+        describe_runtime(other)
 
 
 def test_the_embedded_runtime_says_its_version():
-    what = describe(runtimes.embedded())
+    what = describe_runtime(runtimes.embedded())
     assert what.version[0].isdigit()
     assert what.devices == ()
 

@@ -21,7 +21,7 @@ from strata_pack.report import Check
 from strata_pack.smoke import plays
 from strata_pack.smoke.run import SmokeOptions, run_smoke, run_smoke_url
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import Stage
+from strata_pack.smoke.stage import SmokeContext
 from tests.llama.http_fault import body, drip, faulty_server, hang_up
 from tests.llama.processes import children, gone, server_pid, tree
 from tests.pack.tiny_pack import write_pack
@@ -47,7 +47,7 @@ def two(options) -> SmokeOptions:
 def _play_with(monkeypatch, number: int) -> None:
     """Let the first scenario send the server signal ``number`` and then ask it something."""
 
-    def play(stage: Stage, scenario: Scenario) -> Iterable[Check]:
+    def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         os.kill(server_pid(stage.own_server().pid), number)
         stage.client.completion("x", n_predict=1)
         return [Check(scenario.id, scenario.proves, "passed")]

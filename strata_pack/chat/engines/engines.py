@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from strata_pack.chat.engines.packages import MinijinjaEngine, TransformersEngine
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.extras import install_command
 from strata_pack.suggest import unknown as unknown_value
@@ -60,7 +60,7 @@ class Jinja2Engine:
     name = "jinja2"
     known_as = ("jinja2",)
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: RenderLimits | None = None) -> None:
         self.version = version("jinja2")
         self._limits = limits
         self._template: ChatTemplate | None = None

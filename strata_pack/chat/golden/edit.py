@@ -39,7 +39,7 @@ INDENT = " "
 
 
 @dataclass(frozen=True)
-class Change:
+class SuiteChange:
     """A golden file as it will be: ``cases`` are the new or changed ones."""
 
     path: Path
@@ -67,7 +67,7 @@ def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
     return body["messages"], body.get("tools"), variables
 
 
-def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate) -> Change:
+def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate) -> SuiteChange:
     """Return ``suite`` (a file, which need not exist) with the case ``name`` added as ``template`` renders it today.
 
     A conversation that the template refuses becomes a case with ``error``. Raises ``WrongUse`` if there is a case of
@@ -87,12 +87,12 @@ def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate)
     except TemplateRefused as refusal:
         error = refusal.message
     case = GoldenCase(name, messages, tools, variables, expected, error, file=suite.stem)
-    return Change(suite, (case,), edited(text, [_addition(text, case)]))
+    return SuiteChange(suite, (case,), edited(text, [_addition(text, case)]))
 
 
-def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
+def plan_update(files: Sequence[Path], report: GoldenReport) -> list[SuiteChange]:
     """Return the golden ``files`` in which the results that failed on the reference engine (jinja2) are replaced."""
-    changes: list[Change] = []
+    changes: list[SuiteChange] = []
     for path in files:
         failed = {
             result.case.name: result
@@ -107,7 +107,7 @@ def plan_update(files: Sequence[Path], report: GoldenReport) -> list[Change]:
                 if (result := failed.get(case_name(item.value, number))) is not None
                 for edit in _record(members(text, item), result)
             ]
-            changes.append(Change(path, tuple(result.case for result in failed.values()), edited(text, edits)))
+            changes.append(SuiteChange(path, tuple(result.case for result in failed.values()), edited(text, edits)))
     return changes
 
 
@@ -146,7 +146,7 @@ def _addition(text: str, case: GoldenCase) -> Edit:
     return Edit(last[1], last[1], f",{gap}" + written.replace("\n", lines[-1]))
 
 
-def write(change: Change) -> None:
+def write(change: SuiteChange) -> None:
     """Write the file of ``change``, whole or not at all."""
     write_atomic(change.path, change.text.encode("utf-8"))
 

@@ -66,7 +66,7 @@ CAUSES: Mapping[CauseId, Cause] = {
 
 
 @dataclass(frozen=True)
-class Turn:
+class SessionTurn:
     """An assistant turn of the session. ``message`` is as the client sends it back; the generation prompt stands in the
     prompt from character ``begun`` to ``start``, where the model went on; ``query_follows`` says whether a user message
     comes before the next prompt."""
@@ -78,7 +78,9 @@ class Turn:
     query_follows: bool
 
 
-def find_cause(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, str]) -> tuple[Cause, int | None]:
+def find_cause(
+    cached: str, at: int, turns: Sequence[SessionTurn], thinking: Mapping[int, str]
+) -> tuple[Cause, int | None]:
     """Return why the next prompt leaves ``cached`` at character ``at``, and the number of the turn concerned.
 
     ``turns`` are all turns so far, the newest last; ``thinking`` maps their numbers to what the model thought.
@@ -98,7 +100,9 @@ def find_cause(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[in
     return CAUSES["thinking-dropped-by-query" if dropped_now else "thinking-dropped"], turn.number
 
 
-def _place(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, str]) -> tuple[Turn | None, bool]:
+def _place(
+    cached: str, at: int, turns: Sequence[SessionTurn], thinking: Mapping[int, str]
+) -> tuple[SessionTurn | None, bool]:
     """Return the turn whose text in ``cached`` holds ``at`` or comes next after it, and whether the break is in its
     thinking, which may be an empty block. The turns stand in ``cached`` in their order."""
     cursor = turns[0].begun
@@ -115,7 +119,7 @@ def _place(cached: str, at: int, turns: Sequence[Turn], thinking: Mapping[int, s
     return turns[-1], False
 
 
-def _texts(turn: Turn, thought: str) -> list[tuple[str, bool]]:
+def _texts(turn: SessionTurn, thought: str) -> list[tuple[str, bool]]:
     """Return the texts of a turn as a prompt shows them, in order, each with whether it is thinking."""
     content = turn.message.get("content")
     texts = [(thought, True), (content.strip() if isinstance(content, str) else "", False)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from strata_pack.chat.prefix.cause import Cause, Turn, find_cause
+from strata_pack.chat.prefix.cause import Cause, SessionTurn, find_cause
 from strata_pack.chat.prefix.session import Session
 from strata_pack.chat.render.template import THINK_END, ChatTemplate, in_thinking
 from strata_pack.errors import BadInput
@@ -80,7 +80,7 @@ class Break:
 
 
 @dataclass(frozen=True)
-class Step:
+class TurnStep:
     """From one assistant turn to the next prompt. Lengths are in characters, and in tokens if there is a tokenizer.
 
     ``cached`` is what the cache holds after the turn, ``following`` the next prompt. Of that, ``fresh`` is the part
@@ -115,7 +115,7 @@ class Run:
     """A session in one mode."""
 
     mode: Mode
-    steps: tuple[Step, ...]
+    steps: tuple[TurnStep, ...]
 
     @property
     def stable(self) -> bool:
@@ -249,7 +249,7 @@ def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, 
             yield turn, end
 
 
-def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Tokenizer | None) -> Iterator[Step]:
+def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Tokenizer | None) -> Iterator[TurnStep]:
     full = session.messages
     sent = [_stripped(message) for message in full] if mode.strips else full
     variables = {**session.variables, **mode.variables}
@@ -258,13 +258,13 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
     def render(messages: Sequence[Mapping[str, Any]], *, generate: bool) -> str:
         return template.render(messages, session.tools, **{**variables, "add_generation_prompt": generate})
 
-    turns: list[Turn] = []
+    turns: list[SessionTurn] = []
     thinking: dict[int, str] = {}
     for index, end in _next_prompts(full):
         prompt, following = render(sent[:index], generate=True), render(sent[:end], generate=True)
         generated = _generated(full[index], prompt, render([*sent[:index], full[index]], generate=False), ending)
         begun = common_length(prompt, render(sent[:index], generate=False))
-        turns.append(Turn(len(turns) + 1, sent[index], begun, len(prompt), _query_follows(full, index, end)))
+        turns.append(SessionTurn(len(turns) + 1, sent[index], begun, len(prompt), _query_follows(full, index, end)))
         thinking[len(turns)] = _thought(full[index])
         cached = prompt + generated
         common = common_length(cached, following)
@@ -274,7 +274,7 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
             cause, turn = find_cause(cached, common, turns, thinking)
             at = tag_start(cached, common)
             broken = Break(at, cached[:at], cached[at:], following[at:], turn, cause)
-        yield Step(
+        yield TurnStep(
             turn=len(turns),
             title=_title(full[index]),
             cached=cached,

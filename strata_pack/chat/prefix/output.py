@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from strata_pack.chat.prefix.measure import Break, PrefixReport, Run, Step
+from strata_pack.chat.prefix.measure import Break, PrefixReport, Run, TurnStep
 from strata_pack.report import model
 
 BAR = 36
@@ -98,7 +98,7 @@ def _amount(chars: int, tokens: int | None) -> str:
     return f"{chars:,}" if tokens is None else f"{chars:,} ({tokens:,} tok)"
 
 
-def _bar(step: Step, longest: int) -> Text:
+def _bar(step: TurnStep, longest: int) -> Text:
     """One prompt, to scale; what is there at all gets a cell at least."""
     bar = Text()
     parts = ((_CACHED, step.prompt - step.again - step.fresh), (_AGAIN, step.again), (_NEW, step.fresh))
@@ -109,7 +109,7 @@ def _bar(step: Step, longest: int) -> Text:
 
 def _breaks(run: Run) -> Iterator[Text]:
     """The first break of each cause, with the texts on both sides, and how many more there are."""
-    kinds: dict[str, list[Step]] = {}
+    kinds: dict[str, list[TurnStep]] = {}
     for step in run.steps:
         if step.broken is not None:
             kinds.setdefault(step.broken.cause.id, []).append(step)

@@ -45,7 +45,7 @@ SCALARS = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True)
-class Limits:
+class RenderLimits:
     """What one template may cost.
 
     ``source_bytes``: its own size; ``nodes``: its statements and expressions (the largest published templates have
@@ -83,7 +83,7 @@ class _Weighed:
 class Budget:
     """The state of one rendering."""
 
-    def __init__(self, limits: Limits, given: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, limits: RenderLimits, given: Mapping[str, Any] | None = None) -> None:
         """``given`` are the caller's inputs: what they weigh is allowed on top of ``MAX_WEIGHT``."""
         self.limits = limits
         self._given = given or {}

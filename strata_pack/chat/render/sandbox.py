@@ -27,7 +27,7 @@ from strata_pack.chat.render.budget import (
     SCALARS,
     Budget,
     LimitExceeded,
-    Limits,
+    RenderLimits,
     counted,
     current,
     printed_chars,
@@ -251,7 +251,7 @@ def _environment() -> SandboxEnvironment:
 
 def compile_template(
     source: str,
-    limits: Limits,
+    limits: RenderLimits,
     environment: SandboxEnvironment | None = None,
     change: Callable[[nodes.Template], nodes.Template] | None = None,
 ) -> jinja2.Template:
@@ -286,7 +286,7 @@ def _has_more_nodes(tree: nodes.Node, limit: int) -> bool:
     return count > limit
 
 
-def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: Limits) -> str:
+def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: RenderLimits) -> str:
     """Return the prompt that ``template`` renders with ``values``. Raises as ``ChatTemplate.render`` says."""
     budget = Budget(limits, values)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
 from strata_pack.chat.render.sandbox import compile_template, render_compiled
 from strata_pack.chat.render.text import normalize_source, read_template
@@ -17,7 +17,7 @@ from strata_pack.files import sha256_text
 
 __all__ = [
     "ChatTemplate",
-    "Limits",
+    "RenderLimits",
     "TemplateError",
     "TemplateLimit",
     "TemplateRefused",
@@ -42,10 +42,12 @@ class ChatTemplate:
     larger than ``limits.source_bytes`` or does not compile.
     """
 
-    def __init__(self, source: str, *, limits: Limits | None = None, bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self, source: str, *, limits: RenderLimits | None = None, bos_token: str = "", eos_token: str = ""
+    ) -> None:
         self.source = source
         self.sha256 = sha256_text(source)
-        self.limits = limits or Limits()
+        self.limits = limits or RenderLimits()
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._compiled = compile_template(source, self.limits)
 

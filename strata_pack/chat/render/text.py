@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
 
@@ -14,12 +14,12 @@ def normalize_source(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_template(path: Path, *, limits: Limits | None = None) -> str:
+def read_template(path: Path, *, limits: RenderLimits | None = None) -> str:
     """Return the template text in ``path``, with LF line ends and without a byte order mark.
 
     Raises ``BadInput`` if the file is missing, larger than ``limits.source_bytes``, or not UTF-8.
     """
-    data = read_bytes(path, (limits or Limits()).source_bytes)
+    data = read_bytes(path, (limits or RenderLimits()).source_bytes)
     try:
         return normalize_source(data.decode("utf-8"))
     except UnicodeDecodeError as error:

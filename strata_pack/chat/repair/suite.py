@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_pack.chat.repair.rules import CallForm, heal_conversation
-from strata_pack.chat.repair.turns import KINDS, STRANDED, Writer
+from strata_pack.chat.repair.turns import KINDS, STRANDED, TurnWriter
 
 SEED = 20261129
 RANDOM_CONVERSATIONS = 120
@@ -141,7 +141,7 @@ def _conversation(
     tools: list[dict[str, Any]] | None,
     variables: Mapping[str, Any],
 ) -> Conversation:
-    writer = Writer(form)
+    writer = TurnWriter(form)
     messages = [writer.turn(KINDS[one]) if one in KINDS else writer.message(one) for one in names]
     healed = heal_conversation(messages, form, variables)
     full_name = f"{name}, tools" if tools else name

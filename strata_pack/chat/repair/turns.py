@@ -114,7 +114,7 @@ OTHERS: Mapping[str, tuple[str, str]] = {
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
-class Writer:
+class TurnWriter:
     """Writes the messages of one conversation in which calls have ``form``."""
 
     def __init__(self, form: CallForm) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
 from strata_pack.chat.triggers.judge import SWITCH, WORD, difference, is_made_of, is_markup, is_syntax
@@ -22,7 +22,7 @@ from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, Stage, Trigg
 
 __all__ = ["Trigger", "find_triggers"]
 
-PROBE = Limits(steps=30_000)
+PROBE = RenderLimits(steps=30_000)
 """What one rendering may cost: a template that goes through every character of a long text is not worth more."""
 
 MOST_LITERALS = 250
@@ -53,7 +53,7 @@ Fill = Callable[[str], str]
 
 
 @functools.lru_cache(maxsize=16)
-def find_triggers(source: str, limits: Limits = PROBE) -> tuple[Trigger, ...]:
+def find_triggers(source: str, limits: RenderLimits = PROBE) -> tuple[Trigger, ...]:
     """Return what the template ``source`` says or hides on a trigger, by line.
 
     Raises ``TemplateError`` if it does not compile or exceeds its limits. A template that renders none of the

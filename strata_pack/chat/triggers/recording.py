@@ -21,7 +21,7 @@ from jinja2.compiler import Frame
 from jinja2.runtime import Context
 from jinja2.visitor import NodeTransformer
 
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.compiler import CountingCode
 from strata_pack.chat.render.guards import check_strftime
 from strata_pack.chat.render.sandbox import (
@@ -307,7 +307,7 @@ def _call(name: str, arguments: list[Any], place: nodes.Node) -> nodes.Call:
 class RecordedTemplate:
     """A template that says, with each rendering, what it looked for. Raises ``TemplateError`` as ``ChatTemplate``."""
 
-    def __init__(self, source: str, limits: Limits) -> None:
+    def __init__(self, source: str, limits: RenderLimits) -> None:
         environment = build_environment(RecordingEnvironment, RecordingCode)
         filters: dict[str, Any] = environment.filters
         tests: dict[str, Any] = environment.tests

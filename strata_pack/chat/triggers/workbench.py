@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-from strata_pack.chat.render.budget import Limits
+from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateError
 from strata_pack.chat.triggers.judge import Split, Vocabulary, shown, split_prompt
 from strata_pack.chat.triggers.literals import numbers
@@ -83,7 +83,7 @@ class Stage:
 class Workbench:
     """``stages`` are the shapes that the template renders, ``vocabulary`` is what it writes in them."""
 
-    def __init__(self, source: str, limits: Limits) -> None:
+    def __init__(self, source: str, limits: RenderLimits) -> None:
         self.source = source
         self.template = RecordedTemplate(source, limits)
         self.everything = Seen()

@@ -26,7 +26,7 @@ EXAMPLE = "write for example 600MiB, 4.5bpw or '16GiB card at 32k context'"
 
 
 @dataclass(frozen=True)
-class Budget:
+class FitBudget:
     """How large the file may be: ``size`` in bytes or ``bits`` per weight; ``context`` tokens must fit next to it."""
 
     text: str
@@ -55,7 +55,7 @@ class Budget:
         return left
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str) -> FitBudget:
     """Return the budget that ``text`` names; ``WrongUse`` shows how to write one."""
     where = f"--fit {text}"
     card = _CARD.fullmatch(text.strip())
@@ -63,14 +63,14 @@ def parse_budget(text: str) -> Budget:
         size = parse_budget(card["size"])
         if size.size is None:
             raise WrongUse("a card has a size in bytes", where=where, remedy=EXAMPLE)
-        return Budget(text, size.size, context=int(card["context"]) * (1024 if card["k"] else 1))
+        return FitBudget(text, size.size, context=int(card["context"]) * (1024 if card["k"] else 1))
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise WrongUse("is no size", where=where, remedy=EXAMPLE)
     number, unit = float(match["number"]), match["unit"]
     if unit.lower() == "bpw":
-        return Budget(text, bits=number)
+        return FitBudget(text, bits=number)
     factor = {name.lower(): factor for name, factor in UNITS.items()}.get(unit.lower())
     if factor is None:
         raise WrongUse(f"there is no unit {unit!r}", where=where, remedy=EXAMPLE)
-    return Budget(text, int(number * factor))
+    return FitBudget(text, int(number * factor))

@@ -19,7 +19,7 @@ from typing import Any
 from gguf import GGML_QUANT_SIZES
 from gguf import GGMLQuantizationType as Q
 
-from strata_pack.compare.fit.budget import Budget, parse_budget
+from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, smallest
 from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure
@@ -90,7 +90,7 @@ class FitResult:
 
 def fit(
     source: TensorSource,
-    budget: Budget,
+    budget: FitBudget,
     imatrix: Imatrix | None = None,
     *,
     probe: bool | None = None,
@@ -241,7 +241,7 @@ def nearest_preset(bits: float) -> str:
     return next((name for name, most in ladder if bits <= most and name in PRESETS), "F16")
 
 
-def recipe_text(budget: Budget, types: Mapping[str, Q], layers: int) -> str:
+def recipe_text(budget: FitBudget, types: Mapping[str, Q], layers: int) -> str:
     """Return the recipe file: a rule for each kind of tensor and type, with its layers."""
     bits = [8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] for type in types.values()]
     kinds: dict[tuple[str, Q], list[int]] = {}

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
-from strata_pack.gateway.metrics import Record
+from strata_pack.gateway.metrics import RequestRecord
 
 log = logging.getLogger("strata_pack.access")
 
@@ -36,7 +36,7 @@ class Access:
     status: int
     outcome: str
     model: str = ""
-    record: Record | None = field(default=None, repr=False)
+    record: RequestRecord | None = field(default=None, repr=False)
     traceparent: str = ""
 
 

@@ -35,9 +35,9 @@ from strata_pack.gateway.server.live import live_page
 from strata_pack.gateway.server.middleware import Guard
 from strata_pack.gateway.server.prometheus import CONTENT_TYPE, prometheus_text
 from strata_pack.gateway.service import Caller, Gateway
-from strata_pack.gateway.streams import EventStream, Reply
+from strata_pack.gateway.streams import EventStream, ReplyStream
 
-Response = Reply | EventStream
+Response = ReplyStream | EventStream
 Endpoint = Callable[[Request], Awaitable[Response]]
 Routes = dict[str, dict[str, Endpoint]]
 """Endpoints by path and method."""
@@ -173,11 +173,11 @@ def _routes(fleet: Fleet) -> Routes:
             raise ApiError(404, "responses are not stored here", kind="no_response", code="response_not_found")
         if request.method == "DELETE":
             memory.delete(response_id)
-            return Reply(encode({"id": response_id, "object": "response", "deleted": True}))
+            return ReplyStream(encode({"id": response_id, "object": "response", "deleted": True}))
         kept = memory.get(response_id)
         if not rest:
-            return Reply(kept.response)
-        return Reply(encode(input_items(kept, request.query_params)))
+            return ReplyStream(kept.response)
+        return ReplyStream(encode(input_items(kept, request.query_params)))
 
     async def count_input(request: Request) -> Response:
         memory = store.of(_caller(request).client)
@@ -185,7 +185,7 @@ def _routes(fleet: Fleet) -> Routes:
             request, ResponsesRequest, lambda body: (body.model, responses_turn(body, memory or NoMemory()))
         )
         tokens = await fleet.named(name).count(turn)
-        return Reply(encode({"object": "response.input_tokens", "input_tokens": tokens}))
+        return ReplyStream(encode({"object": "response.input_tokens", "input_tokens": tokens}))
 
     async def messages(request: Request) -> Response:
         name, turn = await _read(request, MessagesRequest, lambda body: (body.model, messages_turn(body)))
@@ -201,7 +201,7 @@ def _routes(fleet: Fleet) -> Routes:
 
     async def count_tokens(request: Request) -> Response:
         name, turn = await _read(request, CountRequest, lambda body: (body.model, count_turn(body)))
-        return Reply(encode({"input_tokens": await fleet.named(name).count(turn)}))
+        return ReplyStream(encode({"input_tokens": await fleet.named(name).count(turn)}))
 
     async def completions(request: Request) -> Response:
         data = await request.body()
@@ -232,36 +232,36 @@ def _routes(fleet: Fleet) -> Routes:
         gateway = fleet.named(request.query_params.get("model"))
         async with gateway.held():
             status, answer = await gateway.upstream.forward(request.method, path, data)
-        return Reply(answer, status)
+        return ReplyStream(answer, status)
 
     async def models(_request: Request) -> Response:
         entries = [_model_entry(gateway, started) for gateway in fleet.gateways]
         ends = {"first_id": entries[0]["id"], "last_id": entries[-1]["id"]}
-        return Reply(encode({"object": "list", "data": entries, "has_more": False, **ends}))
+        return ReplyStream(encode({"object": "list", "data": entries, "has_more": False, **ends}))
 
     async def model(request: Request) -> Response:
         name = unquote(request.scope["path"].removeprefix(MODEL_PATH))
-        return Reply(encode(_model_entry(fleet.exactly(name), started)))
+        return ReplyStream(encode(_model_entry(fleet.exactly(name), started)))
 
     async def health(_request: Request) -> Response:
         if fleet.draining:
             raise shutting_down()
         if not await fleet.ready():
             raise ApiError(503, "the llama.cpp server is not ready", kind="upstream_unavailable", retry_after=2)
-        return Reply(encode({"status": "ok"}))
+        return ReplyStream(encode({"status": "ok"}))
 
     async def status(_request: Request) -> Response:
-        return Reply(encode(await fleet.status()))
+        return ReplyStream(encode(await fleet.status()))
 
     async def metrics(request: Request) -> Response:
         if _prefers_text(",".join(request.headers.getlist("accept"))):
             return await prometheus(request)
-        return Reply(encode(fleet.metrics_dict()))
+        return ReplyStream(encode(fleet.metrics_dict()))
 
     async def prometheus(_request: Request) -> Response:
         sources = [(one.metrics, one.admission, one.settings.served) for one in fleet.gateways]
         text = prometheus_text(sources, fleet.metrics if fleet.several else None)
-        return Reply(text, headers={"content-type": CONTENT_TYPE})
+        return ReplyStream(text, headers={"content-type": CONTENT_TYPE})
 
     async def live(_request: Request) -> Response:
         shown = {
@@ -269,16 +269,16 @@ def _routes(fleet: Fleet) -> Routes:
             **fleet.metrics_dict(),
             "implicit_ends": [asdict(end) for gateway in fleet.gateways for end in gateway.metrics.ends],
         }
-        return Reply(encode(shown))
+        return ReplyStream(encode(shown))
 
     async def page_(_request: Request) -> Response:
-        return Reply(page, headers=page_headers)
+        return ReplyStream(page, headers=page_headers)
 
     async def dashboard(_request: Request) -> Response:
-        return Reply(importlib.resources.files(__package__).joinpath("grafana.json").read_bytes())
+        return ReplyStream(importlib.resources.files(__package__).joinpath("grafana.json").read_bytes())
 
     async def described(_request: Request) -> Response:
-        return Reply(schema)
+        return ReplyStream(schema)
 
     table: tuple[tuple[str, str, Endpoint], ...] = (
         ("POST", "/v1/chat/completions", chat),

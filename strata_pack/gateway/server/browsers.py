@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.streams import Reply
+from strata_pack.gateway.streams import ReplyStream
 
 ANY = "*"
 METHODS = "GET, POST, DELETE, OPTIONS"
@@ -54,7 +54,7 @@ class Doors:
                 "start it with --cors ORIGIN, or with a key", kind="foreign_origin",
             )  # fmt: skip
 
-    def preflight(self, method: str, headers: Mapping[str, str]) -> Reply | None:
+    def preflight(self, method: str, headers: Mapping[str, str]) -> ReplyStream | None:
         """Return the answer to a preflight (which never has a key), ``None`` for a request that is none."""
         origin = headers.get("origin")
         if method != "OPTIONS" or origin is None or "access-control-request-method" not in headers:
@@ -71,7 +71,7 @@ class Doors:
         }
         if headers.get("access-control-request-private-network") == "true":
             told["access-control-allow-private-network"] = "true"
-        return Reply(b"", 204, told)
+        return ReplyStream(b"", 204, told)
 
     def response_headers(self, headers: Mapping[str, str]) -> Headers:
         """Return what every response to this request says, also one that is an error."""

@@ -27,7 +27,7 @@ from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import Connection
 from strata_pack.gateway.service import Caller
 from strata_pack.gateway.settings import Settings
-from strata_pack.gateway.streams import Reply
+from strata_pack.gateway.streams import ReplyStream
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -47,7 +47,7 @@ def is_anthropic(scope: Scope) -> bool:
     return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
-def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
+def error_reply(error: ApiError, scope: Scope, request_id: str) -> ReplyStream:
     """Return the error in the words of the API that the client speaks."""
     if is_anthropic(scope):
         value = {**error.anthropic(), "request_id": request_id}
@@ -58,7 +58,7 @@ def error_reply(error: ApiError, scope: Scope, request_id: str) -> Reply:
         headers["retry-after"] = str(error.retry_after)
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Reply(encode(value), error.status, headers)
+    return ReplyStream(encode(value), error.status, headers)
 
 
 class Guard:

@@ -19,17 +19,17 @@ from strata_pack.chat.library import status_of
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
-from strata_pack.pack.journal import Journal, Step
+from strata_pack.pack.journal import Journal, JournalStep
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
 from strata_pack.pack.paths import REPORTS_DIR
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
 from strata_pack.pack.template.choice import AUTO, ChosenTemplate, choose_template
-from strata_pack.pack.template.plan import ModelPlan, describe, plan_folder, plan_manifest, plan_model
+from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model
 from strata_pack.pack.template.target import (
     READERS,
     Reader,
-    Target,
     TemplateCopy,
+    TemplateTarget,
     modelfile_note,
     open_target,
     refuse_inside_pack,
@@ -155,7 +155,7 @@ def install_template(
         model = plan_model(target, chosen.text)
         steps, places = _all_steps(target, chosen, suite, report, model, progress)
         before, after = _identity(target.text), _identity(chosen.text)
-        plan = describe(model, target)
+        plan = describe_plan(model, target)
         if steps and not dry_run:
             if model.method == "copy":
                 progress.note(
@@ -235,7 +235,7 @@ def template_status(path: Path) -> TargetStatus:
     )
 
 
-def readers_of(target: Target) -> list[dict[str, str]]:
+def readers_of(target: TemplateTarget) -> list[dict[str, str]]:
     """Return which engines read which copy of this target's template."""
     kinds = {"gguf"} if target.pack is None else {"gguf", "file"}
     return [_reader(reader) for reader in READERS if reader.copy in kinds]
@@ -256,7 +256,7 @@ def _identity(text: str | None) -> dict[str, Any]:
     return {"sha256": None if text is None else sha256_text(text), "status": status_of(text)}
 
 
-def _check_recognised(target: Target, text: str, *, kept: bool) -> None:
+def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
     """Refuse to lose somebody's changes. ``kept``: the new text is the GGUF's own, repaired, so those are in it."""
     for copy in target.copies:
         status = status_of(copy.text)
@@ -285,7 +285,7 @@ def _prove(
     return report
 
 
-def _renew_report(target: Target, sha256: str | None, report: GoldenReport | None) -> None:
+def _renew_report(target: TemplateTarget, sha256: str | None, report: GoldenReport | None) -> None:
     """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity."""
     path = target.root / REPORTS_DIR / "golden.json"
     if target.pack is None:
@@ -301,13 +301,13 @@ def _golden_counts(report: GoldenReport) -> dict[str, Any]:
 
 
 def _all_steps(
-    target: Target,
+    target: TemplateTarget,
     chosen: ChosenTemplate,
     suite: GoldenSuite | None,
     report: GoldenReport | None,
     model: ModelPlan,
     progress: Progress,
-) -> tuple[list[Step], list[str]]:
+) -> tuple[list[JournalStep], list[str]]:
     """Return the steps and the places they change: the GGUF first, the manifest last."""
     places = [f"{target.files[0].name}: tokenizer.chat_template"] if model.steps else []
     if target.pack is None:
@@ -335,7 +335,7 @@ def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:
     return GoldenEntry(suite=suite.name, sha256=suite.sha256, cases=len(suite.cases), engines=engines)
 
 
-def _notes(target: Target, model: ModelPlan, suite: GoldenSuite | None, recovered: str | None) -> list[str]:
+def _notes(target: TemplateTarget, model: ModelPlan, suite: GoldenSuite | None, recovered: str | None) -> list[str]:
     notes = [] if recovered is None else [recovered]
     if suite is None:
         notes.append("no golden cases are known for this template: only the trial conversation was rendered")

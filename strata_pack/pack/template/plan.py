@@ -17,10 +17,16 @@ from typing import Any, Literal
 from strata_pack.chat.golden.check import GoldenSuite
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.files import CHUNK, dump_json, free_bytes, read_bytes, sha256_file
-from strata_pack.pack.journal import LIMIT, Move, Patch, Put, Rewrite, Step
+from strata_pack.pack.journal import LIMIT, JournalStep, Move, Patch, Put, Rewrite
 from strata_pack.pack.manifest import FileEntry, GoldenEntry, Manifest, TemplateEntry
 from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE
-from strata_pack.pack.template.target import NAMED_KEY, NAMES_KEY, TOKENIZER_CONFIG, Target, read_tokenizer_config
+from strata_pack.pack.template.target import (
+    NAMED_KEY,
+    NAMES_KEY,
+    TOKENIZER_CONFIG,
+    TemplateTarget,
+    read_tokenizer_config,
+)
 from strata_pack.progress import Progress
 from strata_pack.weights.gguf.copy import allocated_bytes, can_share
 from strata_pack.weights.gguf.edit import (
@@ -63,12 +69,12 @@ class ModelPlan:
 
     method: Method
     files: tuple[ModelFile, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[JournalStep, ...]
     written: int
     removed_keys: tuple[str, ...]
 
 
-def plan_model(target: Target, text: str) -> ModelPlan:
+def plan_model(target: TemplateTarget, text: str) -> ModelPlan:
     """Plan the change of the GGUF's own template.
 
     Raises ``EnvironmentFailure`` when a copy is needed and the disk has no room for it.
@@ -115,7 +121,7 @@ def _patched_bytes(steps: tuple[Patch, ...]) -> int:
 
 
 def _replace_whole(
-    target: Target, first: Header, new: bytes, rest: list[ModelFile], named: tuple[str, ...]
+    target: TemplateTarget, first: Header, new: bytes, rest: list[ModelFile], named: tuple[str, ...]
 ) -> ModelPlan:
     old = read_bytes(first.path, LIMIT)
     file = ModelFile(first.path, first.path.name, None, new)
@@ -124,7 +130,7 @@ def _replace_whole(
 
 
 def _plan_first_shard(
-    target: Target, headers: list[Header], metadata: dict[str, MetaValue], named: tuple[str, ...]
+    target: TemplateTarget, headers: list[Header], metadata: dict[str, MetaValue], named: tuple[str, ...]
 ) -> ModelPlan | None:
     split = split_headers(headers, metadata)
     if split is None:
@@ -137,7 +143,7 @@ def _plan_first_shard(
     if taken := next((name for name in names if (folder / name).exists()), None):
         raise BadInput("is in the way of the pack's new first shard", where=folder / taken, remedy="move it away")
     files = [ModelFile(folder / names[0], names[0], None, first)]
-    moves: list[Step] = [Put(_relative(target.root, folder / names[0]), None, first)]
+    moves: list[JournalStep] = [Put(_relative(target.root, folder / names[0]), None, first)]
     patches: list[Patch] = []
     for header, new, name in zip(headers, behind, names[1:], strict=True):
         files.append(ModelFile(header.path, name, header, new))
@@ -147,7 +153,9 @@ def _plan_first_shard(
     return ModelPlan("first shard", tuple(files), (*moves, *patches), written, named)
 
 
-def _plan_copy(target: Target, first: Header, new: bytes, rest: list[ModelFile], named: tuple[str, ...]) -> ModelPlan:
+def _plan_copy(
+    target: TemplateTarget, first: Header, new: bytes, rest: list[ModelFile], named: tuple[str, ...]
+) -> ModelPlan:
     need = allocated_bytes(first.path) + len(new)
     if can_share(first.path):
         need = len(new)
@@ -164,7 +172,7 @@ def _plan_copy(target: Target, first: Header, new: bytes, rest: list[ModelFile],
     return ModelPlan("copy", (file, *rest), (step,), need, named)
 
 
-def plan_folder(target: Target, text: str, suite: GoldenSuite | None) -> tuple[list[Put], list[str]]:
+def plan_folder(target: TemplateTarget, text: str, suite: GoldenSuite | None) -> tuple[list[Put], list[str]]:
     """Plan the changes of a pack's small files; also return the places of the copies that change."""
     steps: list[Put] = []
     changed: list[str] = []
@@ -191,7 +199,7 @@ def golden_bytes(suite: GoldenSuite) -> bytes:
 
 
 def plan_manifest(
-    target: Target,
+    target: TemplateTarget,
     model: ModelPlan,
     puts: list[Put],
     template: TemplateEntry,
@@ -246,7 +254,7 @@ def _hash_both(file: ModelFile, progress: Progress) -> tuple[str, str]:
     return before.hexdigest(), after.hexdigest()
 
 
-def describe(model: ModelPlan, target: Target) -> dict[str, Any]:
+def describe_plan(model: ModelPlan, target: TemplateTarget) -> dict[str, Any]:
     """Return what will be written, for people and programs, before it is."""
     return {
         "method": model.method,

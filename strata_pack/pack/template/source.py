@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.library import find_shipped, status_of
-from strata_pack.chat.render.template import Limits, normalize_source, read_template
+from strata_pack.chat.render.template import RenderLimits, normalize_source, read_template
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json
 from strata_pack.pack.layout import Pack, gguf_template
@@ -146,7 +146,7 @@ def read_all(path: Path) -> list[NamedTemplate]:
 
 def _text(path: Path) -> str:
     try:
-        return read_bytes(path, Limits().source_bytes).decode("utf-8")
+        return read_bytes(path, RenderLimits().source_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(
             f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"

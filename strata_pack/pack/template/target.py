@@ -79,7 +79,7 @@ class TemplateCopy:
 
 
 @dataclass(frozen=True)
-class Target:
+class TemplateTarget:
     """``root`` is the folder that all changes stay in; ``files`` the GGUF files in shard order."""
 
     root: Path
@@ -133,7 +133,7 @@ def _why_not(path: Path) -> str:
     return f"is an Ollama Modelfile, and {why}; install into the GGUF that FROM names, then `ollama create` again"
 
 
-def open_target(path: Path) -> Target:
+def open_target(path: Path) -> TemplateTarget:
     """Open a PACK or GGUF (which no interrupted installation may be waiting for).
 
     Raises ``BadInput`` for what is neither, or is damaged.
@@ -145,7 +145,7 @@ def open_target(path: Path) -> Target:
     copies = [*_gguf_copies(shards[0]), *(_folder_copies(root) if pack is not None else ())]
     for shard in shards:
         shard.close()
-    return Target(root, state_dir, files, pack, tuple(copies))
+    return TemplateTarget(root, state_dir, files, pack, tuple(copies))
 
 
 def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:

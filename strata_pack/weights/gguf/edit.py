@@ -55,7 +55,7 @@ class Header:
 
 
 @dataclass(frozen=True)
-class Change:
+class HeaderChange:
     """``old`` at ``offset`` (bytes from the start of the file) becomes ``new``, which is as long."""
 
     offset: int
@@ -139,7 +139,7 @@ def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) 
     return outgrow(first, {**edited(metadata, {}), **split(0)}), behind
 
 
-def changes_between(old: bytes, new: bytes) -> list[Change]:
+def changes_between(old: bytes, new: bytes) -> list[HeaderChange]:
     """Return what differs between two headers of one length, as few ranges."""
     import numpy as np
 
@@ -150,7 +150,7 @@ def changes_between(old: bytes, new: bytes) -> list[Change]:
     edges = np.flatnonzero(np.diff(at) > _GAP)
     starts = [int(at[0]), *(int(at[edge + 1]) for edge in edges)]
     ends = [*(int(at[edge]) + 1 for edge in edges), int(at[-1]) + 1]
-    return [Change(start, old[start:end], new[start:end]) for start, end in zip(starts, ends, strict=True)]
+    return [HeaderChange(start, old[start:end], new[start:end]) for start, end in zip(starts, ends, strict=True)]
 
 
 def _u16(number: int) -> MetaValue:

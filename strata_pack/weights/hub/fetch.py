@@ -149,7 +149,7 @@ def fetch_repo(
     # A repository that is not there, or has nothing to build from, leaves no folder behind.
     tree = _tree(hub, repo_id, revision, dest, offline=offline)
     run = _Run(hub, tree, SmallFiles(hub, tree, dest, offline=offline), path, dest, progress, parallel)
-    with fetch_state.locked(dest):
+    with fetch_state.locked_folder_for_fetch(dest):
         record = fetch_state.read_fetch_record(dest)
         kept = _leave_behind(dest, record, run.tree, progress)
         plan = run.look(set(record.taken) if record else set())
@@ -163,7 +163,7 @@ def fetch_repo(
             )
         check_disk(run.stages())
         taken = kept | {file.path for file in run.selection.files}
-        fetch_state.write_record(dest, fetch_state.Record(run.tree, tuple(sorted(taken))))
+        fetch_state.write_record(dest, fetch_state.FetchRecord(run.tree, tuple(sorted(taken))))
         weights = {*run.selection.weights.files}
         run.bring([file for file in run.selection.files if file.path not in weights])
         if before_weights is not None:
@@ -214,7 +214,7 @@ def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: 
     return tree
 
 
-def _leave_behind(dest: Path, record: fetch_state.Record | None, tree: RepoTree, progress: Progress) -> set[str]:
+def _leave_behind(dest: Path, record: fetch_state.FetchRecord | None, tree: RepoTree, progress: Progress) -> set[str]:
     """Remove what an earlier commit had and this one has not (shards must never mix); return what was taken and stays.
 
     ``BadInput`` if the folder holds another repository.

@@ -25,7 +25,7 @@ _RECORD_LIMIT = 64 << 20
 
 
 @dataclass(frozen=True)
-class Record:
+class FetchRecord:
     """The repository as it was when the last fetch began, and the files that this folder took from it."""
 
     tree: RepoTree
@@ -33,7 +33,7 @@ class Record:
 
 
 @contextmanager
-def locked(dest: Path) -> Iterator[None]:
+def locked_folder_for_fetch(dest: Path) -> Iterator[None]:
     """Hold the folder for one fetch; ``EnvironmentFailure`` names the process that holds it already.
 
     The lock belongs to the open file, so the system drops it when the process ends, however it ends.
@@ -77,7 +77,7 @@ def drop_parts(dest: Path) -> None:
         parts.rmdir()
 
 
-def write_record(dest: Path, record: Record) -> None:
+def write_record(dest: Path, record: FetchRecord) -> None:
     """Write the record, whole or not at all."""
     tree = record.tree
     value = {
@@ -91,7 +91,7 @@ def write_record(dest: Path, record: Record) -> None:
     write_atomic(dest / STATE_FOLDER / "record.json", dump_json(value))
 
 
-def read_fetch_record(dest: Path) -> Record | None:
+def read_fetch_record(dest: Path) -> FetchRecord | None:
     """Return the record of the last fetch, None where there was none; ``BadInput`` if it is damaged."""
     path = dest / STATE_FOLDER / "record.json"
     if not path.exists():
@@ -105,6 +105,6 @@ def read_fetch_record(dest: Path) -> Record | None:
             for name, size, blob_id, sha256 in value["files"]
         )
         tree = RepoTree(str(value["repo_id"]), str(value["revision"]), str(value["commit"]), files)
-        return Record(tree, tuple(safe_path(name, str(path)) for name in value["taken"]))
+        return FetchRecord(tree, tuple(safe_path(name, str(path)) for name in value["taken"]))
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput("the record of the last fetch is damaged", where=path, remedy="delete that file") from error

@@ -96,7 +96,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor stands: layer ``i`` of ``n`` for its role."""
 
     i: int
@@ -110,7 +110,7 @@ class Place:
         return self.i < eighth or self.i >= 7 * self.n // 8 or (self.i - eighth) % 3 == 2
 
 
-Rule = Callable[[Place, Facts], Q | None]
+Rule = Callable[[TensorPlace, Facts], Q | None]
 """Names a type, or ``None`` for the base type."""
 
 
@@ -430,9 +430,9 @@ class Assigner:
             return Q.Q8_0
         return preset.output
 
-    def _place(self, role: Role, name: str) -> Place:
+    def _place(self, role: Role, name: str) -> TensorPlace:
         """Experts' layers are told by the name (their files may have been sprinkled), all others by counting."""
         if role is Role.ATTN_V:
-            return Place(self._seen[role], self._values)
+            return TensorPlace(self._seen[role], self._values)
         match = _BLOCK_NUMBER.match(name) if self._facts.experts > 1 and not self._preset.lowest else None
-        return Place(int(match[1]) if match else self._seen[role], self._facts.layers)
+        return TensorPlace(int(match[1]) if match else self._seen[role], self._facts.layers)

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata_pack.chat.render.template import ChatTemplate, Limits, TemplateError
+from strata_pack.chat.render.template import ChatTemplate, RenderLimits, TemplateError
 
 DATA = Path(__file__).parents[2] / "data" / "chat"
 HOSTILE = json.loads((DATA / "hostile.json").read_text())
 
 PATIENCE = 5.0
 """Seconds; the limit under test is ``SHORT.seconds``, the rest is a loaded machine."""
-SHORT = Limits(seconds=0.3, made_chars=64 << 20)
+SHORT = RenderLimits(seconds=0.3, made_chars=64 << 20)
 MEMORY = 512 << 20
 
 

@@ -15,7 +15,7 @@ from strata_pack.chat.golden.cases import GoldenCase, load_suite
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import (
     ChatTemplate,
-    Limits,
+    RenderLimits,
     TemplateError,
     TemplateLimit,
     TemplateRefused,
@@ -111,20 +111,24 @@ def test_template_errors_are_bad_input() -> None:
 @pytest.mark.parametrize(
     ("limits", "source", "said"),
     [
-        (Limits(source_bytes=10), "é" * 6, "larger than 10 bytes"),
-        (Limits(nodes=10), "{{ a }}" * 10, "more than 10 statements"),
-        (Limits(text_chars=10), "{% for i in [1, 2] %}abcdef{% endfor %}", "more than 10 characters"),
-        (Limits(steps=100), "{% for i in range(99) %}{% for j in range(9) %}{% endfor %}{% endfor %}", "100 steps"),
-        (Limits(seconds=0.0), "{% for i in range(999) %}{% endfor %}", "0 seconds"),
+        (RenderLimits(source_bytes=10), "é" * 6, "larger than 10 bytes"),
+        (RenderLimits(nodes=10), "{{ a }}" * 10, "more than 10 statements"),
+        (RenderLimits(text_chars=10), "{% for i in [1, 2] %}abcdef{% endfor %}", "more than 10 characters"),
         (
-            Limits(made_chars=100),
+            RenderLimits(steps=100),
+            "{% for i in range(99) %}{% for j in range(9) %}{% endfor %}{% endfor %}",
+            "100 steps",
+        ),
+        (RenderLimits(seconds=0.0), "{% for i in range(999) %}{% endfor %}", "0 seconds"),
+        (
+            RenderLimits(made_chars=100),
             "{% for i in range(99) %}{% set x = 'ab' * 2 %}{% endfor %}",
             "100 characters of text",
         ),
     ],
     ids=["source", "nodes", "text", "steps", "time", "text on the way"],
 )
-def test_limit_is_kept_and_named(limits: Limits, source: str, said: str) -> None:
+def test_limit_is_kept_and_named(limits: RenderLimits, source: str, said: str) -> None:
     with pytest.raises(TemplateLimit, match=said):
         ChatTemplate(source, limits=limits).render(USER)
 
@@ -153,7 +157,7 @@ def test_lists_that_hold_themselves_end_in_an_error() -> None:
 
 
 def test_two_threads_render_at_the_same_time_with_a_budget_each() -> None:
-    template = ChatTemplate("{% for i in range(20000) %}{% endfor %}ok", limits=Limits(steps=30_000))
+    template = ChatTemplate("{% for i in range(20000) %}{% endfor %}ok", limits=RenderLimits(steps=30_000))
     results: list[str] = []
     threads = [threading.Thread(target=lambda: results.append(template.render(USER))) for _ in range(4)]
     for thread in threads:

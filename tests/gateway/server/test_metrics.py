@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 import strata_pack.gateway.server
-from strata_pack.gateway.metrics import HISTORY, Metrics, Record
+from strata_pack.gateway.metrics import HISTORY, Metrics, RequestRecord
 from strata_pack.gateway.server.prometheus import HELP
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, House
 
@@ -51,7 +51,7 @@ def test_totals_and_requests_tell_the_same(fresh_house: House) -> None:
 def test_only_the_last_requests_are_kept_newest_first() -> None:
     metrics = Metrics()
     for number in range(HISTORY + 50):
-        record = Record(str(number), "chat")
+        record = RequestRecord(str(number), "chat")
         metrics.start(record)
         metrics.end(record, "ok")
         metrics.end(record, "ok")
@@ -63,7 +63,7 @@ def test_only_the_last_requests_are_kept_newest_first() -> None:
 
 def test_two_requests_with_one_id_at_a_time_are_both_counted() -> None:
     metrics = Metrics()
-    records = [Record("same", "chat"), Record("same", "chat")]
+    records = [RequestRecord("same", "chat"), RequestRecord("same", "chat")]
     for record in records:
         metrics.start(record)
     for record in records:

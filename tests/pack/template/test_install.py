@@ -20,7 +20,7 @@ from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.library import list_templates
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_file, sha256_text
-from strata_pack.llama.logits_native import Model
+from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack import recovery
 from strata_pack.pack.layout import Pack, gguf_template
@@ -70,7 +70,7 @@ def weights_of(path: Path) -> dict[str, bytes]:
 
 
 def first_logits(path: Path) -> Any:
-    with Model(path, context=16, threads=1) as model:
+    with LogitsModel(path, context=16, threads=1) as model:
         return model.logits([4, 5, 6], 0)
 
 

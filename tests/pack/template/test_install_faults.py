@@ -16,9 +16,9 @@ import pytest
 
 from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.errors import BadInput
-from strata_pack.llama.logits_native import Model
+from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.pack import journal as template_install_journal
-from strata_pack.pack.journal import Journal, Move, Patch, Put, Rewrite, Step, read_journal
+from strata_pack.pack.journal import Journal, JournalStep, Move, Patch, Put, Rewrite, read_journal
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import STATE_DIR, is_pack
 from strata_pack.pack.template.install import install_template, recover, rollback_template, template_status
@@ -86,7 +86,7 @@ def model_of(target: Path) -> Path:
 def weights_and_logits(target: Path) -> tuple[dict[str, bytes], object]:
     path = model_of(target)
     weights = {t.name: bytes(file.tensor_bytes(t)) for file in open_shards(path) for t in file.tensors}
-    with Model(path, context=16, threads=1) as model:
+    with LogitsModel(path, context=16, threads=1) as model:
         return weights, model.logits([4, 5, 6], 0)
 
 
@@ -176,7 +176,7 @@ def test_a_journal_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "", "a\0b"])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: type(step).__name__)
-def test_a_journal_that_names_a_file_outside_is_refused(tmp_path: Path, step: Step, path: str) -> None:
+def test_a_journal_that_names_a_file_outside_is_refused(tmp_path: Path, step: JournalStep, path: str) -> None:
     evil = {"old": path} if isinstance(step, Move) else {"path": path}
     (tmp_path / "journal").write_bytes(Journal({}, {}, (dataclasses.replace(step, **evil),)).dump())  # type: ignore[type-var]
     with pytest.raises(BadInput, match="outside the folder"):

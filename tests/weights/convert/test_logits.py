@@ -43,7 +43,7 @@ def logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(logits_native, "load_library", lambda: FullPrecision(library))
     with SafetensorsSource.open(write_model("flash", tmp_path / "flash"), "f32") as source:
         convert_checkpoint(source, tmp_path / "flash.gguf")
-    with logits_native.Model(tmp_path / "flash.gguf", context=64, threads=2) as model:
+    with logits_native.LogitsModel(tmp_path / "flash.gguf", context=64, threads=2) as model:
         return model.logits(list(TOKENS), 0)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.llama.logits_native import Model
+from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.weights.gguf.copy import allocated_bytes, copy_with_header
 from strata_pack.weights.gguf.edit import (
     BLOCK,
@@ -135,7 +135,10 @@ def test_a_longer_header_moves_the_tensors_by_whole_blocks_and_brings_a_reserve(
     with GgufFile.open(tmp_path / "n.gguf") as gguf:
         assert len(str(gguf.metadata[PAD_KEY].value)) >= RESERVE
     assert weights_of([tmp_path / "n.gguf"]) == weights_of([path])
-    with Model(tmp_path / "n.gguf", context=16, threads=1) as new, Model(path, context=16, threads=1) as old:
+    with (
+        LogitsModel(tmp_path / "n.gguf", context=16, threads=1) as new,
+        LogitsModel(path, context=16, threads=1) as old,
+    ):
         assert np.array_equal(new.logits([4, 5, 6], 0), old.logits([4, 5, 6], 0))
 
 
@@ -155,7 +158,7 @@ def test_a_header_only_first_shard_leaves_every_tensor_in_its_place(tmp_path: Pa
         assert len(raw) == header.data_offset
         path.write_bytes(raw + source.read_bytes()[header.data_offset :])
     assert weights_of(paths) == weights_of(old)
-    with Model(paths[0], context=16, threads=1) as new, Model(old[0], context=16, threads=1) as before:
+    with LogitsModel(paths[0], context=16, threads=1) as new, LogitsModel(old[0], context=16, threads=1) as before:
         assert np.array_equal(new.logits([4, 5, 6], 0), before.logits([4, 5, 6], 0))
 
 

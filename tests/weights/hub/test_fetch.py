@@ -371,7 +371,10 @@ def test_a_closed_storage_server_is_named_after_the_second_refusal(fetched: Fetc
 
 
 def test_second_fetch_into_the_folder_is_refused(fetched: Fetch, dest: Path) -> None:
-    with fetch_state.locked(dest), pytest.raises(EnvironmentFailure, match=f"process {os.getpid()} is fetching"):
+    with (
+        fetch_state.locked_folder_for_fetch(dest),
+        pytest.raises(EnvironmentFailure, match=f"process {os.getpid()} is fetching"),
+    ):
         fetched()
 
 

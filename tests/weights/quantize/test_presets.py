@@ -22,7 +22,7 @@ from strata_pack.weights.quantize.presets import (
     PRESETS,
     Assigner,
     Facts,
-    Place,
+    TensorPlace,
     fallback,
     find_preset,
     is_quantizable,
@@ -221,7 +221,7 @@ def test_the_models_called_70b_are_known(arch: str, kv_heads: int, layers: int, 
 @settings(deadline=None, derandomize=True)
 @given(st.integers(1, 200))
 def test_more_bits_are_given_to_both_ends_and_about_a_third_between(n: int) -> None:
-    chosen = [Place(i, n).more_bits for i in range(n)]
+    chosen = [TensorPlace(i, n).more_bits for i in range(n)]
     assert all(chosen[: n // 8])
     assert all(chosen[7 * n // 8 :])
     assert not any(a and b for a, b in pairwise(chosen[n // 8 : 7 * n // 8]))

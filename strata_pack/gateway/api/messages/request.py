@@ -54,7 +54,7 @@ class InputMessage(Body):
     content: str | list[Block]
 
 
-class Choice(Body):
+class ToolChoiceObject(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: Name | None = None
     disable_parallel_tool_use: bool | None = None
@@ -82,7 +82,7 @@ class CountRequest(ConstraintFields):
     model: str | None = None
     system: str | list[Block] | None = None
     tools: list[AnthropicTool] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolChoiceObject | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
@@ -156,7 +156,7 @@ def _answer(wanted: OutputFormat | None, older: OutputFormat | None) -> tuple[st
     return None if older is None else ("output_format", JsonAnswer(older.json_schema))
 
 
-def _choice(choice: Choice | None) -> tuple[ToolChoice, str | None]:
+def _choice(choice: ToolChoiceObject | None) -> tuple[ToolChoice, str | None]:
     if choice is None or choice.type == "auto":
         return "auto", None
     if choice.type == "none":

@@ -13,7 +13,7 @@ from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
 from strata_pack.gateway.api.responses.store import NoMemory
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.generation import Outcome
+from strata_pack.gateway.generation import GenerationOutcome
 from strata_pack.gateway.reply import Choice
 from strata_pack.parsing import Counters, Event, ToolCall
 from tests.gateway.conftest import House, events
@@ -370,7 +370,7 @@ def cut_call(finish_reason: Any) -> list[dict[str, Any]]:
     begun = ToolCall("lookup", {}, "call_1")
     written = [Event("tool_start", "", begun), Event("tool_args", '{"q": "te', begun)]
     body = writer.start(0) + writer.delta(0, written, None)
-    return events((body + writer.finish(0, Choice(Outcome(finish_reason), Counters()))).decode())
+    return events((body + writer.finish(0, Choice(GenerationOutcome(finish_reason), Counters()))).decode())
 
 
 def test_a_cut_call_is_incomplete_and_its_arguments_are_never_done() -> None:
