@@ -157,6 +157,14 @@ def read_body(kind: type[B], data: bytes) -> B:
         raise bad_request("the body is nested too deeply") from None
 
 
+def read_part(kind: type[B], where: str, value: Any) -> B:
+    """Return a part of a body that stands at ``where`` as ``kind``; raises ``ApiError`` 400 like ``read_body``."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise _complaint(error, where) from None
+
+
 def _may_hold_odd_numbers(data: bytes) -> bool:
     """Whether a body may hold a number that is none in JSON, or too large to be one here.
 
@@ -181,13 +189,14 @@ def _short(text: str) -> int:
     return int(text) if len(text) <= MAX_DIGITS else _refuse_number(text)
 
 
-def _complaint(error: ValidationError) -> ApiError:
+def _complaint(error: ValidationError, where: str = "") -> ApiError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     # A union complains once per member; the deepest path is the member that was meant.
     worst = max(found, key=lambda one: len(one["loc"]))
     if worst["type"] == "json_invalid":
         return bad_request(f"the body is not JSON ({worst['msg'].removeprefix('Invalid JSON: ')})")
-    path = ".".join(str(part) for part in worst["loc"] if not _is_member(part))
+    steps = [str(part) for part in worst["loc"] if not _is_member(part)]
+    path = ".".join([where, *steps] if where else steps)
     message = worst["msg"][:300]
     return bad_request(f"{path}: {message}" if path else f"the body: {message}", path or None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -14,6 +15,8 @@ REQUESTS = [case for case in CASES if "generated" not in case["request"] and "on
 CHOICES = [
     (case, field) for case in CASES if "one_of" in case["request"] for field in case["request"]["one_of"]
 ]  # fmt: skip
+
+GENERATED = [case for case in CASES if "generated" in case["request"]]
 
 
 def send(house: House, case: dict[str, Any], **more: Any) -> httpx.Response:
@@ -41,3 +44,11 @@ def test_a_constraint_is_kept_or_refused_by_name(case: dict[str, Any], field: di
     else:
         assert answer.status_code == 400
         assert answer.json()["error"]["param"].startswith(name)
+
+
+@pytest.mark.parametrize("case", GENERATED, ids=[case["id"] for case in GENERATED])
+def test_what_a_model_writes_becomes_the_arguments_that_were_meant(case: dict[str, Any], house: House) -> None:
+    request = case["request"]
+    tools = [{"type": "function", "function": tool} for tool in request["tools"]]
+    (call,) = house.chat(request["generated"], tools=tools)["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == case["expected"]["arguments"]

@@ -60,6 +60,18 @@ def test_a_tool_that_is_no_function_is_not_shown_and_counted(kind: str, ask: Any
     assert house.totals()["left_out"][f"tool {kind}"] == before + 1
 
 
+def test_the_fields_of_a_tool_that_is_left_out_may_be_anything(house: House) -> None:
+    served(house, responses(tools=[{"type": "mcp", "name": 5, "parameters": "x", "description": []}]))
+
+
+@pytest.mark.parametrize("field", ["name", "description", "parameters"])
+def test_a_wrong_field_of_a_function_is_named(field: str, house: House) -> None:
+    path, body = responses(tools=[{"type": "function", "name": "f", field: 5}])
+    answer = house.post(body, path)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == f"tools.0.{field}"
+
+
 def test_what_is_left_out_is_named_once_in_the_log(fresh_house: House, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="strata_pack.gateway"):
         for _ in range(2):

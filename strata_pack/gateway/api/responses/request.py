@@ -11,7 +11,7 @@ from pydantic import Field
 from strata_pack.gateway.api.chat.request import llama_seed
 from strata_pack.gateway.api.chat.tools import check_choice
 from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
-from strata_pack.gateway.api.fields import Body, Kept, Name, Probability, Seed, Temperature, TokenLimit
+from strata_pack.gateway.api.fields import Body, Kept, Name, Probability, Seed, Temperature, TokenLimit, read_part
 from strata_pack.gateway.api.responses.input import Item, Read, Recall, conversation
 from strata_pack.gateway.api.thinking import Reasoning, ThinkingFields, wanted_thinking
 from strata_pack.gateway.api.tools import ToolList, flat_name, function_tool
@@ -29,8 +29,16 @@ NOT_KEPT: Mapping[str, str] = {
 
 
 class ResponseTool(Kept):
+    """A tool; what its fields have to be depends on ``type``. Those of a tool that is left out may be anything."""
+
     type: str
-    name: Name | None = None
+    name: Any = None
+    parameters: Any = None
+    description: Any = None
+
+
+class FunctionTool(Body):
+    name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -181,7 +189,8 @@ def _listed(tools: list[ResponseTool]) -> ToolList:
         if tool.type == "function":
             if tool.name is None:
                 raise bad_request(f"{where}.name: is missing", f"{where}.name")
-            listed.add(function_tool(tool.name, tool.description, tool.parameters))
+            function = read_part(FunctionTool, where, given)
+            listed.add(function_tool(function.name, function.description, function.parameters))
         elif tool.type == "custom":
             listed.add_custom(where, given)
         elif tool.type == "namespace":
