@@ -192,7 +192,8 @@ class CallActions(CallReading):
             return self._value_closer_like(tag, text, pos)
         if self._depth or seen or (names is not None and tag.name not in names):
             return self._as_text(tag, text, pos)
-        if self._pending is not None:
+        if self._pending is not None or self._closer_stood_alone:
+            # The value, or the whole call, may have ended before.
             return self._fail_as_call(tag, text, pos) if self._at_line_start() else self._as_text(tag, text, pos)
         self._value_end = self._raw.size
         self._defects += 1
@@ -237,7 +238,7 @@ class CallActions(CallReading):
             return self._nested_function_closer(tag, text, pos)
         pending = self._pending
         if pending is not None:
-            if pending.doubt is Doubt.BROKEN and not self._raw.tail(self._raw.size - pending.call_end).strip():
+            if self._follows(pending, Doubt.BROKEN):
                 return self._swapped_call_closer(tag, text, pos, pending)
             return self._as_text(tag, text, pos)
         self._value_end = self._raw.size
@@ -247,8 +248,12 @@ class CallActions(CallReading):
             self._doubt(Doubt.LOOSE)
         return tag.end
 
+    def _follows(self, pending: Pending, doubt: Doubt) -> bool:
+        """Return whether the end in doubt is of this kind and directly before this tag."""
+        return pending.doubt is doubt and not self._raw.tail(self._raw.size - pending.call_end).strip()
+
     def _swapped_call_closer(self, tag: Tag, text: str, pos: int, pending: Pending) -> int:
-        """``</tool_call></function>``."""
+        """``</tool_call></function>``, or ``</tool_call>`` in the place of ``</function>`` too."""
         self._keep(text[pos : tag.end])
         self._value_end, self._call_end = pending.value_end, self._raw.size
         self._doubt(Doubt.LOOSE)
@@ -293,9 +298,12 @@ class CallActions(CallReading):
         return tag.end
 
     def _call_closer_in_value(self, tag: Tag, text: str, pos: int) -> int:
-        if self._pending is None or self._pending.doubt is not Doubt.PROSE:
+        pending = self._pending
+        if pending is not None and self._follows(pending, Doubt.BROKEN):
+            return self._swapped_call_closer(tag, text, pos, pending)
+        if pending is None or pending.doubt is not Doubt.PROSE:
             return self._as_text(tag, text, pos)
-        self._value_end = self._pending.value_end
+        self._value_end = pending.value_end
         return self._call_closer(tag, text, pos)
 
     def _ended(self, _tag: Tag, _text: str, pos: int) -> int:

@@ -319,8 +319,9 @@ class CallReading:
         value, fits = read_value(text, self._type)
         self.coercion_failures += not fits
         self.dropped_text += end == self._remark_end
-        self._order.append(self._argument)
         old = self._arguments.get(self._argument)
+        if old is None or old != value:
+            self._order.append(self._argument)
         self._doubtful |= isinstance(old, str) and self._tags.looks_structural(old)
         if isinstance(value, str) and self._tags.holds_line(value):
             self.suspects.append(self._argument)

@@ -285,9 +285,14 @@ class Tags:
         return False
 
     def ends_in_half_tag(self, text: str) -> bool:
-        """Return whether ``text`` ends in a closing tag of a parameter that lacks its ``<``."""
-        found = _HALF_TAG.search(text, max(0, len(text) - 80))
-        return found is not None and is_like(found[1], self._parameter_word)
+        """Return whether ``text`` ends in what may be a closing tag of a parameter: one that lacks its ``<``, or on the
+        last line any one whose opening tag is not in the text."""
+        end = text[-80:]
+        found = _HALF_TAG.search(end)
+        if found is not None and is_like(found[1], self._parameter_word):
+            return True
+        lone = _LONE_CLOSER.search(end)
+        return lone is not None and f"<{lone[1]}" not in text
 
     def looks_structural(self, text: str) -> bool:
         """Return whether ``text`` holds anything like a tag of the call's grammar: anywhere with its ``<``, else as a
@@ -299,7 +304,8 @@ class Tags:
 
 
 _BLANK_TO_LINE_END = re.compile(r"[ \t\r]*(?:\n|\Z)")
-_HALF_TAG = re.compile(r"[/\\]([A-Za-z_][\w:.-]{2,60})>\s*\Z")
+_HALF_TAG = re.compile(r"[/\\]([A-Za-z_]\w{2,60})(?:&gt;|\W{0,4})\s*\Z")
+_LONE_CLOSER = re.compile(r"(?:\A|\n)[ \t]*<[ \t]*[/\\][ \t]*([\w:.-]{1,40})[^<>\n]{0,20}>?\s*\Z")
 _TAG_LIKE = re.compile(r"<[ \t]{0,2}[/\\]{0,2}[ \t]{0,2}([A-Za-z_][\w:.-]{2,60})")
 _LINE_LIKE = re.compile(r"^[ \t]*[/\\]?[ \t]*([A-Za-z_][\w:.-]{2,60})[^<>\r\n]{0,256}>[^\w\r\n]{0,8}\r?$", re.MULTILINE)
 

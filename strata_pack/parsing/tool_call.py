@@ -109,7 +109,7 @@ ROWS: tuple[Row, ...] = (
     Row((_P.VALUE_END,), (_T.FUNCTION_END_LIKE,), _C._function_closer, "wrong-closing-tag"),
     Row((_P.VALUE_END,), (*_FUNCTION, _T.FUNCTION_LIKE), _C._function_without_end),
     Row((_P.VALUE_END, _P.LIKE_END), (_T.CALL_END, _T.CALL_END_LIKE), _C._broken_call_closer),
-    Row((_P.VALUE_END,), (_T.CALL, _T.THINK_END), _C._back),
+    Row((_P.VALUE_END,), (_T.CALL,), _C._back),
     Row((_P.VALUE_END,), (_T.TEXT,), _C._words_behind_value, "words-between-tags"),
 
     Row((_P.LIKE_END,), _ANY_PARAMETER, _C._parameter_behind_like, "parameter-closer-misspelt"),

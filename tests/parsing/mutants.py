@@ -70,15 +70,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "</param>", "</Parameter>", "</PARAMETER>", "</paramter>", "</parametre>", "</parameter", "/parameter>",
         "<parameter>", "<//parameter>", "<\\/parameter>", "</parameter>>", "< /parameter>", "</parameter={0}>",
         "<parameter={0}>", "</params>", "</parameter_end>", "<parameter/>", "</function>", "</parameter.>",
+        "</par>", "</value>", "[/parameter]", "&lt;/parameter&gt;", "parameter>",
     ),
     "function_close": (
         "</function_invocation>", "</functions>", "</function >", "</ function>", "</Function>", "</FUNCTION>",
         "</func>", "</function/>", "</function1>", "</fuction>", "</function", "/function>", "<function>",
         "<//function>", "</function>>", "</function={0}>", "</function_call>", "< /function>", "</parameter>",
+        "</tool_call>",
     ),
     "call_close": (
         "</tool_call", "</toolcall>", "</tool_calls>", "</tool_call >", "</ tool_call>", "</Tool_call>", "</tool-call>",
-        "/tool_call>", "</tool_cal>", "<tool_call>", "</tool_call/>", "</tool_call>>", "<//tool_call>",
+        "/tool_call>", "</tool_cal>", "<tool_call>", "</tool_call/>", "</tool_call>>", "<//tool_call>", "</function>",
     ),
 }  # fmt: skip
 """Other spellings of each tag."""
@@ -87,6 +89,9 @@ WORDS = (
     "Now the next one.", "<!-- next -->", "\u00a0", "\u200b", "\f", "...", "# comment", "OK", "(done)", "\u3000",
 )  # fmt: skip
 """What may stand where a tag is due."""
+
+STRAYS = ("</think>", "<tool_call>", "</tool_call>", "<function>", "</function>", "<parameter>", "</parameter>", "<br>")
+"""Tags too many."""
 
 SPACES = ("\n\n", " ", "", "\r\n", "\n  ", "\n\t", "\n\n\n")
 """What may stand for the line end between two tags."""
@@ -122,6 +127,8 @@ def changes(pieces: Sequence[Piece]) -> Iterator[tuple[str, int, int, str]]:
                 yield f"{where} as {variant}", at, at + 1, variant.format(name)
         elif not kind:
             around = f"{pieces[at - 1].kind} and {pieces[at + 1].kind} #{at}"
+            for tag in STRAYS:
+                yield f"{tag} between {around}", at, at + 1, f"\n{tag}\n"
             for words in WORDS:
                 yield f"{words!r} between {around}", at, at + 1, f"\n{words}\n"
                 yield f"{words!r} on the line between {around}", at, at + 1, f" {words}\n"
