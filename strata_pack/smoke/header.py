@@ -5,7 +5,6 @@ A grammar makes a model write past any of these mistakes, so no forced text show
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes
+from strata_pack.files import read_json_object
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import is_pack
 from strata_pack.progress import Progress
@@ -28,7 +27,6 @@ Metadata = Mapping[str, Any]
 MARK = "endofthisturn"
 _TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 
-CONFIG_LIMIT = 16 << 20
 TOLERANCE = 1e-6
 """Relative difference of two numbers that went through 32 bits."""
 
@@ -131,13 +129,7 @@ def _shape_of(source: Path) -> tuple[dict[str, Any], Path]:
     if source.is_file() and source.suffix == ".gguf":
         return gguf_shape(read_header(shard_paths(source)[0])), source
     config = source / "config.json" if source.is_dir() else source
-    try:
-        raw = json.loads(read_bytes(config, CONFIG_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=config) from None
-    if not isinstance(raw, dict):
-        raise BadInput("is not a JSON object", where=config)
-    return config_shape(raw), config
+    return config_shape(read_json_object(config)), config
 
 
 ROPE, CONTEXT, WIDTH, LAYERS = "the rope base", "the context length", "the embedding width", "the number of layers"
