@@ -33,11 +33,15 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | str | 
     for index, output in enumerate(wanted):
         for path in read:
             if is_same_file(output, path):
-                raise WrongUse(f"is {path}, which this command reads", where=output, remedy=_OTHER_NAME)
+                raise WrongUse(f"would overwrite {path}, which this command reads", where=output, remedy=_OTHER_NAME)
             if path.is_dir() and output.is_file() and output.suffix in READ_SUFFIXES and is_inside(output, path):
                 raise WrongUse(f"is a file of {path}, which this command reads", where=output, remedy=_OTHER_NAME)
             if output.is_dir() and is_inside(path, output):
-                raise WrongUse(f"holds {path}, which this command reads", where=output, remedy="choose another folder")
+                raise WrongUse(
+                    f"would be replaced with {path} in it, which this command reads",
+                    where=output,
+                    remedy="choose another folder",
+                )
         twin = next((other for other in wanted[:index] if is_same_file(output, other)), None)
         if twin is not None:
             raise WrongUse("is the place of two outputs", where=output, remedy="give each a name of its own")

@@ -39,7 +39,7 @@ def test_an_output_that_is_an_input_is_refused_by_any_name(place: Path, output: 
 
 @pytest.mark.parametrize("inside", ["pack/model/tiny.gguf", "pack/model"])
 def test_an_output_folder_that_holds_an_input_is_refused(place: Path, inside: str) -> None:
-    with pytest.raises(WrongUse, match=r"holds .*, which this command reads"):
+    with pytest.raises(WrongUse, match=r"would be replaced with .* in it, which this command reads"):
         check_outputs([place / "here/pack"], [place / inside])
 
 
@@ -139,6 +139,6 @@ def test_a_checkpoint_is_never_converted_onto_its_weights(tmp_path: Path, output
     os.link(weights, folder / "weights.gguf")
     (tmp_path / "link.gguf").symlink_to(weights)
     before = hashes(folder)
-    result = CliRunner().invoke(app, ["convert", str(folder), "--out", str(tmp_path / output)])
+    result = CliRunner().invoke(app, ["convert", str(folder), "--out", str(tmp_path / output), "--force"])
     assert (result.exit_code, "which this command reads" in result.stderr) == (2, True)
     assert hashes(folder) == before

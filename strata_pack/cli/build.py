@@ -138,7 +138,8 @@ def build(
         out.line(f"golden: {passed} passed on {engine} {counts['version']}, {known} known differences")
     if result.manifest["golden"] is None:
         out.line("golden: no cases for this template (give some with --golden)")
-    out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in result.seconds.items()))
+    if result.seconds:
+        out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in result.seconds.items()))
     out.result(
         {
             "ok": True,

@@ -72,7 +72,8 @@ def test_an_unknown_preset_lists_the_presets(tiny: Path, tmp_path: Path) -> None
 
 def test_a_pack_in_the_way_needs_force(tiny: Path, tmp_path: Path) -> None:
     assert build(tiny, tmp_path / "p").code == 0
-    done = build(tiny, tmp_path / "p")
+    assert build(tiny, tmp_path / "p").code == 0  # the same pack is there already
+    done = build(tiny, tmp_path / "p", "--name", "other")
     assert (done.code, "--force" in sentence(done)) == (2, True)
 
 
