@@ -160,11 +160,16 @@ def test_a_size_that_nothing_fits_is_refused_with_the_smallest(wide: Path) -> No
         fit(source, parse_budget("10kB"), probe=False, threads=1)
 
 
-def test_the_cost_of_errors_is_measured_on_the_model_and_leaves_no_file(wide: Path) -> None:
+def test_the_cost_of_errors_is_measured_once_on_the_model_and_leaves_it_alone(
+    wide: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = wide.read_bytes()
     with GgufSource(wide) as source:
         found = fit(source, parse_budget("5bpw"), probe=True, threads=1)
     assert {group.split()[0] for group in found.sensitivities} >= {"attn_q", "ffn_down", "token_embd.weight"}
     assert all(one.cost > 0 for one in found.sensitivities.values())
     assert wide.read_bytes() == before
+    monkeypatch.setattr("strata_pack.compare.fit.search.measure", None)  # the second time it is known
+    with GgufSource(wide) as source:
+        assert fit(source, parse_budget("5bpw"), probe=True, threads=1).sensitivities == found.sensitivities
     assert np.isfinite(found.predicted_kl)

@@ -9,6 +9,7 @@ The errors of every tensor at every type are measured (``errors``), what an erro
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,11 +23,12 @@ from gguf import GGMLQuantizationType as Q
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, smallest
 from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
-from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure
+from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.texts import Text, texts
 from strata_pack.errors import WrongUse
-from strata_pack.files import sha256_text
+from strata_pack.files import dump_json, sha256_text, write_atomic
 from strata_pack.llama.ggml import Ggml
+from strata_pack.llama.logits_native import LAYOUT_OF
 from strata_pack.progress import Progress, Silent
 from strata_pack.resources import cache_dir
 from strata_pack.weights.gguf.file import align, tensor_nbytes
@@ -228,11 +230,29 @@ def _probe(
     threads: int,
     progress: Progress,
 ) -> dict[str, Sensitivity]:
+    """Return the sensitivity of each group, measured once for a source, an imatrix and texts and then kept."""
+    probes = {tensor.name: probe_type(errors[tensor.name]).name for tensors in groups.values() for tensor in tensors}
+    weights = None if imatrix is None else imatrix.sha256
+    key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, LAYOUT_OF]))
+    place = cache_dir() / "fit" / f"{key[:32]}-costs.json"
+    known = _read_costs(place)
+    if known is not None and known.keys() == groups.keys():
+        return known
     with tempfile.TemporaryDirectory(prefix="strata-fit-") as folder:
         base = Path(folder) / "base.gguf"
         half = plan_quantization(source, "F16", allow_requantize=True)
         run_plan(half, base, threads=threads)
-        return measure(base, groups, errors, imatrix, over, Path(folder), threads=threads, progress=progress)
+        found = measure(base, groups, errors, imatrix, over, Path(folder), threads=threads, progress=progress)
+    write_atomic(place, dump_json({name: [one.cost, one.measured] for name, one in found.items()}))
+    return found
+
+
+def _read_costs(place: Path) -> dict[str, Sensitivity] | None:
+    try:
+        value = json.loads(place.read_bytes())
+        return {name: Sensitivity(name, float(cost), float(seen)) for name, (cost, seen) in value.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
 
 
 def nearest_preset(bits: float) -> str:
