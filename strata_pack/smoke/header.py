@@ -170,7 +170,7 @@ def config_shape(raw: Mapping[str, Any]) -> dict[str, Any]:
 def projector(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
     """Compare the projectors that lie with the model with it: each whole, each of the model's embedding width."""
     assert target.model is not None
-    found = projector_files(target.model)
+    found = projector_files(target)
     if not found:
         raise Impossible("there is no projector with this model")
     header = read_header(target.model)
@@ -195,9 +195,12 @@ def projector(target: Target, scenario: Scenario, _progress: Progress) -> Iterab
         )
 
 
-def projector_files(model: Path) -> list[Path]:
-    """Return the projectors in the model's folder, by llama.cpp's habit of naming them."""
-    return sorted(path for path in model.parent.glob("*.gguf") if "mmproj" in path.name.lower() and path != model)
+def projector_files(target: Target) -> list[Path]:
+    """Return the pack's projector, and those in the model's folder by llama.cpp's habit of naming them."""
+    assert target.model is not None
+    packed = Pack.open(target.pack).projector_path if target.pack is not None else None
+    beside = {path for path in target.model.parent.glob("*.gguf") if "mmproj" in path.name.lower()}
+    return sorted((beside | ({packed} if packed is not None else set())) - {target.model})
 
 
 _LINEAR = re.compile(r"mm\.(\d+)\.weight")
