@@ -14,7 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
-from strata_pack.chat.triggers.judge import SWITCH, WORD, difference, is_made_of, is_markup, is_syntax
+from strata_pack.chat.triggers.judge import (
+    SWITCH,
+    difference,
+    is_layout,
+    is_made_of,
+    is_markup,
+    is_syntax,
+    words_of,
+)
 from strata_pack.chat.triggers.literals import literals
 from strata_pack.chat.triggers.shapes import BASE, NAMES, WHERE
 from strata_pack.chat.triggers.variations import counted, dated, forced
@@ -90,7 +98,7 @@ def _always_changed(bench: Workbench) -> Iterator[Trigger]:
     stage = bench.stages[0]
     prompt = bench.render(stage.shape.inputs(BASE)).prompt or ""
     slot = next(slot for slot in ("second", "first") if slot in stage.shape.slots)
-    kept = [word for word in WORD.findall(BASE[slot]) if word.lower() in prompt.lower()]
+    kept = [word for word in words_of(BASE[slot]) if word.lower() in prompt.lower()]
     if len(kept) > 1:
         yield Trigger("changes", WHERE[slot], prompt, None)
 
@@ -143,7 +151,7 @@ def _with(bench: Workbench, wanted: tuple[str, ...], line: int | None, met: set[
             yield from _everywhere(bench, order.__getitem__, wanted, shown, line=line, quick=True, met=met)
         return
     for separator in list(bench.everything.separators)[:MOST_SEPARATORS]:
-        if separator != wanted[0]:
+        if separator != wanted[0] and not _all_tags(bench, wanted):
             yield from _everywhere(
                 bench,
                 functools.partial(probes.separated, wanted[0], separator),
@@ -235,8 +243,21 @@ def _everywhere(
             found = list(_in_each(bench, stage, texts, wanted, title, line, plain))
             yield from found
             literal = bool(wanted) and wanted[0] not in SORTED_TEXTS and not _all_tags(bench, wanted)
-            if not found and literal and len(slots) > 1 and rendered.prompt is not None:
+            if not found and literal and len(slots) > 1 and _says_more(bench, stage, rendered.prompt, texts, wanted):
                 yield _trigger(bench, stage, rendered, {**BASE, **texts}, f"{title} in several texts", line)
+
+
+def _says_more(
+    bench: Workbench, stage: Stage, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
+) -> bool:
+    """Say whether a prompt has words that are nobody's, or lacks words of a text."""
+    if prompt is None:
+        return False
+    filled = {**BASE, **texts}
+    printed = " ".join(filled[slot] for slot in stage.split.slots)
+    lost = set(words_of(printed)) - set(words_of(prompt))
+    lost -= set(words_of(" ".join(wanted)))
+    return bool(lost or bench.vocabulary.new_words(prompt, filled.values()))
 
 
 def _does_nothing(
@@ -279,7 +300,9 @@ SCHEMA = frozenset(
 
 
 def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
-    return bool(wanted) and all(is_markup(one) or bench.vocabulary.is_tag(one) for one in wanted)
+    return bool(wanted) and all(
+        is_markup(one) or SWITCH.fullmatch(one.strip()) or bench.vocabulary.is_tag(one) for one in wanted
+    )
 
 
 def _is_right(
@@ -304,7 +327,10 @@ def _is_right(
     if _is_switched(bench, stage, rendered.prompt, texts, wanted):
         return True
     if not wanted or wanted[0] in SORTED_TEXTS:
-        return WORD.findall(rendered.prompt) == WORD.findall(stage.split.prompt(texts))
+        return words_of(rendered.prompt) == words_of(stage.split.prompt(texts))
+    expected = stage.split.prompt(texts)
+    if is_layout(bench.vocabulary, rendered.prompt, expected, texts, wanted, changed):
+        return True
     return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
 
 
@@ -328,7 +354,7 @@ def _is_switched(bench: Workbench, stage: Stage, prompt: str, texts: Mapping[str
 def _words_without(prompt: str, commands: Sequence[str]) -> list[str]:
     for command in commands:
         prompt = prompt.replace(command, "")
-    return WORD.findall(prompt)
+    return words_of(prompt)
 
 
 def _trigger(

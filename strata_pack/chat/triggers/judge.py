@@ -14,16 +14,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from strata_pack.chat.triggers.shapes import BASE, SLOTS
+from strata_pack.chat.triggers.shapes import BASE, NAMES, SLOTS
 
 WORD = re.compile(r"[^\W\d_]{2,}")
 SWITCH = re.compile(r"/[A-Za-z_]{2,24}")
 """A command to the template, as a user types it: it is no text for the model."""
 
+XML_QUOTING = frozenset({"CDATA"})
+"""What a template may write around a text that holds signs of XML."""
+
+ESCAPED = re.compile(r"\\[ntr]")
+
 BEFORE = 16
 """Characters before a slot's text that must stay as they are."""
 
 SHOWN = 120
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of ``text``; an escaped line feed ends one, and the quoting of XML is none."""
+    return [word for word in WORD.findall(ESCAPED.sub(" ", text)) if word not in XML_QUOTING]
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class Vocabulary:
     @classmethod
     def of(cls, splits: Iterable[Split]) -> Vocabulary:
         texts = [constant for split in splits for constant in split.constants]
-        return cls(frozenset(WORD.findall("\n".join(texts))), "\n".join(texts).replace("/", ""))
+        return cls(frozenset(map(str.lower, words_of("\n".join(texts)))), "\n".join(texts).replace("/", ""))
 
     def is_tag(self, literal: str) -> bool:
         """Say whether ``literal`` is markup that the template itself writes (or its closing half)."""
@@ -99,8 +109,8 @@ class Vocabulary:
 
     def new_words(self, prompt: str, texts: Iterable[str]) -> list[str]:
         """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in their order."""
-        known = self.words | set(WORD.findall("\n".join(texts)))
-        return [word for word in WORD.findall(prompt) if word not in known]
+        known = self.words | set(map(str.lower, words_of("\n".join(texts))))
+        return [word for word in words_of(prompt) if word.lower() not in known]
 
 
 def is_markup(literal: str) -> bool:
@@ -117,11 +127,14 @@ def is_syntax(
     literals: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Say whether ``literals`` in the slots ``changed`` act as tags: nothing new is said and no text is lost but an
-    assistant's, which templates cut at the tags of its thinking."""
-    own = all(vocabulary.is_tag(literal) for literal in literals)
+    """Say whether ``literals`` in the slots ``changed`` act as tags, or (in a system text) become the template's words.
+
+    Nothing new may be said then, and no text lost but an assistant's, which templates cut at the tags of its thinking.
+    """
     spoken = all(SLOTS[slot] == "assistant" for slot in changed)
-    if not own and not (spoken and all(is_markup(literal) for literal in literals)):
+    rewritten = all(SLOTS[slot] == "system" for slot in changed)
+    tags = (vocabulary.is_tag(one) or is_markup(one) or SWITCH.fullmatch(one.strip()) for one in literals)
+    if not rewritten and not all(tags):
         return False
     if vocabulary.new_words(prompt, texts.values()):
         return False
@@ -133,12 +146,33 @@ def is_syntax(
         kept = texts[slot]
         for literal in literals:
             kept = kept.replace(literal, " ")
-        if any(word not in prompt for word in WORD.findall(kept)):
+        if any(word not in prompt for word in words_of(kept)):
             return False
+        if SLOTS[slot] != "user":
+            continue
         before = split.constants[split.slots.index(slot)][-BEFORE:]
         if before + texts[slot].strip()[:1] not in prompt and before.rstrip() not in prompt:
             return False
     return True
+
+
+def is_layout(
+    vocabulary: Vocabulary,
+    prompt: str,
+    wanted: str,
+    texts: Mapping[str, str],
+    literals: Sequence[str],
+    changed: Sequence[str],
+) -> bool:
+    """Say whether only signs and the order differ: of an assistant's own turn, or because of a sign that no word is in
+    (a full stop that is not doubled; a name that is split at its dot)."""
+    said, expected = words_of(prompt), words_of(wanted)
+    if all(SLOTS[slot] == "assistant" for slot in changed) and sorted(said) == sorted(expected):
+        return True
+    if any(WORD.search(literal) for literal in literals):
+        return False
+    named = all(slot in NAMES for slot in changed) and not vocabulary.new_words(prompt, texts.values())
+    return named or said == expected
 
 
 def difference(wanted: str, got: str) -> tuple[str, str]:
