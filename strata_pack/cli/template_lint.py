@@ -48,7 +48,7 @@ def lint(
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
-    from strata_pack.pack.template.source import load_template, read_copies
+    from strata_pack.pack.template.source import load_template, read_all
 
     if rules:
         out.show(rule_table())
@@ -62,7 +62,8 @@ def lint(
     with out.progress() as progress:
         found = load_template(target, progress)
     place = Path(target)
-    others = [copy for copy in read_copies(place) if copy.where != found.where] if place.exists() else []
+    everything = [copy for copy in read_all(place) if copy.where != found.where] if place.exists() else []
+    others = [copy for copy in everything if copy.main]
     findings = lint_template(
         found.text,
         path=found.where,
@@ -70,6 +71,9 @@ def lint(
         select=_ids(select),
         ignore=_ids(ignore),
     )
+    for variant in everything:
+        if not variant.main:
+            findings += lint_template(variant.text, path=variant.where, select=_ids(select), ignore=_ids(ignore))
     if sarif is not None:
         write_atomic(sarif, to_sarif(findings))
     code = files.write(to_report(findings, found.where, fail_on.value), out)

@@ -172,3 +172,13 @@ def test_prefix_with_a_file_that_is_no_tokenizer_says_so(tmp_path: Path) -> None
     code, _, err = run("prefix", "qwen3.8-flash-next", "--tokenizer", str(file))
     assert code == 2
     assert "is not a tokenizer" in err
+
+
+def test_lint_reads_the_templates_of_other_names_too(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    named = tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    named.parent.mkdir()
+    named.write_text("{{ messages[0].content.find('a') }}", encoding="utf-8")
+    code, out, _ = run("lint", str(tmp_path), "--select", "ST301", "--json")
+    assert code == 1
+    assert [one["path"] for one in json.loads(out)["findings"]] == [str(named)]

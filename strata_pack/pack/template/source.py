@@ -27,6 +27,8 @@ from strata_pack.weights.source import HubSource, parse_source
 JSON_FILES = ("chat_template.json", "tokenizer_config.json")
 JINJA_FILES = ("chat_template.jinja", TEMPLATE)
 DEFAULT_NAME = "default"
+ADDITIONAL = "additional_chat_templates/*.jinja"
+"""Where transformers keeps templates of other names; it takes ``tool_use`` when tools are given."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ def read_all(path: Path) -> list[NamedTemplate]:
         ggufs = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name)[:1]
     copies = [NamedTemplate(_text(path / name), str(path / name)) for name in JINJA_FILES if (path / name).is_file()]
     for folder in (path, path / "tokenizer"):
+        copies += [NamedTemplate(_text(file), str(file), main=False) for file in sorted(folder.glob(ADDITIONAL))]
         for name in JSON_FILES:
             if (folder / name).is_file():
                 copies += _from_json(folder / name)

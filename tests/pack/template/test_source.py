@@ -163,3 +163,13 @@ def test_a_repository_without_a_template_is_refused(tmp_path: Path, monkeypatch:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
         with pytest.raises(BadInput, match="no chat template in its tokenizer files"):
             load_template("org/model")
+
+
+def test_the_template_that_transformers_takes_with_tools_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "chat_template.jinja").write_text(SHIPPED, encoding="utf-8")
+    named = tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    named.parent.mkdir()
+    named.write_text(TEXT, encoding="utf-8")
+    found = find_templates(tmp_path)
+    assert (found.status, [copy["status"] for copy in found.copies]) == ("repaired", ["repaired", "unknown"])
+    assert found.copies[1]["place"] == str(named)
