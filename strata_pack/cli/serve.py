@@ -35,7 +35,7 @@ def serve(
     packs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PACK|GGUF]...",
+            metavar="PACK|GGUF",
             help="Start a llama.cpp server on it; several are loaded when asked for, by model.",
             show_default=False,
         ),
