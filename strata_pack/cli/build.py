@@ -80,7 +80,7 @@ def build(
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
     from strata_pack.errors import WrongUse
-    from strata_pack.pack.build import build_pack, plan_build
+    from strata_pack.pack.build import build_pack, plan_pack
     from strata_pack.pack.request import BuildRequest
     from strata_pack.weights.gguf.edit import RESERVE
     from strata_pack.weights.quantize.recipes import make_recipe
@@ -124,8 +124,11 @@ def build(
     if dry_run:
         from strata_pack.cli.quantize import show_plan
 
-        with plan_build(request) as plan:
-            out.result(show_plan(plan, out))
+        with plan_pack(request) as (plan, needs):
+            planned = show_plan(plan, out)
+            for line in needs.lines():
+                out.line(line)
+            out.result({**planned, "forecast": needs.to_dict()})
         return
     with out.progress() as progress:
         result = build_pack(request, progress)

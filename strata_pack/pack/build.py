@@ -34,6 +34,7 @@ from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.outputs import check_outputs
 from strata_pack.pack.finished import finished_pack
+from strata_pack.pack.forecast import Forecast, forecast
 from strata_pack.pack.loadable import config_problems, header_problems, template_problems
 from strata_pack.pack.manifest import (
     FORMAT,
@@ -254,7 +255,14 @@ def _plan(request: BuildRequest, tensors: TensorSource, imatrix: Imatrix | None)
 
 @contextmanager
 def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
-    """Yield the plan of a build without writing anything.
+    """Yield the plan of a build's model without writing anything; raises as ``plan_pack``."""
+    with plan_pack(request) as (plan, _):
+        yield plan
+
+
+@contextmanager
+def plan_pack(request: BuildRequest) -> Iterator[tuple[QuantPlan, Forecast]]:
+    """Yield the plan of a build and what the pack will need, without writing anything.
 
     Raises what ``build_pack`` would, and ``WrongUse`` for a Hub source: its weights would have to travel first.
     """
@@ -267,10 +275,15 @@ def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
     check_target(out, force=request.force)
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     model = bring(source, request.out, Silent(), lambda _folder: None)
-    with open_weights(model.root, model.weights, mtp=request.mtp) as tensors:
+    with (
+        open_weights(model.root, model.weights, mtp=request.mtp) as tensors,
+        open_projector(request, model, tensors, Silent()) as projector,
+    ):
         refuse_other_kinds(tensors.metadata, request.source)
         choose_template(request.template, source_template(model, tensors.metadata), request.golden)
-        yield _plan(request, tensors, imatrix)
+        plan = _plan(request, tensors, imatrix)
+        stored = sum((model.root / name).stat().st_size for name in model.weights.files)
+        yield plan, forecast(plan, 0 if projector is None else projector.nbytes, stored)
 
 
 def _key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict[str, Any]:
