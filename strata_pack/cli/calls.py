@@ -52,11 +52,13 @@ def calls(
     from strata_pack.errors import WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
+    from strata_pack.outputs import check_outputs
 
     if (model is None) == (url is None):
         raise WrongUse("needs a PACK or GGUF, or a --url, one of them")
     if url is not None and template is None:
         raise WrongUse("--url needs a --template, which renders the prompts")
+    check_outputs([html], [model, against, template])
     chosen = None if url is not None and against is None else pick_runtime(runtime, llama_server)
     options = CallsOptions(seed, tasks, limit, template, chosen, threads)
     with out.progress() as progress:

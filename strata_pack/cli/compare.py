@@ -53,7 +53,9 @@ def compare(
     from strata_pack.compare.output import make_report, picture
     from strata_pack.compare.texts import texts
     from strata_pack.files import write_atomic
+    from strata_pack.outputs import check_outputs
 
+    check_outputs([html, svg], [*model, against, *(text or ())])
     options = CompareOptions(context, windows, threads, keep_logits, llama_server)
     with out.progress() as progress:
         found = compare_many(model, against, texts(text or (), parse_special=parse_special), options, progress)

@@ -32,7 +32,9 @@ def fitted(
     """Return the recipe of the best mix of ``size``, and leave it in ``recipe_file``."""
     from strata_pack.compare.fit.search import fit_file
     from strata_pack.files import write_atomic
+    from strata_pack.outputs import check_outputs
 
+    check_outputs([recipe_file], [source, imatrix])
     with out.progress() as progress:
         found = fit_file(source, size, imatrix, probe=probe, reserve=reserve, threads=threads, progress=progress)
     exact = "; every tensor is stored exactly, so a larger file would be no nearer" if found.lossless else ""

@@ -23,6 +23,7 @@ from strata_pack.files import read_bytes, sha256_text
 from strata_pack.llama.activations_child import load_state
 from strata_pack.llama.logits import child_died, quiet_threads
 from strata_pack.llama.logits_child import ERRORS
+from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import shard_paths
 from strata_pack.weights.imatrix.file import Collected, merge, read_collected, write_imatrix
@@ -79,9 +80,7 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
     the process dies or the disk is full.
     """
     progress = progress or Silent()
-    inputs = {path.resolve() for path in (*request.texts, *request.merged, *shard_paths(request.model))}
-    if request.out.resolve() in inputs:
-        raise BadInput("is an input of this command and would be overwritten", where=request.out)
+    check_outputs([request.out], [*request.texts, *request.merged, *shard_paths(request.model)])
     parts = [read_collected(path) for path in request.merged]
     chunks = resumed = 0
     seconds = 0.0

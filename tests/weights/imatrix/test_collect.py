@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from strata_pack.errors import BadInput
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.activations_child import load_state
 from strata_pack.weights.imatrix.collect import SHIPPED_TEXT, STATE_SUFFIX, ImatrixRequest, make_imatrix
 from strata_pack.weights.imatrix.file import read_collected
@@ -79,7 +79,7 @@ def test_a_model_that_does_not_load_is_refused(tmp_path: Path, text: Path) -> No
 def test_the_model_is_never_overwritten(tmp_path: Path, text: Path) -> None:
     write_model(tmp_path / "model.gguf")
     (tmp_path / "link.gguf").symlink_to(tmp_path / "model.gguf")
-    with pytest.raises(BadInput, match="is an input of this command"):
+    with pytest.raises(WrongUse, match="which this command reads"):
         make_imatrix(ImatrixRequest(tmp_path / "model.gguf", tmp_path / "link.gguf", (text,)))
 
 
