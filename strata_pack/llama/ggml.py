@@ -109,6 +109,12 @@ class Ggml:
         """SHA-256 of the shared object, lower-case hex."""
         return sha256_file(self.path)
 
+    @property
+    def library_stamp(self) -> str:
+        """What changes with the shared object on this machine: hashing it would take 0.1 s of every run."""
+        status = self.path.stat()
+        return f"{self.version} {status.st_size} {status.st_mtime_ns}"
+
     def requires_imatrix(self, type: Q) -> bool:
         """Return whether ggml cannot quantize to ``type`` at all without importances (it would abort)."""
         return bool(self._requires(type))

@@ -304,7 +304,7 @@ def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], quantizer: Quantizer
         "source": plan.source.fingerprint,
         "imatrix": plan.imatrix.sha256 if plan.imatrix else None,
         "weighted": [tensor.name for tensor in plan.tensors if tensor.weighted],
-        "library": quantizer.ggml.library_sha256 if any(tensor.changed for tensor in plan.tensors) else None,
+        "library": quantizer.ggml.library_stamp if any(tensor.changed for tensor in plan.tensors) else None,
         "kernels": quantizer.entry(quantized_types(plan)),
         "allow_nonfinite": allow_nonfinite,
     }

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-_SCRIPT = """
+SCRIPT = """
 import ctypes, json, sys
 from cyllama.llama.llama_cpp import LlamaModelQuantizeParams, model_quantize
 
@@ -100,6 +100,6 @@ def reference(jobs: Sequence[tuple[Path, Path, dict[str, Any]]]) -> None:
     """
     work = [(str(source), str(target), {"nthread": 1} | values) for source, target, values in jobs]
     run = subprocess.run(
-        [sys.executable, "-c", _SCRIPT], input=json.dumps(work), text=True, capture_output=True, errors="replace"
+        [sys.executable, "-c", SCRIPT], input=json.dumps(work), text=True, capture_output=True, errors="replace"
     )
     assert run.returncode == 0, run.stderr[-2000:]
