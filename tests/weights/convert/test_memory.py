@@ -70,6 +70,7 @@ def test_table_of_200_mb_is_never_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("outtype", ["bf16", "f32", "q8_0"])
 def test_table_of_2_gb_converts_within_300_mb(tmp_path: Path, outtype: str) -> None:
     folder = write_model("flash-text", tmp_path / "model")
