@@ -35,7 +35,10 @@ PLAIN = frozenset(
 )
 """Architectures whose attention is plain: heads times their size, the same in every layer."""
 _PARTS = ("attn_norm.weight", "attn_output.weight")
-_DECODERS = ("token_embd.weight", "output_norm.weight")
+_DECODERS = (("token_embd.weight",), ("output_norm.weight", "output_hc_norm.weight"))
+"""What every decoder has, by one of its names: hyper-connections (qwen4exp) take the place of norms."""
+_WITH_NORMS = ("attn", "ssm", "nextn", "hc", "indexer", "ple")
+"""Groups whose norms come and go with them."""
 
 
 def header_problems(metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo]) -> list[str]:
@@ -164,9 +167,9 @@ def _blocks(metadata: Mapping[str, MetaValue], architecture: str, tensors: Seque
 def _layers(tensors: Sequence[TensorInfo]) -> Iterator[str]:
     """Hold the layers against each other, group of tensors by group (attention, feed-forward, experts, ...)."""
     names = {tensor.name for tensor in tensors}
-    for name in _DECODERS:
-        if name not in names:
-            yield f"the tensor {name} is missing"
+    for choices in _DECODERS:
+        if not names & set(choices):
+            yield f"the tensor {choices[0]} is missing"
     groups: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
     for tensor in tensors:
         if match := _BLOCK.match(tensor.name):
@@ -187,7 +190,7 @@ def _group(part: str) -> str:
     for suffix in ("_exps", "_shexp", "_inp"):
         if suffix in part:
             return head + suffix
-    return head if "norm" not in part or head in ("attn", "ssm", "nextn") else "norm"
+    return head if "norm" not in part or head in _WITH_NORMS else "norm"
 
 
 def _shapes(metadata: Mapping[str, MetaValue], architecture: str, known: Mapping[str, TensorInfo]) -> Iterator[str]:

@@ -15,10 +15,11 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.pack.build import BuildRequest, build_pack
 from strata_pack.pack.inspect import inspect_path
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.loadable import header_problems
 from strata_pack.pack.manifest import check_manifest
 from strata_pack.pack.verification import verify
 from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
-from strata_pack.weights.gguf.file import GgufFile
+from strata_pack.weights.gguf.file import GgufFile, TensorInfo
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.tiny_models import MODELS, weights, write_model, write_weights
 
@@ -163,3 +164,15 @@ def test_verify_names_a_projector_that_the_manifest_tells_wrong(
     (tmp_path / "pack/manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     report = verify(tmp_path / "pack")
     assert sentence in next(check for check in report.checks if check.id == "projector").detail
+
+
+@pytest.mark.parametrize("name", ["flash", "flash-text", "qwen3next", "qwen35-merged", "qwen3vlmoe", "smollm3"])
+def test_converted_model_has_all_that_a_loader_needs(tmp_path: Path, name: str) -> None:
+    with SafetensorsSource.open(write_model(name, tmp_path / name), "bf16") as source:
+        tensors = [TensorInfo(tensor.name, tensor.shape, tensor.type, 0, 0) for tensor in source.tensors]
+        assert header_problems(source.metadata, tensors) == []
+
+
+def test_flash_next_builds_into_a_pack_that_verifies(tmp_path: Path) -> None:
+    build_pack(request(write_model("flash", tmp_path / "Flash"), tmp_path / "pack"))
+    assert verify(tmp_path / "pack").ok
