@@ -47,8 +47,8 @@ def prove(
     from rich.table import Table
 
     from strata_pack.report import terminal
-    from strata_pack.smoke.player import Interrupted
     from strata_pack.smoke.prove import plan_proof, prove_pack
+    from strata_pack.smoke.runner import Interrupted
 
     files = ReportFiles(html, junit, sarif)
     if dry_run:

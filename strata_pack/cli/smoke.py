@@ -82,9 +82,9 @@ def smoke(
     from strata_pack.pack.layout import Pack
     from strata_pack.pack.paths import is_pack
     from strata_pack.report import terminal
-    from strata_pack.smoke.player import Interrupted
     from strata_pack.smoke.prove import keep_report
     from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke, run_smoke_url
+    from strata_pack.smoke.runner import Interrupted
     from strata_pack.smoke.target import one_of
 
     one_of(target, url)

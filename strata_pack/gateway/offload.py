@@ -12,7 +12,7 @@ LARGE = 256 << 10
 """Characters (or bytes) of input from which work leaves the event loop."""
 
 
-async def aside(size: int, work: Callable[[], T]) -> T:
+async def offload(size: int, work: Callable[[], T]) -> T:
     """Return what ``work`` returns; in a thread if its input, of ``size``, is large."""
     return work() if size <= LARGE else await asyncio.to_thread(work)
 

@@ -15,7 +15,7 @@ from strata_pack.chat.render.template import ChatTemplate, TemplateError, Templa
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.media import settle_media
-from strata_pack.gateway.offload import aside, weight
+from strata_pack.gateway.offload import offload, weight
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import CallFormat
@@ -151,7 +151,7 @@ class Prompts:
     async def build(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
         # All of it: arguments and reasoning are as large as contents, and ten thousand short messages cost as much.
-        return await aside(weight(turn.messages, turn.tools, turn.variables), lambda: self.render(turn))
+        return await offload(weight(turn.messages, turn.tools, turn.variables), lambda: self.render(turn))
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, in this thread."""

@@ -16,7 +16,7 @@ from strata_pack.gateway.failures import ApiError, internal, unavailable
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, RequestRecord
-from strata_pack.gateway.offload import aside, weight
+from strata_pack.gateway.offload import offload, weight
 from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
 from strata_pack.gateway.reply import Choice, Logprobs, Writer, data_event, encode
 from strata_pack.gateway.settings import Served, Settings
@@ -183,11 +183,11 @@ class Gateway:
             constraint = {"grammar": turn.answer.grammar}
         elif turn.answer is not None:
             schema = turn.answer.schema
-            constraint = await aside(weight(schema), lambda: answer_constraint(schema))
+            constraint = await offload(weight(schema), lambda: answer_constraint(schema))
         if turn.tool_choice == "required":
             tools = [tool for tool in turn.tools if turn.tool_name in (None, tool["function"]["name"])]
             form: Literal["xml", "json"] = "json" if self._call_format == "json" else "xml"
-            grammar = await aside(weight(tools), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
+            grammar = await offload(weight(tools), lambda: call_grammar(tools, form, parallel=turn.parallel_tool_calls))
             constraint = {"grammar": grammar}
         prompt = await self.prompts.build(turn)
         if left_out := (*turn.left_out, *prompt.left_out):

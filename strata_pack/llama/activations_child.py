@@ -20,9 +20,9 @@ import numpy as np
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import atomic_writer
 from strata_pack.llama.activations import Collector, Sums
-from strata_pack.llama.keeper import die_with_parent
 from strata_pack.llama.logits_child import cut_windows, error_line
 from strata_pack.llama.logits_native import LogitsModel
+from strata_pack.llama.supervisor import die_with_parent
 
 SAVING_SHARE = 0.02
 """Saving may take this share of the time; a model of many experts has sums of hundreds of megabytes."""

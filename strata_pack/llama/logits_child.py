@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
-from strata_pack.llama.keeper import die_with_parent
 from strata_pack.llama.logits_native import LogitsModel, LogitsUnavailable
+from strata_pack.llama.supervisor import die_with_parent
 
 ERRORS: dict[str, type[StrataError]] = {
     "input": BadInput,

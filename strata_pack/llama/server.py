@@ -2,7 +2,7 @@
 
 ``LlamaServer.start`` returns only when the model is loaded and answers; otherwise it raises ``StartFailed`` with the
 reason and the last lines of the server's log, and nothing is left running. The process cannot outlive us: see
-``keeper``.
+``supervisor``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
 )
 """What the log of a dead server means: reason, what it looks like, sentence, remedy. The first match counts."""
 
-_ERROR_LINE = re.compile(r"(?:^| )E |error|fail|exception|child:|keeper:", re.I)
+_ERROR_LINE = re.compile(r"(?:^| )E |error|fail|exception|child:|supervisor:", re.I)
 
 
 class StartFailed(EnvironmentFailure):
@@ -232,7 +232,7 @@ class LlamaServer(LlamaClient):
 
     @property
     def pid(self) -> int:
-        """The process id of the keeper, the parent of the server."""
+        """The process id of the supervisor, the parent of the server."""
         return self._process.pid
 
     def _alive(self) -> bool:
@@ -283,7 +283,7 @@ class LlamaServer(LlamaClient):
         try:
             self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            self._process.kill()  # the server dies with its keeper
+            self._process.kill()  # the server dies with its supervisor
             self._process.wait()
         if clean and self._log_is_temporary:
             self.log_path.unlink(missing_ok=True)
@@ -298,14 +298,14 @@ class LlamaServer(LlamaClient):
 
 
 def _spawn(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start ``command`` under its keeper, in a session of its own so that Ctrl-C reaches only us."""
+    """Start ``command`` under its supervisor, in a session of its own so that Ctrl-C reaches only us."""
     # A thread that waits spins for a few microseconds only: libgomp's default (milliseconds) is 30 times slower where
     # cores are shared, not spinning at all 2.5 times slower where they are not.
     environment = dict(os.environ)
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     return subprocess.Popen(
-        [sys.executable, "-m", "strata_pack.llama.keeper", *command],
+        [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
         stdin=subprocess.PIPE,
         stdout=log,
         stderr=log,

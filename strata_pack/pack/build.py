@@ -1,7 +1,7 @@
 """From a source to a whole pack: fetch, choose and prove the template, quantize, write, put in place.
 
 What is cheap and can fail comes first: the template and its golden cases are checked before a weight is read (and for
-a Hub source before the weights travel). Everything happens in ``<pack>.partial`` (see ``workplace``); the pack appears
+a Hub source before the weights travel). Everything happens in ``<pack>.partial`` (see ``build_dir``); the pack appears
 by one rename, and a build that was stopped at any moment goes on where it was when it is started again.
 """
 
@@ -33,6 +33,7 @@ from strata_pack.files import (
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.outputs import check_outputs
+from strata_pack.pack.build_dir import BuildDir, check_target, open_build_dir, partial_folder
 from strata_pack.pack.finished import finished_pack
 from strata_pack.pack.forecast import Forecast, forecast
 from strata_pack.pack.loadable import config_problems, header_problems, template_problems
@@ -68,7 +69,6 @@ from strata_pack.pack.request import (
 from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
 from strata_pack.pack.template.install import GoldenFailed, golden_entry
 from strata_pack.pack.template.plan import golden_bytes
-from strata_pack.pack.workplace import Workplace, check_target, open_workplace, partial_folder
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo
@@ -140,7 +140,7 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
     inputs = InputFiles.of([] if request.imatrix is None else [request.imatrix])
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     key = _key(request, source, imatrix)
-    with open_workplace(out) as place:
+    with open_build_dir(out) as place:
         finished = place.installed(key)
         if finished is not None:
             place.remove()
@@ -225,7 +225,7 @@ def _template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
 
 
 def _stages(
-    place: Workplace,
+    place: BuildDir,
     plan: QuantPlan,
     name: str,
     chosen: ChosenTemplate,
@@ -343,7 +343,7 @@ class WithoutKeys:
 
 @dataclass(frozen=True)
 class _Quantized:
-    """The model's files in the workplace, and the type of every tensor."""
+    """The model's files in the build folder, and the type of every tensor."""
 
     files: tuple[Path, ...]
     entries: tuple[FileEntry, ...]
@@ -351,9 +351,9 @@ class _Quantized:
 
 
 def _quantize(
-    request: BuildRequest, place: Workplace, plan: QuantPlan, chosen: ChosenTemplate, name: str, progress: Progress
+    request: BuildRequest, place: BuildDir, plan: QuantPlan, chosen: ChosenTemplate, name: str, progress: Progress
 ) -> _Quantized:
-    """Write the model into the workplace, or find there what an earlier build finished."""
+    """Write the model into the build folder, or find there what an earlier build finished."""
     finished = place.journal / "quantized.json"
     target = place.pack / MODEL_DIR / f"{name}.gguf"
     if finished.is_file():

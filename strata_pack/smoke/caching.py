@@ -17,9 +17,9 @@ from strata_pack.chat.prefix.session import Session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.llama.answers import Timings
 from strata_pack.report import Chart, Check, Table
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import read
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 SLOT = 0
 SLACK = 4

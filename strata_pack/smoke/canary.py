@@ -15,9 +15,9 @@ from typing import Any
 
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.report import Check
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import ReplayCase, mentions
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 TURN = re.compile(r"<\|im_start\|>(\w+)|<\|im_end\|>")
 REASONING_KEY = "reasoning_content"

@@ -17,10 +17,10 @@ from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.parsing import Event, OutputParser, ToolCall
 from strata_pack.report import Check, Table
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import Form, ReplayCase, call_text, failures, mentions, read
 from strata_pack.smoke.manner import beginning
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 STREAMS = 8
 LONG_BYTES = 64 << 10

@@ -17,8 +17,8 @@ from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import is_pack
 from strata_pack.progress import Progress
 from strata_pack.report import Check
+from strata_pack.smoke.context import Target
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import Target
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
 from strata_pack.weights.hub.cache import repo_folder
 

@@ -17,9 +17,9 @@ from strata_pack.chat.repair.rules import heal_conversation
 from strata_pack.chat.repair.suite import generate
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import Call, ReplayCase, call_text, failures, fill_messages, read
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 ASSISTANT = "<|im_start|>assistant\n"
 END = "<|im_end|>"

@@ -10,10 +10,10 @@ from strata_pack.errors import StrataError
 from strata_pack.progress import Progress
 from strata_pack.report import Check
 from strata_pack.smoke import header
+from strata_pack.smoke.context import Target
 from strata_pack.smoke.manner import manner_of
-from strata_pack.smoke.player import NO_TEMPLATE, error_line, skipped
+from strata_pack.smoke.runner import NO_TEMPLATE, error_line, skipped
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import Target
 from strata_pack.smoke.tensors import scan
 
 SHOWN_FAULTS = 5

@@ -15,11 +15,11 @@ from typing import Any
 
 from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused, ServerGone
 from strata_pack.report import Check, Table
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import failures, read
 from strata_pack.smoke.generation import grammar_of, parse_whole
 from strata_pack.smoke.history import ways_back
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import SmokeContext
 from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream
 
 REPLIES = 8

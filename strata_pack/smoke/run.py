@@ -26,12 +26,12 @@ from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.builds import build_name
+from strata_pack.smoke.context import SmokeContext, Target
 from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.offline import play_offline
-from strata_pack.smoke.player import Interrupted, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.public import loss_table
+from strata_pack.smoke.runner import Interrupted, Nobody, error_line, play_all, skipped
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
-from strata_pack.smoke.stage import SmokeContext, Target
 from strata_pack.smoke.target import open_target
 from strata_pack.suggest import unknown as unknown_value
 

@@ -15,7 +15,7 @@ from strata_pack.report import Check
 from strata_pack.smoke.data_files import read
 
 if TYPE_CHECKING:
-    from strata_pack.smoke.stage import SmokeContext
+    from strata_pack.smoke.context import SmokeContext
 
 Need = Literal["native", "public", "file", "template", "calls", "suite"]
 """``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone; ``file``:

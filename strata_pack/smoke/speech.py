@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from strata_pack.llama.answers import GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Status
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.generation import BIAS, ONE_SLOT
 from strata_pack.smoke.header import open_template, read_header, token_text
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 GIVEN = 24
 """Tokens of the text that are given; the ones after them are scored."""

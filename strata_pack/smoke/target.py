@@ -11,7 +11,7 @@ from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack, gguf_template
-from strata_pack.smoke.stage import Target
+from strata_pack.smoke.context import Target
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 

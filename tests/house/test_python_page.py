@@ -28,7 +28,7 @@ PRINTS = {
 """A part of what each script prints."""
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     shipped = load_shipped("qwen3.8-flash-next")

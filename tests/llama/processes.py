@@ -53,8 +53,8 @@ def wait_for(path: Path, seconds: float = 60.0) -> str:
     raise AssertionError(f"{path} did not appear")
 
 
-def server_pid(keeper: int) -> int:
-    """Return the id of the server process under a keeper."""
-    (child,) = children(keeper)
+def server_pid(supervisor: int) -> int:
+    """Return the id of the server process under a supervisor."""
+    (child,) = children(supervisor)
     assert child != os.getpid()
     return child

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("tiny-server")
 
 
 def _owner(tiny: Path, told: Path, then: str = "signal.pause()") -> subprocess.Popen[bytes]:
-    """Start a process that owns a server, tells the keeper's id in ``told``, and then does ``then``."""
+    """Start a process that owns a server, tells the supervisor's id in ``told``, and then does ``then``."""
     code = f"""
         import os, signal, sys
         from pathlib import Path
@@ -34,8 +34,8 @@ def _owner(tiny: Path, told: Path, then: str = "signal.pause()") -> subprocess.P
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_when_the_owner_is_killed_the_server_ends(tiny, tmp_path, number):
     owner = _owner(tiny, tmp_path / "pid")
-    keeper = int(wait_for(tmp_path / "pid"))
-    everyone = tree(keeper)
+    supervisor = int(wait_for(tmp_path / "pid"))
+    everyone = tree(supervisor)
     assert len(everyone) == 2
     owner.send_signal(number)
     owner.wait()
@@ -44,9 +44,9 @@ def test_when_the_owner_is_killed_the_server_ends(tiny, tmp_path, number):
 
 def test_when_the_owner_simply_forgets_the_server_it_ends(tiny, tmp_path):
     owner = _owner(tiny, tmp_path / "pid", then="os._exit(0)")
-    keeper = int(wait_for(tmp_path / "pid"))
+    supervisor = int(wait_for(tmp_path / "pid"))
     owner.wait()
-    assert gone([keeper])
+    assert gone([supervisor])
 
 
 def test_when_the_keeper_is_killed_the_server_ends(tiny):
@@ -57,11 +57,11 @@ def test_when_the_keeper_is_killed_the_server_ends(tiny):
 
 
 def test_an_owner_that_left_a_copy_of_itself_still_takes_the_server_along(tiny, tmp_path):
-    # The copy holds the pipe open; the keeper must notice that its parent is another one.
+    # The copy holds the pipe open; the supervisor must notice that its parent is another one.
     owner = _owner(tiny, tmp_path / "pid", then="os.fork() or os.execlp('sleep', 'sleep', '20'); os._exit(0)")
-    keeper = int(wait_for(tmp_path / "pid"))
+    supervisor = int(wait_for(tmp_path / "pid"))
     owner.wait()
-    assert gone([keeper])
+    assert gone([supervisor])
 
 
 def test_a_server_started_by_a_thread_survives_the_thread(tiny):

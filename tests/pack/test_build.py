@@ -21,6 +21,7 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongU
 from strata_pack.files import sha256_text
 from strata_pack.pack import build as build_module
 from strata_pack.pack.build import build_pack
+from strata_pack.pack.build_dir import BuildDir
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.paths import GOLDEN, TEMPLATE
@@ -28,7 +29,6 @@ from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.install import install_template
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
-from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from strata_pack.weights.quantize.run import plan_quantization, run_plan
@@ -167,11 +167,11 @@ def test_a_bare_gguf_whose_build_was_stopped_at_its_end_is_found_finished(
     request_: BuildRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = replace(request_, layout="gguf")
-    remove = Workplace.remove
-    monkeypatch.setattr(Workplace, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
+    remove = BuildDir.remove
+    monkeypatch.setattr(BuildDir, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         build_pack(request)
-    monkeypatch.setattr(Workplace, "remove", remove)
+    monkeypatch.setattr(BuildDir, "remove", remove)
     result = build_pack(request)
     assert (result.resumed, [entry.name for entry in result.path.iterdir()]) == (True, ["Tiny-Q8_0.gguf"])
     assert [entry.name for entry in result.path.parent.iterdir()] == ["pack"]
@@ -315,7 +315,7 @@ def test_a_forced_bare_gguf_whose_build_was_stopped_at_its_end_is_found_finished
     build_pack(replace(request_, layout="gguf"))
     request = replace(request_, recipe=make_recipe("F16"), layout="gguf", force=True)
     with monkeypatch.context() as stopped:
-        stopped.setattr(Workplace, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr(BuildDir, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build_pack(request)
     assert build_pack(request).resumed
@@ -470,7 +470,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
 
 
 def test_another_build_at_work_is_not_disturbed(request_: BuildRequest) -> None:
-    with build_module.open_workplace(request_.out.absolute()), pytest.raises(EnvironmentFailure, match="at work"):
+    with build_module.open_build_dir(request_.out.absolute()), pytest.raises(EnvironmentFailure, match="at work"):
         build_pack(request_)
 
 

@@ -15,10 +15,10 @@ import pytest
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.pack import build as build_module
 from strata_pack.pack.build import build_pack
+from strata_pack.pack.build_dir import BuildDir
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.install import install_template
 from strata_pack.pack.verification import verify
-from strata_pack.pack.workplace import Workplace
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import write_tiny
@@ -148,7 +148,7 @@ def test_a_build_with_foreign_files_that_was_stopped_in_the_swap_keeps_them(
     (pack / "README.md").write_text("mine")
     again = replace(request_, recipe=make_recipe("Q8_0"), force=True)
     with monkeypatch.context() as stopped:
-        stopped.setattr(Workplace, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
+        stopped.setattr(BuildDir, "remove", lambda _place: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             build_pack(again)
     assert build_pack(again).resumed

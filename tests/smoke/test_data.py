@@ -14,7 +14,7 @@ from strata_pack.smoke.generation import CALL_FORMATS, grammar_of, literal, long
 from strata_pack.smoke.history import assistant_turns, faults
 from strata_pack.smoke.manner import beginning, manner_of
 from strata_pack.smoke.offline import OFFLINE
-from strata_pack.smoke.plays import PLAYS
+from strata_pack.smoke.registry import PLAYS
 from strata_pack.smoke.scenario import scenarios
 
 FORMS = ("xml", "json")

@@ -18,10 +18,10 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.report import Check
-from strata_pack.smoke import plays
+from strata_pack.smoke import registry
+from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.run import SmokeOptions, run_smoke, run_smoke_url
 from strata_pack.smoke.scenario import Scenario
-from strata_pack.smoke.stage import SmokeContext
 from tests.llama.http_fault import body, drip, faulty_server, hang_up
 from tests.llama.processes import children, gone, server_pid, tree
 from tests.pack.tiny_pack import write_pack
@@ -52,7 +52,7 @@ def _play_with(monkeypatch, number: int) -> None:
         stage.client.completion("x", n_predict=1)
         return [Check(scenario.id, scenario.proves, "passed")]
 
-    monkeypatch.setattr("strata_pack.smoke.player.PLAYS", {**plays.PLAYS, FIRST: play})
+    monkeypatch.setattr("strata_pack.smoke.runner.PLAYS", {**registry.PLAYS, FIRST: play})
 
 
 def test_a_server_that_dies_is_said_and_the_next_scenario_gets_another(monkeypatch, tiny, two):

@@ -27,7 +27,7 @@ from strata_pack.gateway.api.responses.request import ResponsesRequest, Response
 from strata_pack.gateway.api.responses.store import NoMemory, input_items
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
 from strata_pack.gateway.fleet import Fleet
-from strata_pack.gateway.offload import aside
+from strata_pack.gateway.offload import offload
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.keys import Keys
@@ -154,7 +154,7 @@ def _routes(fleet: Fleet) -> Routes:
             asked = read_body(ResponsesRequest, sound)
             return sound, asked.model, responses_turn(asked, memory or NoMemory())
 
-        body, name, turn = await aside(len(data), read)
+        body, name, turn = await offload(len(data), read)
         gateway = fleet.named(name)
         keep = None
         if memory is not None and turn.store:
@@ -205,7 +205,7 @@ def _routes(fleet: Fleet) -> Routes:
 
     async def completions(request: Request) -> Response:
         data = await request.body()
-        data = await aside(len(data), lambda: sound_json(data))
+        data = await offload(len(data), lambda: sound_json(data))
         body = read_body(CompletionRequest, data)
         for field in UNKNOWN_CONSTRAINTS:
             if getattr(body, field) is not None:
@@ -219,7 +219,7 @@ def _routes(fleet: Fleet) -> Routes:
     async def passed(request: Request) -> Response:
         path = PASSED[request.scope["path"]]
         data = await request.body()
-        body = await aside(len(data), lambda: _object(sound_json(data)))
+        body = await offload(len(data), lambda: _object(sound_json(data)))
         record = _caller(request).record(path.rpartition("/")[2], stream=False)
         name = body.get("model")
         gateway = fleet.named(name if isinstance(name, str) else None)
@@ -311,7 +311,7 @@ def _routes(fleet: Fleet) -> Routes:
 async def _read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
     """Return what ``make`` makes of the request's body."""
     data = await request.body()
-    return await aside(len(data), lambda: make(read_body(kind, sound_json(data))))
+    return await offload(len(data), lambda: make(read_body(kind, sound_json(data))))
 
 
 def _object(data: bytes) -> dict[str, Any]:

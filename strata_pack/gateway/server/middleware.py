@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, internal, shutting_down
 from strata_pack.gateway.metrics import Metrics
-from strata_pack.gateway.offload import aside
+from strata_pack.gateway.offload import offload
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.server.access import Access, Sink
 from strata_pack.gateway.server.browsers import Doors, Headers
@@ -188,7 +188,7 @@ class Guard:
             raise ApiError(408, "the body did not come in time", kind="slow_body") from None
         body = b"".join(parts)
         encodings = headers.get("content-encoding", "")
-        return await aside(limit, lambda: decoded(body, encodings, limit)) if encodings else body
+        return await offload(limit, lambda: decoded(body, encodings, limit)) if encodings else body
 
 
 class _Exchange:

@@ -1,10 +1,10 @@
 """Runs one server process and outlives nobody: the process ends when its owner ends, however that happens.
 
-``python -m strata_pack.llama.keeper COMMAND...`` starts COMMAND and holds on to standard input. The owner keeps the
+``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and holds on to standard input. The owner keeps the
 other end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), COMMAND is ended. COMMAND in turn asks the
-kernel to be killed when the keeper dies, so no order of deaths leaves an orphan. The keeper has one thread and imports
-next to nothing: the kernel's parent-death signal follows the *thread* that started a process, so the owner, who may
-start servers from a thread that ends early, must not be the parent itself.
+kernel to be killed when the supervisor dies, so no order of deaths leaves an orphan. The supervisor has one thread and
+imports next to nothing: the kernel's parent-death signal follows the *thread* that started a process, so the owner, who
+may start servers from a thread that ends early, must not be the parent itself.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def main() -> None:
     try:
         status = keep(sys.argv[1:])
     except OSError as error:
-        print(f"keeper: {sys.argv[1]}: {error.strerror}", file=sys.stderr, flush=True)
+        print(f"supervisor: {sys.argv[1]}: {error.strerror}", file=sys.stderr, flush=True)
         sys.exit(127)
     if status < 0:
         name = signal.Signals(-status).name
-        print(f"keeper: ended by {name} after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+        print(f"supervisor: ended by {name} after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
         sys.exit(128 - status)
     sys.exit(status)
 

@@ -16,9 +16,9 @@ from strata_pack.llama.answers import GarbledAnswer, RequestRefused, ServerGone,
 from strata_pack.progress import Progress
 from strata_pack.report import Check, Report
 from strata_pack.smoke import public
-from strata_pack.smoke.plays import PLAYS
+from strata_pack.smoke.context import SmokeContext
+from strata_pack.smoke.registry import PLAYS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
-from strata_pack.smoke.stage import SmokeContext
 
 INTERRUPTED = "interrupted"
 NO_TEMPLATE = "the model has no chat template"
@@ -90,7 +90,11 @@ def missing(stage: SmokeContext, scenario: Scenario) -> str | None:
 
 
 def play_all(
-    stage: SmokeContext, scenarios: Sequence[Scenario], keeper: Keeper, progress: Progress, limit_s: float | None = None
+    stage: SmokeContext,
+    scenarios: Sequence[Scenario],
+    keeper: Keeper,
+    progress: Progress,
+    limit_s: float | None = None,
 ) -> list[Check]:
     """Play ``scenarios`` and return what was found. Ctrl-C ends in ``Interrupted``, with what was found until then."""
     checks: list[Check] = []

@@ -25,10 +25,10 @@ from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
+from strata_pack.pack.atomic_replace import locked, put
 from strata_pack.pack.contents import carry_over, unlisted_files
 from strata_pack.pack.manifest import Manifest, read_manifest
 from strata_pack.pack.paths import MANIFEST, PARTIAL_SUFFIX, TEMPLATE_KEY, is_pack
-from strata_pack.pack.swap import locked, put
 from strata_pack.weights.gguf.edit import PAD_KEY
 from strata_pack.weights.gguf.file import open_shards, shard_paths
 
@@ -40,7 +40,7 @@ _STATE_ON_ITS_WAY = re.compile(rf"\.{re.escape(STATE)}\..*\.tmp")
 
 
 @dataclass(frozen=True)
-class Workplace:
+class BuildDir:
     """``root`` is the partial folder of the pack ``out``."""
 
     root: Path
@@ -101,7 +101,7 @@ class Workplace:
         return manifest if there else None
 
     def install(self, folder: Path, kept: Sequence[str] = ()) -> None:
-        """Make ``folder`` (inside the workplace) the finished ``out`` and remove the workplace.
+        """Make ``folder`` (inside the build folder) the finished ``out`` and remove the build folder.
 
         ``kept`` names the files of the present ``out`` that the new one holds too.
         """
@@ -112,7 +112,7 @@ class Workplace:
         self.remove()
 
     def remove(self) -> None:
-        """Remove everything of the workplace, what it remembers and its lock last."""
+        """Remove everything of the build folder, what it remembers and its lock last."""
         last = (self._state, self.root / LOCK)
         for entry in self.root.iterdir():
             if entry not in last:
@@ -190,7 +190,7 @@ def _refuse_foreign(root: Path) -> None:
 
 
 @contextmanager
-def open_workplace(out: Path) -> Iterator[Workplace]:
+def open_build_dir(out: Path) -> Iterator[BuildDir]:
     """Make (or find) and lock the partial folder beside ``out``."""
     if out.name in ("", ".."):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
@@ -201,7 +201,7 @@ def open_workplace(out: Path) -> Iterator[Workplace]:
     # Only who holds the lock may remove the folder.
     with locked(root / LOCK, str(out)):
         try:
-            yield Workplace(root, out)
+            yield BuildDir(root, out)
         finally:
             with contextlib.suppress(OSError):
                 if not (set(os.listdir(root)) - {LOCK}):

@@ -9,14 +9,14 @@ from typing import IO
 import pytest
 
 from strata_pack.errors import EnvironmentFailure, WrongUse
-from strata_pack.pack.workplace import Workplace, check_target, open_workplace
+from strata_pack.pack.build_dir import BuildDir, check_target, open_build_dir
 from tests.pack.tiny_pack import write_pack
 
 KEY = {"source": "a"}
 INPUTS = {"template": "1"}
 
 
-def fill(place: Workplace) -> None:
+def fill(place: BuildDir) -> None:
     place.pack.mkdir()
     (place.pack / "manifest.json").write_text("{}")
     place.journal.mkdir()
@@ -24,16 +24,16 @@ def fill(place: Workplace) -> None:
 
 
 def test_the_same_inputs_find_the_work_of_the_last_build(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
         fill(place)
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         assert place.begin(KEY, INPUTS)
         assert place.pack.exists()
 
 
 def test_other_inputs_start_anew_but_keep_what_was_fetched(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
         fill(place)
         assert not place.begin(KEY, {"template": "2"})
@@ -41,7 +41,7 @@ def test_other_inputs_start_anew_but_keep_what_was_fetched(tmp_path: Path) -> No
 
 
 def test_install_leaves_only_the_pack(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
         fill(place)
         place.install(place.pack)
@@ -50,28 +50,28 @@ def test_install_leaves_only_the_pack(tmp_path: Path) -> None:
 
 
 def test_a_build_stopped_after_the_install_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
         fill(place)
-        monkeypatch.setattr(Workplace, "remove", lambda _self: None)
+        monkeypatch.setattr(BuildDir, "remove", lambda _self: None)
         place.install(place.pack)
         assert place.installed(KEY) is not None
 
 
 def test_nothing_is_installed_before_the_install(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         place.begin(KEY, INPUTS)
         assert place.installed(KEY) is None
 
 
 def test_an_unused_workplace_vanishes(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p"):
+    with open_build_dir(tmp_path / "p"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_journal_starts_anew(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         (place.root / "build.json").write_text('{"key": ')
         assert not place.begin(KEY, INPUTS)
 
@@ -97,7 +97,7 @@ def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(tmp_path: 
 
 def test_a_folder_that_no_build_made_is_not_built_in(tmp_path: Path) -> None:
     (tmp_path / "p.partial/thesis").mkdir(parents=True)
-    with pytest.raises(WrongUse, match="would remove thesis"), open_workplace(tmp_path / "p"):
+    with pytest.raises(WrongUse, match="would remove thesis"), open_build_dir(tmp_path / "p"):
         pass
     assert (tmp_path / "p.partial/thesis").is_dir()
 
@@ -105,7 +105,7 @@ def test_a_folder_that_no_build_made_is_not_built_in(tmp_path: Path) -> None:
 def test_a_partial_folder_that_is_a_link_is_not_built_in(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "p.partial").symlink_to("mine")
-    with pytest.raises(WrongUse, match="in the way"), open_workplace(tmp_path / "p"):
+    with pytest.raises(WrongUse, match="in the way"), open_build_dir(tmp_path / "p"):
         pass
     assert (tmp_path / "p.partial").is_symlink()
 
@@ -125,8 +125,8 @@ def test_a_link_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_a_second_build_leaves_the_folder_of_the_first_alone(tmp_path: Path) -> None:
-    with open_workplace(tmp_path / "p") as place:
-        with pytest.raises(EnvironmentFailure, match="another process is at work"), open_workplace(tmp_path / "p"):
+    with open_build_dir(tmp_path / "p") as place:
+        with pytest.raises(EnvironmentFailure, match="another process is at work"), open_build_dir(tmp_path / "p"):
             pass
         assert place.root.is_dir()
 
@@ -139,7 +139,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(EnvironmentFailure, match="another process is at work"), open_workplace(tmp_path / "p"):
+    with pytest.raises(EnvironmentFailure, match="another process is at work"), open_build_dir(tmp_path / "p"):
         pass
 
 
@@ -150,7 +150,7 @@ def test_a_lock_that_comes_while_the_folder_is_removed_stays(tmp_path: Path, mon
         (folder / "lock").touch()
         rmdir(folder)
 
-    with open_workplace(tmp_path / "p") as place:
+    with open_build_dir(tmp_path / "p") as place:
         monkeypatch.setattr(Path, "rmdir", late)
         place.remove()
         assert (place.root / "lock").exists()
@@ -158,5 +158,5 @@ def test_a_lock_that_comes_while_the_folder_is_removed_stays(tmp_path: Path, mon
 
 @pytest.mark.parametrize("out", ["/", "x/.."])
 def test_a_folder_without_a_name_is_refused(out: str) -> None:
-    with pytest.raises(WrongUse, match="cannot be a pack's folder"), open_workplace(Path(out)):
+    with pytest.raises(WrongUse, match="cannot be a pack's folder"), open_build_dir(Path(out)):
         pass
