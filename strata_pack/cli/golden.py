@@ -57,7 +57,6 @@ def check(
     """
     from strata_pack.chat.engines.engines import expand_names, missing_engines, open_engines
     from strata_pack.chat.golden import output as golden_faces
-    from strata_pack.chat.golden.cases import load_suite
     from strata_pack.chat.golden.check import check_golden
     from strata_pack.pack.golden_target import golden_targets
 
@@ -66,7 +65,7 @@ def check(
     left_out = missing_engines() if "all" in (engine or ()) else {}
     reports = []
     for one in golden_targets(target, golden):
-        suite = load_suite(one.golden)
+        suite = one.suite()
         with open_engines(expand_names(engine), one.source, model=model) as engines, out.progress() as progress:
             reports.append((one.where, check_golden(one.source, suite, engines, progress)))
     for where, report in reports:
@@ -94,10 +93,9 @@ def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
     """List the golden cases of a template: what each expects, and on which engines it is known to differ."""
     from rich.table import Table
 
-    from strata_pack.chat.golden.cases import load_suite
     from strata_pack.pack.golden_target import golden_targets
 
-    found = [(one.where, load_suite(one.golden)) for one in golden_targets(target, golden)]
+    found = [(one.where, one.suite()) for one in golden_targets(target, golden)]
     for where, suite in found:
         table = Table("case", "expects", "differs on", title=f"{where}: {len(suite.cases)} cases", title_justify="left")
         for case in suite.cases:
@@ -149,7 +147,7 @@ def update(
     """Record what the template renders today (on jinja2) in place of what differs, after showing every difference."""
     from strata_pack.chat.engines.engines import Jinja2Engine
     from strata_pack.chat.golden import output as golden_faces
-    from strata_pack.chat.golden.cases import load_suite, suite_files
+    from strata_pack.chat.golden.cases import suite_files
     from strata_pack.chat.golden.check import check_golden
     from strata_pack.chat.golden.edit import plan_update, write
     from strata_pack.errors import WrongUse
@@ -160,7 +158,7 @@ def update(
     for one in golden_targets(target, golden):
         if one.in_pack:
             raise WrongUse("the cases of a pack are part of it", where=one.where, remedy="change them and build again")
-        report = check_golden(one.source, load_suite(one.golden), [Jinja2Engine()])
+        report = check_golden(one.source, one.suite(), [Jinja2Engine()])
         out.show(golden_faces.terminal(report, one.where))
         for change in plan_update(suite_files(one.golden), report):
             check_outputs((change.path,), ())

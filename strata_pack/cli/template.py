@@ -94,4 +94,6 @@ def status(
     out.line(f"{target}: {found.status}" + ("" if found.sha256 is None else f" (sha256 {found.sha256})"))
     if target.is_dir():
         template_install.show_copies(found.copies, out)
+    for note in found.notes:
+        out.line(f"note: {note}")
     out.result({"target": str(target), **asdict(found)})

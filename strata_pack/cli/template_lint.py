@@ -48,7 +48,7 @@ def lint(
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
-    from strata_pack.pack.template.source import load_template, read_all
+    from strata_pack.pack.template.source import load_set, read_all
 
     if rules:
         out.show(rule_table())
@@ -60,9 +60,12 @@ def lint(
     files = ReportFiles(html)
     files.try_all(target)
     with out.progress() as progress:
-        found = load_template(target, progress)
+        named = load_set(target, progress)
+    found = named.main
     place = Path(target)
-    everything = [copy for copy in read_all(place) if copy.where != found.where] if place.exists() else []
+    everything = [named.tools] if named.tools is not None else []
+    if place.exists():
+        everything = [copy for copy in read_all(place) if copy.where != found.where]
     others = [copy for copy in everything if copy.main]
     findings = lint_template(
         found.text,

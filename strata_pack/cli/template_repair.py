@@ -13,6 +13,7 @@ from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
     from strata_pack.chat.repair.repair import RepairRefused, RepairResult
+    from strata_pack.pack.template.source import NamedTemplate
 
 
 @face
@@ -37,7 +38,8 @@ def repair(
     """Add history repair to a model's own template, with a proof on generated conversations.
 
     Conversations without a stranded tool call must render byte for byte as before, and every stranded one must be
-    closed, on every engine; otherwise nothing is written and the first difference is shown.
+    closed, on every engine; otherwise nothing is written and the first difference is shown. Where the model has
+    another template for tools, it is repaired too and written as additional_chat_templates/tool_use.jinja next to FILE.
     """
     from strata_pack.chat.render.template import normalize_source
     from strata_pack.chat.repair.engines import proof_engines
@@ -45,7 +47,8 @@ def repair(
     from strata_pack.errors import WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
-    from strata_pack.pack.template.source import load_template
+    from strata_pack.pack.paths import ADDITIONAL_DIR, TOOLS_NAME
+    from strata_pack.pack.template.source import load_set
 
     place = Path(target)
     if in_place and (output is not None or not place.is_file() or place.suffix.lower() in (".gguf", ".json")):
@@ -54,25 +57,38 @@ def repair(
             where=target,
             remedy="use -o FILE, then `strata-pack template install` for a .gguf or a pack",
         )
+    wanted = place if in_place else output
+    for_tools = None if output is None else output.parent / ADDITIONAL_DIR / f"{TOOLS_NAME}.jinja"
     check_outputs((output,), (target,))
     with out.progress() as progress:
-        source = normalize_source(load_template(target, progress).text)
+        found = load_set(target, progress)
+    if found.tools is not None:
+        check_outputs((for_tools,), (target,))
+    results: list[tuple[NamedTemplate, RepairResult, Path | None, str]] = []
     with proof_engines(engine or ()) as engines:
-        try:
-            result = repair_template(source, engines)
-        except RepairRefused as refused:
-            _show_difference(refused, out)
-            raise
-    change = diff(source, result.text)
-    if show_diff:
-        out.line(change.rstrip("\n"))
-    wanted = place if in_place else output
-    if wanted is not None and (result.changed or not in_place):
-        write_atomic(wanted, result.text.encode("utf-8"))
-    _say(target, result, wanted, out)
-    out.result(
-        {"target": target, **result.to_dict(), "written": None if wanted is None else str(wanted), "diff": change}
-    )
+        for one, path in ((found.main, wanted), (found.tools, for_tools)):
+            if one is None:
+                continue
+            source = normalize_source(one.text)
+            try:
+                result = repair_template(source, engines)
+            except RepairRefused as refused:
+                _show_difference(refused, out)
+                raise
+            results.append((one, result, path, diff(source, result.text)))
+    for one, result, path, change in results:
+        if show_diff:
+            out.line(change.rstrip("\n"))
+        if path is not None and (result.changed or not in_place):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, result.text.encode("utf-8"))
+        _say(target if one is found.main else one.where, result, path, out)
+    entries = [
+        {**result.to_dict(), "written": None if path is None else str(path), "diff": change}
+        for _, result, path, change in results
+    ]
+    tools = {"where": results[1][0].where, **entries[1]} if len(entries) > 1 else None
+    out.result({"target": target, **entries[0], "tools": tools})
 
 
 def _say(target: str, result: RepairResult, written: Path | None, out: Out) -> None:

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from strata_pack.chat.golden.cases import GoldenSuite, load_suite
 from strata_pack.chat.library import ShippedTemplate, find_shipped, list_templates
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import is_pack
-from strata_pack.pack.template.source import load_template, read_pack_template
+from strata_pack.pack.template.source import load_set, load_template
 
 
 @dataclass(frozen=True)
 class GoldenTarget:
-    """A template text and the golden file or folder it is checked against. ``where`` is what to name in messages."""
+    """A template text and the golden file or folder it is checked against. ``where`` is what to name in messages.
+
+    ``tools`` says which cases are its own: those with tools (true), without (false), or all (``None``). A model that
+    has another template for tools is two targets.
+    """
 
     where: str
     source: str
     golden: Path
     in_pack: bool = False
+    tools: bool | None = None
+
+    def suite(self) -> GoldenSuite:
+        """Return the cases that engines render with this template; ``BadInput`` if the file holds none."""
+        suite = load_suite(self.golden)
+        if self.tools is None:
+            return suite
+        return replace(suite, cases=tuple(case for case in suite.cases if bool(case.tools) == self.tools))
 
 
 def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget]:
@@ -40,15 +53,22 @@ def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget
     if not path.exists():
         ids = ", ".join(one.id for one in shipped)
         raise BadInput(f"neither a file, a pack, nor one of the shipped templates ({ids})", where=target)
-    source = read_pack_template(path)
+    found = load_set(target)
+    sources = [normalize_source(one.text) for one in (found.main, found.tools) if one is not None]
     own = Pack.open(path).golden_path if is_pack(path) else None
     if own is None:
-        digest = sha256_text(source)
-        own = next((one.golden_dir for one in shipped if one.sha256 == digest), None)
+        digests = {sha256_text(source) for source in sources}
+        own = next((one.golden_dir for one in shipped if one.sha256 in digests), None)
     cases = golden or own
     if cases is None:
         raise WrongUse("there are no golden cases for this template", where=target, remedy="name them with --golden")
-    return [GoldenTarget(target, source, cases, in_pack=golden is None and is_pack(path))]
+    in_pack = golden is None and is_pack(path)
+    if found.tools is None:
+        return [GoldenTarget(target, sources[0], cases, in_pack)]
+    both = ((found.main.where, False), (found.tools.where, True))
+    return [
+        GoldenTarget(where, source, cases, in_pack, tools) for (where, tools), source in zip(both, sources, strict=True)
+    ]
 
 
 def template_source(target: str) -> str:

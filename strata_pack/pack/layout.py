@@ -6,14 +6,24 @@ A pack is whole if and only if its ``manifest.json`` is there; a folder that is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from strata_pack.errors import BadInput
 from strata_pack.pack.manifest import Manifest, read_manifest
-from strata_pack.pack.paths import GOLDEN, MANIFEST, PARTIAL_SUFFIX, TEMPLATE, TEMPLATE_KEY, member
+from strata_pack.pack.paths import (
+    DEFAULT_NAME,
+    GOLDEN,
+    MANIFEST,
+    NAMED_KEY,
+    PARTIAL_SUFFIX,
+    TEMPLATE,
+    TEMPLATE_KEY,
+    member,
+)
 from strata_pack.pack.recovery import recover
-from strata_pack.weights.gguf.file import GgufFile, shard_paths
+from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,23 @@ def gguf_template(path: Path) -> str | None:
 
     An interrupted template installation is finished first.
     """
+    return gguf_templates(path).get(DEFAULT_NAME)
+
+
+def gguf_templates(path: Path) -> dict[str, str]:
+    """Return all templates of a GGUF (of the first shard) by name; the main one is called "default".
+
+    An interrupted template installation is finished first.
+    """
     recover(path)
     with GgufFile.open(shard_paths(path)[0]) as gguf:
-        value = gguf.metadata.get(TEMPLATE_KEY)
-        return str(value.value) if value is not None else None
+        return named_templates(gguf.metadata)
+
+
+def named_templates(metadata: Mapping[str, MetaValue]) -> dict[str, str]:
+    """Return the templates in a GGUF's metadata by name, the default one first."""
+    main = metadata.get(TEMPLATE_KEY)
+    others = {key.removeprefix(NAMED_KEY): value for key, value in metadata.items() if key.startswith(NAMED_KEY)}
+    others.pop(DEFAULT_NAME, None)
+    found = others if main is None else {DEFAULT_NAME: main, **others}
+    return {name: str(value.value) for name, value in found.items()}

@@ -24,6 +24,13 @@ called ``<file>.template-install``."""
 
 PARTIAL_SUFFIX = ".partial"
 TEMPLATE_KEY = "tokenizer.chat_template"
+NAMED_KEY = TEMPLATE_KEY + "."
+"""Prefix of further templates by name in a GGUF."""
+DEFAULT_NAME = "default"
+TOOLS_NAME = "tool_use"
+"""The named template that transformers and llama.cpp take in place of the default one when tools are given."""
+ADDITIONAL_DIR = "additional_chat_templates"
+"""Where transformers keeps templates of other names, as ``NAME.jinja``."""
 
 
 def member(root: Path, relative: str) -> Path:

@@ -123,9 +123,9 @@ def test_lint_sees_the_file_as_it_lies_there(tmp_path: Path) -> None:
 def test_lint_compares_the_copies_in_a_model_folder(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("{{ 1 }}\n", encoding="utf-8")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": "{{ 2 }}"}), encoding="utf-8")
-    code, out, _ = run("lint", str(tmp_path), "--select", "ST7")
+    code, out, _ = run("lint", str(tmp_path), "--select", "ST7", "--json")
     assert code == 1
-    assert "tokenizer_config.json" in out
+    assert "tokenizer_config.json" in json.loads(out)["findings"][0]["message"]
 
 
 def test_lint_writes_sarif(tmp_path: Path) -> None:
@@ -182,3 +182,61 @@ def test_lint_reads_the_templates_of_other_names_too(tmp_path: Path) -> None:
     code, out, _ = run("lint", str(tmp_path), "--select", "ST301", "--json")
     assert code == 1
     assert [one["path"] for one in json.loads(out)["findings"]] == [str(named)]
+
+
+def named_gguf(path: Path, **templates: str) -> Path:
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    for name, text in templates.items():
+        writer.add_string("tokenizer.chat_template" + ("" if name == "default" else f".{name}"), text)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return path
+
+
+def test_lint_reads_the_named_templates_of_a_bare_gguf(tmp_path: Path) -> None:
+    model = named_gguf(tmp_path / "m.gguf", default="{{ 1 }}", tool_use="{{ messages[0].content.find('a') }}")
+    code, out, _ = run("lint", str(model), "--select", "ST301", "--json")
+    assert code == 1
+    found = [one["path"] for one in json.loads(out)["findings"]]
+    assert found == [f"{model}: tokenizer.chat_template.tool_use"]
+
+
+def test_repair_writes_the_template_for_tools_where_transformers_looks_for_it(tmp_path: Path) -> None:
+    texts = {name: stock(name).read_text(encoding="utf-8") for name in ("qwen38_like", "coder_like")}
+    model = named_gguf(tmp_path / "m.gguf", default=texts["qwen38_like"], tool_use=texts["coder_like"])
+    target = tmp_path / "out" / "chat_template.jinja"
+    code, out, _ = run("repair", str(model), "-o", str(target), "--json", *QUICK)
+    for_tools = target.parent / "additional_chat_templates" / "tool_use.jinja"
+    assert (code, json.loads(out)["tools"]["written"]) == (0, str(for_tools))
+    assert target.read_text(encoding="utf-8") == prelude("xml") + texts["qwen38_like"]
+    assert for_tools.read_text(encoding="utf-8") == prelude("xml") + texts["coder_like"]
+
+
+def test_repair_writes_nothing_when_the_template_for_tools_cannot_be_repaired(tmp_path: Path) -> None:
+    main, bad = (stock(name).read_text(encoding="utf-8") for name in ("qwen38_like", "cuts_answers"))
+    model = named_gguf(tmp_path / "m.gguf", default=main, tool_use=bad)
+    target = tmp_path / "chat_template.jinja"
+    code, _, err = run("repair", str(model), "-o", str(target), *QUICK)
+    assert (code, list(tmp_path.iterdir())) == (2, [model])
+    assert "the call is not in the prompt" in err
+
+
+def test_golden_check_renders_cases_with_tools_with_the_template_for_tools(tmp_path: Path) -> None:
+    model = named_gguf(tmp_path / "m.gguf", default="plain", tool_use="tools")
+    case = {"messages": [{"role": "user", "content": "Hi"}]}
+    cases = [
+        {"name": "a", **case, "expected": "plain"},
+        {"name": "b", **case, "tools": [{"type": "function"}], "expected": "tools"},
+    ]
+    golden = tmp_path / "golden.json"
+    golden.write_text(json.dumps(cases), encoding="utf-8")
+    result = CliRunner().invoke(app, ["golden", "check", str(model), "--golden", str(golden), "--json"])
+    targets = json.loads(result.stdout)["targets"]
+    assert result.exit_code == 0
+    assert [(one["target"], len(one["results"])) for one in targets] == [
+        (str(model), 1),
+        (f"{model}: tokenizer.chat_template.tool_use", 1),
+    ]

@@ -8,7 +8,7 @@ opens a pack calls it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
 from strata_pack.pack.journal import Journal, JournalStep
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
-from strata_pack.pack.paths import REPORTS_DIR
+from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, TOOLS_NAME
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
 from strata_pack.pack.template.choice import AUTO, ChosenTemplate, choose_template
 from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model
@@ -31,9 +31,11 @@ from strata_pack.pack.template.target import (
     TemplateCopy,
     TemplateTarget,
     modelfile_note,
+    open_linked,
     open_target,
     refuse_inside_pack,
     resolve,
+    tools_note,
 )
 from strata_pack.progress import Progress, Silent
 
@@ -149,11 +151,12 @@ def install_template(
         chosen = choose_template(template, target.text, golden)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
+        kept = _kept_by_name(target) if template == AUTO else {}
         theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
         suite = chosen.suite if theirs is None else load_suite(theirs)
         report = _prove(chosen.text, suite, theirs, engines, progress)
-        model = plan_model(target, chosen.text)
-        steps, places = _all_steps(target, chosen, suite, report, model, progress)
+        model = plan_model(target, chosen.text, kept)
+        steps, places = _all_steps(target, chosen, kept, suite, report, model, progress)
         before, after = _identity(target.text), _identity(chosen.text)
         plan = describe_plan(model, target)
         if steps and not dry_run:
@@ -213,13 +216,15 @@ def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress |
 
 def template_status(path: Path) -> TargetStatus:
     """Return which templates a PACK or GGUF holds and what they are; finishes an interrupted installation first."""
-    recovered = recover(path)
-    target = open_target(path.resolve())
+    linked = path.is_symlink() and not path.is_dir() and path.resolve().suffix != ".gguf"
+    recovered = None if linked else recover(path)
+    target = open_linked(path) if linked else open_target(path.resolve())
     text = target.text
     copies = [copy.to_dict() for copy in target.copies]
     own = next((copy for copy in copies if copy["sha256"] == _identity(text)["sha256"]), None)
     notes = [note for note in (recovered, modelfile_note(target.files[0].parent)) if note]
-    notes += [f"{copy.place} differs from the GGUF's template" for copy in target.disagreeing]
+    notes += [f"{copy.place} differs from {target.first(copy.name).place}" for copy in target.disagreeing]
+    notes += [note for note in (tools_note(target.copies),) if note]
     return TargetStatus(
         target=str(path),
         kind="gguf" if target.pack is None else "pack",
@@ -257,11 +262,20 @@ def _identity(text: str | None) -> dict[str, Any]:
 
 
 def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
-    """Refuse to lose somebody's changes. ``kept``: the new text is the GGUF's own, repaired, so those are in it."""
+    """Refuse to lose somebody's changes. ``kept``: the new texts are the target's own, repaired, so those are in it."""
+    own = {copy.name: copy.text for copy in reversed(target.copies)} if kept else {}
+    if kept and target.text is not None:
+        own[DEFAULT_NAME] = target.text
     for copy in target.copies:
         status = status_of(copy.text)
-        if status in ("unknown", "modified") and copy.text != text and not (kept and copy.text == target.text):
+        if status in ("unknown", "modified") and copy.text not in (text, own.get(copy.name)):
             raise TemplateNotRecognised(copy, status, unified_diff(copy.text, text))
+
+
+def _kept_by_name(target: TemplateTarget) -> dict[str, str]:
+    """Return the target's templates of other names, the one for tools with history repair added."""
+    others = {copy.name: copy.text for copy in reversed(target.copies) if not copy.main}
+    return {name: choose_template(AUTO, text).text if name == TOOLS_NAME else text for name, text in others.items()}
 
 
 def _prove(
@@ -303,6 +317,7 @@ def _golden_counts(report: GoldenReport) -> dict[str, Any]:
 def _all_steps(
     target: TemplateTarget,
     chosen: ChosenTemplate,
+    kept: Mapping[str, str],
     suite: GoldenSuite | None,
     report: GoldenReport | None,
     model: ModelPlan,
@@ -312,7 +327,7 @@ def _all_steps(
     places = [f"{target.files[0].name}: tokenizer.chat_template"] if model.steps else []
     if target.pack is None:
         return list(model.steps), places
-    puts, changed = plan_folder(target, chosen.text, suite)
+    puts, changed = plan_folder(target, chosen.text, kept, suite)
     if not model.steps and not puts:
         return [], []
     template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,8 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.files import CHUNK, dump_json, free_bytes, read_bytes, sha256_file
 from strata_pack.pack.journal import LIMIT, JournalStep, Move, Patch, Put, Rewrite
 from strata_pack.pack.manifest import FileEntry, GoldenEntry, Manifest, TemplateEntry
-from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE
+from strata_pack.pack.paths import DEFAULT_NAME, GOLDEN, MANIFEST, NAMED_KEY, TEMPLATE
 from strata_pack.pack.template.target import (
-    NAMED_KEY,
     NAMES_KEY,
     TOKENIZER_CONFIG,
     TemplateTarget,
@@ -74,19 +74,25 @@ class ModelPlan:
     removed_keys: tuple[str, ...]
 
 
-def plan_model(target: TemplateTarget, text: str) -> ModelPlan:
-    """Plan the change of the GGUF's own template.
+def plan_model(target: TemplateTarget, text: str, kept: Mapping[str, str]) -> ModelPlan:
+    """Plan the change of the GGUF's own template; ``kept`` are the texts of those of other names, the rest goes.
 
     Raises ``EnvironmentFailure`` when a copy is needed and the disk has no room for it.
     """
     headers = [read_header(path) for path in target.files]
     first = headers[0]
-    named = tuple(key for key in first.metadata if key.startswith(NAMED_KEY) or key == NAMES_KEY)
+    others = {key: kept.get(key.removeprefix(NAMED_KEY)) for key in first.metadata if key.startswith(NAMED_KEY)}
+    named = tuple(key for key, new in others.items() if new is None)
+    if NAMES_KEY in first.metadata and len(named) == len(others):
+        named = (*named, NAMES_KEY)
+    same = all(new in (None, str(first.metadata[key].value)) for key, new in others.items())
     rest = [ModelFile(header.path, header.path.name, header, header.raw) for header in headers[1:]]
     present = first.metadata.get(TEMPLATE_KEY)
-    if present is not None and present.value == text and not named:
+    if present is not None and present.value == text and same and not named:
         return ModelPlan("none", (ModelFile(first.path, first.path.name, first, first.raw), *rest), (), 0, ())
-    metadata = edited(first.metadata, {TEMPLATE_KEY: MetaValue.string(text), **dict.fromkeys(named)})
+    written = {key: MetaValue.string(new) for key, new in others.items() if new is not None}
+    changes: dict[str, MetaValue | None] = {TEMPLATE_KEY: MetaValue.string(text), **written, **dict.fromkeys(named)}
+    metadata = edited(first.metadata, changes)
     fitting = fit(first, metadata)
     if not first.tensors and first.file_size <= LIMIT:
         return _replace_whole(target, first, _fitting_or_longer(fitting, first, metadata), rest, named)
@@ -172,8 +178,13 @@ def _plan_copy(
     return ModelPlan("copy", (file, *rest), (step,), need, named)
 
 
-def plan_folder(target: TemplateTarget, text: str, suite: GoldenSuite | None) -> tuple[list[Put], list[str]]:
-    """Plan the changes of a pack's small files; also return the places of the copies that change."""
+def plan_folder(
+    target: TemplateTarget, text: str, kept: Mapping[str, str], suite: GoldenSuite | None
+) -> tuple[list[Put], list[str]]:
+    """Plan the changes of a pack's small files; also return the places of the copies that change.
+
+    ``kept`` are the texts of templates of other names; one that is not kept gets the main one's.
+    """
     steps: list[Put] = []
     changed: list[str] = []
 
@@ -186,8 +197,18 @@ def plan_folder(target: TemplateTarget, text: str, suite: GoldenSuite | None) ->
 
     put(TEMPLATE, text.encode(), TEMPLATE)
     config = read_tokenizer_config(target.root)
-    if config is not None and config.get("chat_template") not in (None, text):
-        put(TOKENIZER_CONFIG, dump_json({**config, "chat_template": text}), f"{TOKENIZER_CONFIG}: chat_template")
+    configured = None if config is None else config.get("chat_template")
+    if config is not None and configured is not None:
+        named = {DEFAULT_NAME: text, **kept}
+        new: Any = text
+        if kept and isinstance(configured, list):
+            items = [item for item in configured if isinstance(item, dict)]
+            new = [{**item, "template": named.get(str(item.get("name")), item.get("template"))} for item in items]
+        if new != configured:
+            put(TOKENIZER_CONFIG, dump_json({**config, "chat_template": new}), f"{TOKENIZER_CONFIG}: chat_template")
+    for one in target.copies:
+        if one.kind == "additional":
+            put(one.place, kept.get(one.name, text).encode(), one.place)
     if suite is not None:
         put(GOLDEN, golden_bytes(suite), GOLDEN)
     return steps, changed

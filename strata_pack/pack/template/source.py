@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,41 @@ from strata_pack.chat.library import find_shipped, status_of
 from strata_pack.chat.render.template import RenderLimits, normalize_source, read_template
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json
-from strata_pack.pack.layout import Pack, gguf_template
-from strata_pack.pack.paths import TEMPLATE, TEMPLATE_KEY, is_pack
-from strata_pack.pack.template.target import TemplateCopy
+from strata_pack.pack.layout import Pack, gguf_template, gguf_templates
+from strata_pack.pack.paths import ADDITIONAL_DIR, DEFAULT_NAME, NAMED_KEY, TEMPLATE, TEMPLATE_KEY, TOOLS_NAME, is_pack
+from strata_pack.pack.template.target import TemplateCopy, tools_note
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource, parse_source
 
 JSON_FILES = ("chat_template.json", "tokenizer_config.json")
 JINJA_FILES = ("chat_template.jinja", TEMPLATE)
-DEFAULT_NAME = "default"
-ADDITIONAL = "additional_chat_templates/*.jinja"
-"""Where transformers keeps templates of other names; it takes ``tool_use`` when tools are given."""
 
 
 @dataclass(frozen=True)
 class NamedTemplate:
     """A template's text, as it lies there, and where that is.
 
-    ``main`` is false for one that a tokenizer has under another name than "default" (transformers uses "tool_use" when
-    there are tools).
+    ``name`` is "default" for the main one; transformers and llama.cpp use "tool_use" when there are tools.
     """
 
     text: str
     where: str
-    main: bool = True
+    name: str = DEFAULT_NAME
+    kind: str = "file"
+    """"gguf" for one that lies in a GGUF."""
+
+    @property
+    def main(self) -> bool:
+        """Whether it is the one that is used where nothing else is asked for."""
+        return self.name == DEFAULT_NAME
+
+
+@dataclass(frozen=True)
+class TemplateSet:
+    """The templates that engines use of one model: ``main``, and ``tools`` where tools are given (or ``None``)."""
+
+    main: NamedTemplate
+    tools: NamedTemplate | None = None
 
 
 @dataclass(frozen=True)
@@ -55,31 +66,47 @@ class FoundTemplates:
     sha256: str | None
     where: str | None
     copies: Sequence[dict[str, Any]]
+    notes: Sequence[str] = ()
 
 
 def load_template(target: str, progress: Progress | None = None) -> NamedTemplate:
-    """Return the template that ``target`` names: the id of a shipped one, a path, or a hub id (``org/name``, ``hf://``).
+    """Return the main template of what ``target`` names; as ``load_set``."""
+    return load_set(target, progress).main
 
-    The text is not cleaned: line ends and a byte order mark are still there. Raises ``BadInput`` if there is none.
+
+def load_set(target: str, progress: Progress | None = None) -> TemplateSet:
+    """Return the templates that ``target`` names: the id of a shipped one, a path, or a hub id (``org/name``, ``hf://``).
+
+    The texts are not cleaned: line ends and a byte order mark are still there. Raises ``BadInput`` if there is none.
     """
     shipped = find_shipped(target)
     if shipped is not None:
-        return NamedTemplate(shipped.source, target)
+        return TemplateSet(NamedTemplate(shipped.source, target))
     if not Path(target).exists():
         if target.endswith((".jinja", ".jinja2", ".j2")):
             raise BadInput("no such file", where=target)
         source = parse_source(target)
         if isinstance(source, HubSource):
             return _from_hub(source, progress)
-    found = read_copies(Path(target))
-    if not found:
+    found = _set_of(read_all(Path(target)))
+    if found is None:
         raise _none_in(Path(target))
-    return found[0]
+    return found
+
+
+def _set_of(found: Sequence[NamedTemplate]) -> TemplateSet | None:
+    """Return the first of each name: the main one and the one for tools, where it is another text."""
+    main = next((one for one in found if one.main), None)
+    if main is None:
+        return None
+    tools = next((one for one in found if one.name == TOOLS_NAME), None)
+    other = tools is not None and normalize_source(tools.text) != normalize_source(main.text)
+    return TemplateSet(main, tools if other else None)
 
 
 def find_templates(path: Path) -> FoundTemplates:
     """Return which templates a file or model folder holds and what they are; ``BadInput`` if there are none."""
-    found = [TemplateCopy(one.where, "file", normalize_source(one.text), one.main) for one in read_all(path)]
+    found = [TemplateCopy(one.where, one.kind, normalize_source(one.text), one.name) for one in read_all(path)]
     if not found:
         raise _none_in(path)
     main = next((copy for copy in found if copy.main), None)
@@ -88,6 +115,7 @@ def find_templates(path: Path) -> FoundTemplates:
         sha256=None if main is None else main.sha256,
         where=None if main is None else main.place,
         copies=[copy.to_dict() for copy in found],
+        notes=[note for note in (tools_note(found),) if note],
     )
 
 
@@ -125,8 +153,7 @@ def read_all(path: Path) -> list[NamedTemplate]:
     """
     if not path.is_dir():
         if path.suffix.lower() == ".gguf":
-            text = gguf_template(path)
-            return [] if text is None else [NamedTemplate(text, str(path))]
+            return list(_from_gguf(path))
         if path.suffix.lower() == ".json":
             return list(_from_json(path))
         return [NamedTemplate(_text(path), str(path))]
@@ -137,14 +164,19 @@ def read_all(path: Path) -> list[NamedTemplate]:
         ggufs = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name)[:1]
     copies = [NamedTemplate(_text(path / name), str(path / name)) for name in JINJA_FILES if (path / name).is_file()]
     for folder in (path, path / "tokenizer"):
-        copies += [NamedTemplate(_text(file), str(file), main=False) for file in sorted(folder.glob(ADDITIONAL))]
+        additional = sorted((folder / ADDITIONAL_DIR).glob("*.jinja"))
+        copies += [NamedTemplate(_text(file), str(file), file.stem) for file in additional]
         for name in JSON_FILES:
             if (folder / name).is_file():
                 copies += _from_json(folder / name)
     for file in ggufs:
-        text = gguf_template(file)
-        copies += [] if text is None else [NamedTemplate(text, str(file))]
+        copies += _from_gguf(file)
     return copies
+
+
+def _from_gguf(path: Path) -> Iterator[NamedTemplate]:
+    for name, text in gguf_templates(path).items():
+        yield NamedTemplate(text, str(path) if name == DEFAULT_NAME else f"{path}: {NAMED_KEY}{name}", name, "gguf")
 
 
 def _text(path: Path) -> str:
@@ -164,15 +196,15 @@ def _from_json(path: Path) -> Iterator[NamedTemplate]:
     default = next((one for one in reversed(named) if one.get("name", DEFAULT_NAME) == DEFAULT_NAME), None)
     for one in named:
         if isinstance(text := one.get("template"), str):
-            where = str(path) if one is default else f"{path}: {one.get('name')!r}"
-            yield NamedTemplate(text, where, main=one is default)
+            name = DEFAULT_NAME if one is default else str(one.get("name"))
+            yield NamedTemplate(text, str(path) if one is default else f"{path}: {one.get('name')!r}", name)
 
 
 class _Enough(Exception):
     """Stops a fetch before the weights."""
 
 
-def _from_hub(source: HubSource, progress: Progress | None) -> NamedTemplate:
+def _from_hub(source: HubSource, progress: Progress | None) -> TemplateSet:
     """Fetch config and tokenizer alone, and read the template out of them."""
     from strata_pack.weights.hub.fetch import fetch_repo
 
@@ -185,8 +217,12 @@ def _from_hub(source: HubSource, progress: Progress | None) -> NamedTemplate:
             fetch_repo(
                 source.repo_id, source.revision, folder, path=source.path, progress=progress, before_weights=stop
             )
-        found = read_copies(folder)
-        if not found:
+        found = _set_of(read_all(folder))
+        if found is None:
             remedy = "fetch the model and give the .gguf file"
             raise BadInput("has no chat template in its tokenizer files", where=str(source), remedy=remedy)
-        return NamedTemplate(found[0].text, str(source))
+        tools = found.tools
+        return TemplateSet(
+            replace(found.main, where=str(source)),
+            None if tools is None else replace(tools, where=f"{source}: {TOOLS_NAME}"),
+        )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,22 @@ from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
 from strata_pack.files import CONFIG_LIMIT, read_bytes, read_json_object, sha256_text
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.paths import MODEL_DIR, TEMPLATE, TOKENIZER_DIR, is_pack, member
+from strata_pack.pack.paths import (
+    ADDITIONAL_DIR,
+    DEFAULT_NAME,
+    MODEL_DIR,
+    NAMED_KEY,
+    TEMPLATE,
+    TEMPLATE_KEY,
+    TOKENIZER_DIR,
+    TOOLS_NAME,
+    is_pack,
+    member,
+)
 from strata_pack.pack.recovery import state_folder
-from strata_pack.weights.gguf.edit import TEMPLATE_KEY
 from strata_pack.weights.gguf.file import GgufFile, open_shards, shard_paths
 
 TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
-NAMED_KEY = TEMPLATE_KEY + "."
-"""Prefix of further templates by name: llama.cpp uses ``tool_use`` instead of the main one when there are tools."""
 NAMES_KEY = "tokenizer.chat_templates"
 _MODELFILE = re.compile(r"^\s*FROM\s+\S", re.MULTILINE | re.IGNORECASE)
 _RENDERER = re.compile(r"^\s*(RENDERER|PARSER)\s+\S+", re.MULTILINE | re.IGNORECASE)
@@ -60,12 +68,17 @@ READERS = (
 
 @dataclass(frozen=True)
 class TemplateCopy:
-    """One copy of a template in the target. ``place`` says where, for people; ``main`` copies must be equal."""
+    """One copy of a template in the target. ``place`` says where, for people; copies of one ``name`` must be equal."""
 
     place: str
     kind: str
     text: str
-    main: bool = True
+    name: str = DEFAULT_NAME
+
+    @property
+    def main(self) -> bool:
+        """Whether it is the one that is used where nothing else is asked for."""
+        return self.name == DEFAULT_NAME
 
     @property
     def sha256(self) -> str:
@@ -75,7 +88,26 @@ class TemplateCopy:
         """Return identity and status, without the text."""
         digest = self.sha256
         known = next((shipped.id for shipped in list_templates() if shipped.sha256 == digest), None)
-        return {"place": self.place, "sha256": digest, "status": status_of(self.text), "id": known}
+        return {
+            "place": self.place,
+            "name": self.name,
+            "sha256": digest,
+            "status": status_of(self.text),
+            "id": known,
+        }
+
+
+def tools_note(copies: Sequence[TemplateCopy]) -> str | None:
+    """Return what happens when tools are given, if another template than the main one is used then."""
+    main = next((copy.text for copy in copies if copy.main), None)
+    others = [copy for copy in copies if copy.name == TOOLS_NAME and copy.text != main]
+    if not others:
+        return None
+    places = " and ".join(f"{copy.place} ({status_of(copy.text)})" for copy in others)
+    readers = {"gguf": "llama.cpp"}
+    who = " and ".join(sorted({readers.get(copy.kind, "transformers") for copy in others}))
+    verb = "takes" if " and " not in who else "take"
+    return f"when tools are given, {who} {verb} {places} in place of the main template"
 
 
 @dataclass(frozen=True)
@@ -95,8 +127,12 @@ class TemplateTarget:
 
     @property
     def disagreeing(self) -> list[TemplateCopy]:
-        """The copies that differ from the GGUF's."""
-        return [copy for copy in self.copies if copy.text != self.text]
+        """The copies that differ from the first one of their name, which is the GGUF's if it has one."""
+        return [copy for copy in self.copies if copy.text != self.first(copy.name).text]
+
+    def first(self, name: str) -> TemplateCopy:
+        """Return the first copy that is called ``name``."""
+        return next(copy for copy in self.copies if copy.name == name)
 
 
 def resolve(path: Path) -> tuple[Path, Path]:
@@ -133,6 +169,20 @@ def _why_not(path: Path) -> str:
     return f"is an Ollama Modelfile, and {why}; install into the GGUF that FROM names, then `ollama create` again"
 
 
+def open_linked(path: Path) -> TemplateTarget:
+    """Open a GGUF that is a link, as the Hub's cache holds it, to look at it: nothing may be installed through it.
+
+    The link's own name counts (a cache's blob is named by its hash), for the other shards too. Raises ``BadInput`` for
+    a link that leads nowhere or to no GGUF.
+    """
+    if not path.exists():
+        raise BadInput(f"is a link to {os.readlink(path)}, which is not there", where=path)
+    files = tuple(file.absolute() for file in shard_paths(path))
+    root, state_dir = state_folder(files[0])
+    with GgufFile.open(files[0]) as gguf:
+        return TemplateTarget(root, state_dir, files, None, tuple(_gguf_copies(gguf)))
+
+
 def open_target(path: Path) -> TemplateTarget:
     """Open a PACK or GGUF (which no interrupted installation may be waiting for).
 
@@ -152,7 +202,8 @@ def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:
     for key in gguf.metadata:
         if key == TEMPLATE_KEY or key.startswith(NAMED_KEY):
             text = gguf.text(key) or ""
-            yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, main=key == TEMPLATE_KEY)
+            name = DEFAULT_NAME if key == TEMPLATE_KEY else key.removeprefix(NAMED_KEY)
+            yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, name)
 
 
 def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
@@ -168,9 +219,12 @@ def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
     elif isinstance(value, list):
         for item in value:
             if isinstance(item, dict) and isinstance(item.get("template"), str):
-                main = item.get("name") == "default"
                 place = f"{TOKENIZER_CONFIG}: chat_template {item.get('name')!r}"
-                yield TemplateCopy(place, "config", item["template"], main)
+                yield TemplateCopy(place, "config", item["template"], str(item.get("name")))
+    for file in sorted((root / TOKENIZER_DIR / ADDITIONAL_DIR).glob("*.jinja")):
+        inside = f"{TOKENIZER_DIR}/{ADDITIONAL_DIR}/{file.name}"
+        text = read_bytes(member(root, inside), CONFIG_LIMIT).decode("utf-8", "replace")
+        yield TemplateCopy(inside, "additional", normalize_source(text), file.stem)
 
 
 def modelfile_note(root: Path) -> str | None:

@@ -35,6 +35,9 @@ SIDE_FILES = frozenset(
 )
 """Beside the weights. README.md because its head is the model card: licence, base models and languages go into GGUF."""
 
+ADDITIONAL_TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
+"""Templates of other names, as transformers keeps them next to ``chat_template.jinja``."""
+
 SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<ext>gguf|safetensors)")
 _NOT_A_MODEL = re.compile(r"(?i)(^|[/._-])(mmproj|imatrix)[^/]*\.gguf$")
 _SHOWN = 8
@@ -82,6 +85,7 @@ def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
         # A GGUF in a subfolder usually leaves its config and tokenizer at the top of the repository.
         near = folder + name
         wanted.add(near if near in present else name)
+    wanted |= {name for name in present if ADDITIONAL_TEMPLATE.fullmatch(name.removeprefix(folder))}
     files = tuple(file for file in tree.files if file.path in wanted)
     return Selection(weights, files, tuple(file for file in tree.files if file.path not in wanted))
 

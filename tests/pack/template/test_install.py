@@ -18,12 +18,13 @@ from gguf import GGUFValueType
 
 from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.library import list_templates
+from strata_pack.chat.repair.prelude import prelude
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack import recovery
-from strata_pack.pack.layout import Pack, gguf_template
+from strata_pack.pack.layout import Pack, gguf_template, gguf_templates
 from strata_pack.pack.paths import GOLDEN, STATE_DIR, TEMPLATE
 from strata_pack.pack.template import plan as template_install_plan
 from strata_pack.pack.template.install import (
@@ -39,6 +40,7 @@ from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf import copy as gguf_edit_copy
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, TEMPLATE_KEY, pad_value
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, open_shards, shard_paths
+from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, metadata, tensors, write_file, write_shards, write_tiny
 from tests.pack.tiny_pack import check_listed, hashes, write_pack
 
@@ -153,6 +155,47 @@ def test_a_named_template_for_tools_goes_because_llama_cpp_would_prefer_it(tmp_p
     with GgufFile.open(path) as gguf:
         assert [key for key in gguf.metadata if "chat_template" in key] == [TEMPLATE_KEY]
     assert any("tool_use" in note for note in result.notes)
+
+
+def test_auto_repairs_the_template_for_tools_and_keeps_it(tmp_path: Path) -> None:
+    stock = (ROOT / "tests/data/chat/stock/qwen38_like.jinja").read_text(encoding="utf-8")
+    for_tools = (ROOT / "tests/data/chat/stock/coder_like.jinja").read_text(encoding="utf-8")
+    named = {f"{TEMPLATE_KEY}.tool_use": MetaValue.string(for_tools), f"{TEMPLATE_KEY}.rag": MetaValue.string("r")}
+    path = tmp_path / "m.gguf"
+    write_file(path, metadata(stock) | named, tensors())
+    result = install_template(path, engines=[Jinja2Engine()])
+    found = gguf_templates(path)
+    assert result.plan["removed_keys"] == []
+    assert found == {"default": prelude("xml") + stock, "tool_use": prelude("xml") + for_tools, "rag": "r"}
+    assert not install_template(path, engines=[Jinja2Engine()]).changed
+
+
+def test_status_says_which_template_llama_cpp_takes_with_tools(tmp_path: Path) -> None:
+    named = metadata(STOCK) | {f"{TEMPLATE_KEY}.tool_use": MetaValue.string("tools")}
+    write_file(tmp_path / "m.gguf", named, tensors())
+    found = template_status(tmp_path / "m.gguf")
+    assert found.agree
+    assert found.notes == [
+        f"when tools are given, llama.cpp takes m.gguf: {TEMPLATE_KEY}.tool_use (unknown) in place of the main template"
+    ]
+
+
+def test_status_follows_the_link_of_a_hub_cache_to_a_blob_without_a_suffix(tmp_path: Path) -> None:
+    blob = tmp_path / "blobs" / ("a" * 64)
+    link = tmp_path / "snapshots" / "main" / "m.gguf"
+    for folder in (blob.parent, link.parent):
+        folder.mkdir(parents=True)
+    write_tiny(tmp_path / "m.gguf").rename(blob)
+    link.symlink_to(f"../../blobs/{blob.name}")
+    found = template_status(link)
+    assert (found.sha256, found.target) == (sha256_text(STOCK), str(link))
+
+
+def test_status_of_a_link_that_leads_nowhere_says_so(tmp_path: Path) -> None:
+    link = tmp_path / "m.gguf"
+    link.symlink_to("gone")
+    with pytest.raises(BadInput, match="link to gone, which is not there"):
+        template_status(link)
 
 
 def test_a_hard_linked_gguf_is_copied_so_that_the_other_name_keeps_its_bytes(tmp_path: Path, put: Any) -> None:
@@ -507,7 +550,7 @@ def test_status_tells_every_copy(tmp_path: Path) -> None:
     (root / TEMPLATE).write_text("by hand")
     found = template_status(root)
     assert not found.agree
-    assert found.notes == [f"{TEMPLATE} differs from the GGUF's template"]
+    assert found.notes == [f"{TEMPLATE} differs from tiny.gguf: {TEMPLATE_KEY}"]
 
 
 def test_status_of_a_gguf_without_a_template_is_missing(tmp_path: Path) -> None:

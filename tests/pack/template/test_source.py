@@ -13,7 +13,7 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput
 from strata_pack.files import sha256_text
 from strata_pack.pack.model_source import folder_template
-from strata_pack.pack.template.source import find_templates, load_template, read_copies, read_pack_template
+from strata_pack.pack.template.source import find_templates, load_set, load_template, read_copies, read_pack_template
 from tests.hub_server import serve
 
 TEXT = "{{ messages|length }}"
@@ -173,3 +173,20 @@ def test_the_template_that_transformers_takes_with_tools_is_shown(tmp_path: Path
     found = find_templates(tmp_path)
     assert (found.status, [copy["status"] for copy in found.copies]) == ("repaired", ["repaired", "unknown"])
     assert found.copies[1]["place"] == str(named)
+
+
+def test_a_repository_gives_the_template_for_tools_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "config.json": b"{}",
+        "tokenizer.json": b"{}",
+        "chat_template.jinja": TEXT.encode(),
+        "additional_chat_templates/tool_use.jinja": b"tools",
+        "model.safetensors": b"w",
+    }
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serve({"org/model": files}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        found = load_set("org/model")
+    assert found.main.text == TEXT
+    assert found.tools is not None
+    assert (found.tools.text, found.tools.where) == ("tools", "hf://org/model: tool_use")
