@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, ReportFiles
 
 if TYPE_CHECKING:
     from strata_pack.weights.imatrix.show import Coverage
@@ -98,13 +99,20 @@ def collect(
 @face
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An imatrix, as GGUF or .dat.")],
+    html: HtmlFile = None,
     *,
     out: Out,
 ) -> None:
     """Show what an imatrix covers: chunks, experts never seen, weights whose importance lies in few columns."""
+    from strata_pack import report
+    from strata_pack.files import write_atomic
+    from strata_pack.weights.imatrix.output import make_report
     from strata_pack.weights.imatrix.show import coverage
 
+    ReportFiles(html=html).try_all(file)
     found = coverage(file)
+    if html is not None:
+        write_atomic(html, report.html(make_report(found)))
     _show(out, found)
     out.result({"ok": True, **found.to_dict()})
 

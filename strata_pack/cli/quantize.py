@@ -34,6 +34,7 @@ from strata_pack.cli.quant_options import (
     Threads,
     parse_split_size,
 )
+from strata_pack.cli.report_files import ReportFiles
 
 if TYPE_CHECKING:
     from strata_pack.weights.quantize.run import QuantPlan
@@ -68,6 +69,7 @@ def quantize(
     threads: Threads = None,
     kernels: Kernels = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and leave.")] = False,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="With --dry-run: the plan as a page.")] = None,
     *,
     out: Out,
 ) -> None:
@@ -77,10 +79,16 @@ def quantize(
 
     Killed at any moment, it goes on where it was when it is called again.
     """
+    from strata_pack import report
+    from strata_pack.errors import WrongUse
+    from strata_pack.files import write_atomic
     from strata_pack.weights.quantize.command import QuantizeRequest, open_plans, quantize_file, quantize_files
     from strata_pack.weights.quantize.edits import make_edits
+    from strata_pack.weights.quantize.output import make_report
     from strata_pack.weights.quantize.recipes import make_recipe
 
+    if html is not None and not dry_run:
+        raise WrongUse("--html writes the plan that --dry-run shows")
     recipes = [
         make_recipe(
             preset,
@@ -113,8 +121,11 @@ def quantize(
         request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out))
         recipes = [request.recipe]
     if dry_run:
+        ReportFiles(html=html).try_all(source, imatrix)
         with open_plans(request, recipes) as plans:
             shown = [show_plan(plan, out) for plan in plans]
+            if html is not None:
+                write_atomic(html, report.html(make_report(plans)))
         out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
         return
     with out.progress() as progress:

@@ -1,0 +1,64 @@
+"""What an importance matrix covers, as a report: pictures of experts and of weights that few columns dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strata_pack.report import Chart, Check, Report, Table
+from strata_pack.weights.imatrix.show import Coverage
+
+SHOWN = 16
+"""Weights in the picture of outliers."""
+
+
+def make_report(found: Coverage) -> Report:
+    """Return the report; nothing in it fails, experts that were never chosen are named."""
+    outliers = found.outliers(SHOWN)
+    top: Mapping[str, tuple[float, ...]] = {
+        "percent in the top 1 % of columns": tuple(round(100 * weight.top_share, 1) for weight in outliers)
+    }
+    checks = [
+        Check(
+            "outliers",
+            "Weights whose importance lies in few columns",
+            "passed",
+            f"{len(found.weights)} weights over {found.chunks} chunks of {found.chunk_size} tokens",
+            chart=Chart(
+                "Importance in the top 1 % of columns",
+                "weight",
+                "percent",
+                tuple(weight.name.removesuffix(".weight") for weight in outliers),
+                top,
+            ),
+            table=Table(
+                ("weight", "columns", "rows seen", "percent in the top 1 %"),
+                tuple((one.name, one.columns, one.rows, round(100 * one.top_share, 2)) for one in found.weights),
+            ),
+        )
+    ]
+    experts = [weight for weight in found.weights if weight.matrices > 1]
+    if experts:
+        checks.append(
+            Check(
+                "experts",
+                "Experts that the text reached",
+                "passed",
+                f"{found.unseen} of {found.experts} were never chosen",
+                chart=Chart(
+                    "Experts never chosen",
+                    "weight",
+                    "experts",
+                    tuple(weight.name.removesuffix(".weight") for weight in experts),
+                    {
+                        "never chosen": tuple(float(len(weight.unseen)) for weight in experts),
+                        "fewer than 16 rows": tuple(float(len(weight.hardly_seen)) for weight in experts),
+                    },
+                ),
+                table=Table(
+                    ("weight", "experts", "never chosen"),
+                    tuple((one.name, one.matrices, ", ".join(map(str, one.unseen))) for one in experts),
+                ),
+            )
+        )
+    facts = {"file": found.path, "texts": ", ".join(found.datasets) or "unnamed"}
+    return Report("Importance matrix", tuple(checks), facts)

@@ -1,0 +1,52 @@
+"""A quantization plan as a report: how the bytes are spent, and the type of every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata_pack.report import Chart, Check, Report, Table
+from strata_pack.weights.quantize.plan import QuantPlan, requantize_note
+from strata_pack.weights.quantize.run import output_sizes
+
+MIB = 1 << 20
+
+
+def make_report(plans: Sequence[QuantPlan]) -> Report:
+    """Return the report of one or several plans of one source: a check each, with a picture of MiB by type."""
+    return Report(
+        "Quantization plan",
+        tuple(_check(plan) for plan in plans),
+        {"source": plans[0].source.label, "weights": f"{plans[0].parameters:,}"},
+    )
+
+
+def _check(plan: QuantPlan) -> Check:
+    by_type: dict[str, int] = {}
+    for tensor in plan.tensors:
+        by_type[tensor.type.name] = by_type.get(tensor.type.name, 0) + tensor.nbytes
+    names = tuple(sorted(by_type, key=lambda name: -by_type[name]))
+    note = requantize_note(plan)
+    detail = f"{sum(output_sizes(plan)):,} bytes, {plan.bits_per_weight:.2f} bits per weight"
+    return Check(
+        f"plan.{plan.recipe.label}",
+        f"{plan.recipe.label}: types and sizes",
+        "passed",
+        detail if note is None else f"{detail}; {note}",
+        chart=Chart(
+            "MiB by type",
+            "type",
+            "MiB",
+            names,
+            {plan.recipe.label: tuple(round(by_type[name] / MIB, 1) for name in names)},
+        ),
+        table=Table(
+            ("tensor", "shape", "from", "to", "MiB", "bits", f"in {plan.recipe.base.name}"),
+            tuple(
+                (
+                    *(one.name, " x ".join(map(str, one.source.shape)), one.source.type.name, one.type.name),
+                    *(round(one.nbytes / MIB, 3), round(8 * one.nbytes / one.source.elements, 2), one.base_type.name),
+                )
+                for one in plan.tensors
+            ),
+        ),
+    )
