@@ -302,6 +302,10 @@ class _HubHandler(_Handler):
         parts = unquote(url.path).strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) >= 4:
             self._api("/".join(parts[2:4]), parts[4:], parse_qs(url.query))
+        elif parts == ["api", "models"]:
+            (author,) = parse_qs(url.query)["author"]
+            mine = [{"id": name} for name in self.server.hub.repos if name.startswith(f"{author}/")]
+            self.reply(200, json.dumps(mine).encode(), {"Content-Type": "application/json"})
         elif len(parts) >= 5 and parts[2] == "resolve":
             self._resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
         else:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli import complete, template_install, template_lint, template_prefix, template_repair
+from strata_pack.cli import (
+    complete,
+    template_check,
+    template_diff,
+    template_install,
+    template_lint,
+    template_prefix,
+    template_repair,
+)
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 
@@ -18,6 +26,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The chat templates: shipped, repaired, checked, installed.", no_args_is_help=True)
 app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
 app.command(epilog="Example: strata-pack template lint chat_template.jinja --ignore ST103")(template_lint.lint)
+app.command(epilog="Example: strata-pack template check packs/my-model")(template_check.check)
+app.command(epilog="Example: strata-pack template diff packs/my-model qwen3.8-flash-next")(template_diff.diff)
 app.command(epilog="Example: strata-pack template prefix qwen3.8-flash-next")(template_prefix.prefix)
 app.command(epilog="Example: strata-pack template install packs/my-model --template qwen3.8-flash-next")(
     template_install.install

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.differences import show_difference
 from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 
@@ -113,13 +114,5 @@ def _show_difference(refused: RepairRefused, out: Out) -> None:
     difference = refused.difference
     if difference is None:
         return
-    from rich.text import Text
-
-    from strata_pack.report.diff import differences, shorten, visible
-
-    body = Text()
-    for part in shorten(differences(difference.wanted, difference.got), 60):
-        style = {"equal": "dim", "removed": "red", "added": "green"}[part.kind]
-        body.append(part.text if part.kind == "equal" else visible(part.text), style=style)
     out.line(f"{difference}; wanted in red, got in green:")
-    out.show(body)
+    show_difference(difference.wanted, difference.got, out)

@@ -29,6 +29,7 @@ __all__ = [
     "TensorInfo",
     "encode_header",
     "open_shards",
+    "parse_metadata",
     "shard_name",
     "shard_paths",
 ]
@@ -293,6 +294,14 @@ class GgufFile:
         if value.type is GGUFValueType.ARRAY or not isinstance(value.value, int) or isinstance(value.value, bool):
             raise BadInput(f"{key} is no integer", where=self.path)
         return value.value
+
+
+def parse_metadata(path: Path, data: memoryview) -> dict[str, MetaValue]:
+    """Return the metadata at the beginning of a GGUF; ``BadInput`` if ``data`` ends before they do."""
+    cursor = _Cursor(path, data)
+    _read_version(cursor)
+    _, n_entries = _COUNTS.unpack_from(data, cursor.skip(_COUNTS.size, "the counts"))
+    return _read_metadata(cursor, n_entries)
 
 
 def _read_version(cursor: _Cursor) -> int:

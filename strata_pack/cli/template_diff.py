@@ -1,0 +1,60 @@
+"""``strata-pack template diff``: where two templates differ, as texts and in their prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata_pack.cli.differences import show_difference
+from strata_pack.cli.face import face
+from strata_pack.cli.output import Out
+
+SHOWN = 3
+"""Conversations that are shown; all are counted and named in the JSON."""
+
+_KINDS = "An id, a file, a .gguf, a model folder, a pack or a hub id."
+
+
+@face
+def diff(
+    first: Annotated[str, typer.Argument(metavar="A", help=_KINDS)],
+    out: Out,
+    second: Annotated[str | None, typer.Argument(metavar="[B]", help=_KINDS)] = None,
+    vendor: Annotated[
+        bool, typer.Option("--vendor", help="B is what the repository that the pack A was built from holds now.")
+    ] = False,
+) -> None:
+    """Compare two templates: as texts, and by what they make of several hundred conversations, on jinja2.
+
+    Exit code 1 if any conversation renders differently; texts that differ and render the same are fine.
+    """
+    from strata_pack.errors import CheckFailed, WrongUse
+    from strata_pack.pack.template.difference import compare_sets, vendor_set
+    from strata_pack.pack.template.source import load_set
+
+    if vendor == (second is not None):
+        raise WrongUse("two templates are compared", remedy="give A and B, or a pack and --vendor")
+    with out.progress() as progress:
+        ours = load_set(first, progress)
+        theirs = vendor_set(Path(first), progress) if second is None else load_set(second, progress)
+    found = compare_sets(ours, theirs)
+    for one in found:
+        for side in (one.first, one.second):
+            out.line(f"{side['where']}: {side['status']} (sha256 {side['sha256'][:12]})")
+        for line in one.text.splitlines():
+            out.line(line)
+        if one.note:
+            out.line(f"note: {one.note}")
+        for rendering in one.renderings[:SHOWN]:
+            out.line(f"{rendering.conversation}: A in red, B in green:")
+            show_difference(rendering.first, rendering.second, out)
+        if not one.text:
+            out.line("the texts are the same")
+        else:
+            out.line(f"{len(one.renderings)} of {one.compared} conversations render differently")
+    count = sum(len(one.renderings) for one in found)
+    out.result({"ok": count == 0, "templates": [one.to_dict() for one in found]})
+    if count:
+        raise CheckFailed(f"{count} conversations render differently", where=f"{first}, {second or 'the vendor'}")

@@ -1,0 +1,131 @@
+"""How two templates differ: as texts, and in what they make of the same conversations.
+
+A change of the text may change no prompt, and a change of one tag all of them; what counts for a model is the prompt.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.engines.engines import Engine, Jinja2Engine
+from strata_pack.chat.library import status_of
+from strata_pack.chat.render.template import TemplateError, normalize_source
+from strata_pack.chat.repair.prelude import without_prelude
+from strata_pack.chat.repair.repair import RepairRefused, call_form
+from strata_pack.chat.repair.suite import generate
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import sha256_text
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import DEFAULT_NAME, TOOLS_NAME, is_pack
+from strata_pack.pack.template.source import NamedTemplate, TemplateSet
+from strata_pack.pack.template.survey import hub_texts
+from strata_pack.progress import Progress
+from strata_pack.weights.source import HubSource
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """A conversation of which two templates make different prompts (or refusals: the template's own sentence)."""
+
+    conversation: str
+    first: str
+    second: str
+
+
+@dataclass(frozen=True)
+class TemplateDifference:
+    """What was compared and where it differs.
+
+    ``name`` is that of the templates in their sets; ``text`` a unified difference, empty for equal texts; ``compared``
+    counts the conversations; ``note`` is a known relation of the two.
+    """
+
+    name: str
+    first: dict[str, Any]
+    second: dict[str, Any]
+    text: str
+    compared: int
+    renderings: tuple[Rendering, ...]
+    note: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the difference as JSON values."""
+        return asdict(self)
+
+
+def compare_sets(first: TemplateSet, second: TemplateSet) -> list[TemplateDifference]:
+    """Compare the main templates, and those for tools if either side has one (the main one stands in for the other)."""
+    pairs = [(DEFAULT_NAME, first.main, second.main)]
+    if first.tools is not None or second.tools is not None:
+        pairs.append((TOOLS_NAME, first.tools or first.main, second.tools or second.main))
+    return [compare_templates(a, b, name) for name, a, b in pairs]
+
+
+def compare_templates(first: NamedTemplate, second: NamedTemplate, name: str = DEFAULT_NAME) -> TemplateDifference:
+    """Render the conversations on which repairs are proved with both, on jinja2, and compare.
+
+    Raises ``TemplateError`` for one that does not compile.
+    """
+    a, b = normalize_source(first.text), normalize_source(second.text)
+    engine = Jinja2Engine()
+    conversations = [] if a == b else generate(_form((a, b), engine))
+    prompts = [[_render(engine, text, one.inputs()) for one in conversations] for text in (a, b)]
+    renderings = tuple(
+        Rendering(one.name, *pair)
+        for one, pair in zip(conversations, zip(*prompts, strict=True), strict=True)
+        if pair[0] != pair[1]
+    )
+    lines = difflib.unified_diff(a.splitlines(), b.splitlines(), first.where, second.where, lineterm="", n=2)
+    sides = [
+        {"where": one.where, "sha256": sha256_text(text), "status": status_of(text)}
+        for one, text in ((first, a), (second, b))
+    ]
+    return TemplateDifference(
+        name, sides[0], sides[1], "\n".join(lines), len(conversations), renderings, _relation((first, a), (second, b))
+    )
+
+
+def vendor_set(pack: Path, progress: Progress | None = None) -> TemplateSet:
+    """Return the templates that the repository a pack was built from holds now.
+
+    Raises ``WrongUse`` for what was not built from a repository, ``EnvironmentFailure`` if the Hub is out of reach.
+    """
+    repo = Pack.open(pack).manifest["source"]["repo"] if is_pack(pack) else None
+    if repo is None:
+        raise WrongUse("was not built from a repository of the Hub", where=pack, remedy="name the vendor's id instead")
+    source = HubSource(repo)
+    texts = hub_texts(source, progress)
+    if DEFAULT_NAME not in texts:
+        raise BadInput("has no chat template now", where=str(source))
+    tools = texts.get(TOOLS_NAME)
+    main = NamedTemplate(texts[DEFAULT_NAME], str(source))
+    return TemplateSet(main, None if tools is None else NamedTemplate(tools, f"{source}: {TOOLS_NAME}", TOOLS_NAME))
+
+
+def _form(texts: Sequence[str], engine: Engine) -> Any:
+    """Return the form of calls that one of ``texts`` writes, "xml" if none says."""
+    for text in texts:
+        try:
+            if form := call_form(text, engine):
+                return form
+        except RepairRefused:
+            continue
+    return "xml"
+
+
+def _render(engine: Engine, text: str, inputs: dict[str, Any]) -> str:
+    try:
+        return engine.render(text, inputs)
+    except TemplateError as error:
+        return f"(refused: {error})"
+
+
+def _relation(first: tuple[NamedTemplate, str], second: tuple[NamedTemplate, str]) -> str | None:
+    for (one, text), (other, bare) in ((first, second), (second, first)):
+        if without_prelude(text) == bare:
+            return f"{one.where} is {other.where} with history repair in front"
+    return None
