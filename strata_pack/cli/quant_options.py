@@ -26,6 +26,7 @@ Quants = Annotated[
         "--quant",
         help="Preset, as llama-quantize names it (default: Q4_K_M); several are written from one reading.",
         rich_help_panel=TYPES,
+        autocompletion=complete.presets,
     ),
 ]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe (TOML).", metavar="FILE", rich_help_panel=TYPES)]

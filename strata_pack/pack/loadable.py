@@ -23,6 +23,8 @@ from strata_pack.weights.quantize.presets import PRESETS, fallback
 TOKENIZER_LIMIT = 256 << 20
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
+_MEDIA = re.compile(r"vision|image|video|audio")
+"""Markers that stand around or in place of media; templates write them for images, videos and sounds alone."""
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 _ANSWER = "strataprobe"
@@ -67,7 +69,11 @@ def template_problems(metadata: Mapping[str, MetaValue], template: str) -> list[
     places = {token: index for index, token in enumerate(tokens)}
     prompt = _probe(template)
     found = []
-    for marker in sorted(set(_MARKER.findall(_COMMENT.sub("", template)))):
+    markers = set(_MARKER.findall(_COMMENT.sub("", template)))
+    media = {marker for marker in markers - set(_MARKER.findall(prompt)) if _MEDIA.search(marker)}
+    if not media & places.keys():
+        markers -= media  # a model without eyes: no conversation that it can be sent has such a marker in its prompt
+    for marker in sorted(markers):
         index = places.get(marker)
         # What a plain conversation is made of must be control; a marker of tools may be user-defined.
         allowed = (CONTROL,) if marker in prompt else (CONTROL, USER_DEFINED)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 
-SCREEN = 60
-"""Lines; the tallest help is that of `build`, whose flags are those of the quantizer too."""
+SCREEN = 75
+"""Lines; the tallest help is that of `serve`."""
 
 
 def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
