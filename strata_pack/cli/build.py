@@ -48,6 +48,9 @@ def build(
         ),
     ] = "auto",
     golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
+    allow_triggers: Annotated[
+        bool, typer.Option("--allow-triggers", help="Let pass what the template says or hides on a trigger (ST605).")
+    ] = False,
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
     layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
     mmproj: Annotated[
@@ -102,6 +105,7 @@ def build(
         recipe=chosen,
         template=template,
         golden=golden,
+        allow_triggers=allow_triggers,
         name=name,
         imatrix=imatrix,
         projector=not no_mmproj,

@@ -27,6 +27,9 @@ Template = Annotated[
 Golden = Annotated[
     Path | None, typer.Option(metavar="FILE|FOLDER", help="Golden cases to check it against, instead of its own.")
 ]
+AllowTriggers = Annotated[
+    bool, typer.Option("--allow-triggers", help="Let pass what the template says or hides on a trigger (ST605).")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace a template that is not recognised.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, say what would be written, stop.")]
 ShowDiff = Annotated[bool, typer.Option("--diff", help="Show how the template changes.")]
@@ -37,6 +40,7 @@ def install(
     target: Target,
     template: Template = "auto",
     golden: Golden = None,
+    allow_triggers: AllowTriggers = False,
     force: Force = False,
     dry_run: DryRun = False,
     diff: ShowDiff = False,
@@ -51,7 +55,15 @@ def install(
 
     try:
         with out.progress() as progress:
-            result = install_template(target, template, golden=golden, force=force, dry_run=dry_run, progress=progress)
+            result = install_template(
+                target,
+                template,
+                golden=golden,
+                allow_triggers=allow_triggers,
+                force=force,
+                dry_run=dry_run,
+                progress=progress,
+            )
     except TemplateNotRecognised as error:
         _show_diff(out, error.diff)
         raise

@@ -161,7 +161,9 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
         ):
             refuse_other_kinds(tensors.metadata, request.source)
             with clock.stage("template"):
-                chosen = choose_template(request.template, source_template(model, tensors.metadata), request.golden)
+                chosen = _chosen(request, source_template(model, tensors.metadata))
+                for note in chosen.notes:
+                    watcher.note(note)
                 report = check_template(chosen, watcher)
             plan = _plan(request, tensors, imatrix)
             _refuse_unloadable(model, plan)
@@ -280,7 +282,7 @@ def plan_pack(request: BuildRequest) -> Iterator[tuple[QuantPlan, Forecast]]:
         open_projector(request, model, tensors, Silent()) as projector,
     ):
         refuse_other_kinds(tensors.metadata, request.source)
-        choose_template(request.template, source_template(model, tensors.metadata), request.golden)
+        _chosen(request, source_template(model, tensors.metadata))
         plan = _plan(request, tensors, imatrix)
         stored = sum((model.root / name).stat().st_size for name in model.weights.files)
         yield plan, forecast(plan, 0 if projector is None else projector.nbytes, stored)
@@ -293,6 +295,7 @@ def _key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict
         "source": str(source if isinstance(source, HubSource) else source.path.absolute()),
         "template": request.template,
         "golden": None if request.golden is None else str(request.golden.absolute()),
+        "allow_triggers": request.allow_triggers,
         "name": request.name,
         "recipe": request.recipe.label,
         "options": recipe_options(request),
@@ -306,7 +309,11 @@ def _early(request: BuildRequest, folder: Path) -> None:
     """Refuse a template that cannot be used while the weights are still far away."""
     text = folder_template(folder)
     if text is not None or request.template not in (AUTO, KEEP):
-        check_template(choose_template(request.template, text, request.golden), Silent())
+        check_template(_chosen(request, text), Silent())
+
+
+def _chosen(request: BuildRequest, text: str | None) -> ChosenTemplate:
+    return choose_template(request.template, text, request.golden, allow_triggers=request.allow_triggers)
 
 
 def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:

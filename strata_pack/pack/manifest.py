@@ -90,12 +90,16 @@ class QuantizerEntry(LibraryEntry, total=False):
 
 
 class TemplateEntry(TypedDict):
-    """``origin`` is "shipped", "file", "source" or "repaired"; ``replaced_sha256`` is what the source's GGUF held."""
+    """``origin`` is "shipped", "file", "source" or "repaired"; ``replaced_sha256`` is what the source's GGUF held.
+
+    ``allowed_triggers`` are sentences: what the template says or hides on a trigger and somebody let pass.
+    """
 
     id: str | None
     sha256: str
     origin: Literal["shipped", "file", "source", "repaired"]
     replaced_sha256: str | None
+    allowed_triggers: NotRequired[list[str]]
 
 
 class GoldenEntry(TypedDict):

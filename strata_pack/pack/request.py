@@ -27,7 +27,7 @@ Layout = Literal["pack", "gguf"]
 class BuildRequest:
     """What to build. ``recipe``, or the name of a preset, decides the types.
 
-    ``template`` and ``golden`` are as in ``choose_template``.
+    ``template``, ``golden`` and ``allow_triggers`` are as in ``choose_template``.
 
     ``projector`` False leaves out the tower for images, ``projector_type`` is what it is converted to ("auto": as its
     weights are stored), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
@@ -40,6 +40,7 @@ class BuildRequest:
     recipe: RecipeField = RecipeField()  # noqa: RUF009
     template: str = AUTO
     golden: Path | None = None
+    allow_triggers: bool = False
     name: str | None = None
     imatrix: Path | None = None
     projector: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import nodes
 
 from strata_pack.chat.lint.model import Found, Subject
-from strata_pack.chat.triggers.check import find_triggers
+from strata_pack.chat.triggers.check import NOT_FINISHED, search_triggers
 
 DANGEROUS_NAMES = frozenset(
     {
@@ -144,5 +144,8 @@ def triggers(subject: Subject) -> Iterator[Found]:
     """What the template says or hides only when the conversation holds something it looks for."""
     if subject.template is None:
         return
-    for trigger in find_triggers(subject.source):
-        yield Found(trigger.sentence(), trigger.line, severity="warning" if trigger.kind == "unreached" else None)
+    search = search_triggers(subject.source)
+    for trigger in search.triggers:
+        yield Found(trigger.sentence(), trigger.line, severity=None if trigger.is_error else "warning")
+    if not search.finished:
+        yield Found(NOT_FINISHED, severity="info")

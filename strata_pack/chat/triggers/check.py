@@ -3,20 +3,23 @@
 Every literal that the template tests is put into every text of small conversations; so are texts of the lengths and
 counts that it compares with, and of every sort; the number of turns, tools and calls and the date are varied. A prompt
 that is not the plain one with the texts exchanged is reported, unless the difference has a reason (see ``judge``).
-Branches that no conversation reached although their condition tests a text are taken by force.
+Branches that no conversation reached although their condition tests a text are taken by force. Each way of looking may
+spend its share of the search's limits, so that none starves the next.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
 from strata_pack.chat.triggers.judge import (
     SWITCH,
     difference,
+    is_call_syntax,
+    is_cut,
     is_layout,
     is_made_of,
     is_markup,
@@ -26,12 +29,9 @@ from strata_pack.chat.triggers.judge import (
 from strata_pack.chat.triggers.literals import literals
 from strata_pack.chat.triggers.shapes import BASE, NAMES, WHERE
 from strata_pack.chat.triggers.variations import counted, dated, forced
-from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, Stage, Trigger, Workbench
+from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, SearchLimits, Stage, Trigger, Workbench
 
-__all__ = ["Trigger", "find_triggers"]
-
-PROBE = RenderLimits(steps=30_000)
-"""What one rendering may cost: a template that goes through every character of a long text is not worth more."""
+__all__ = ["Search", "SearchLimits", "Trigger", "search_triggers"]
 
 MOST_LITERALS = 250
 MOST_COMBINED = 60
@@ -60,12 +60,28 @@ Fill = Callable[[str], str]
 """The text for a slot, by the slot's name."""
 
 
-@functools.lru_cache(maxsize=16)
-def find_triggers(source: str, limits: RenderLimits = PROBE) -> tuple[Trigger, ...]:
-    """Return what the template ``source`` says or hides on a trigger, by line.
+@dataclass(frozen=True)
+class Search:
+    """What a template says or hides on a trigger, by line. ``finished`` is False if the limits ended the search before
+    everything was tried: that nothing was found says less then."""
 
-    Raises ``TemplateError`` if it does not compile or exceeds its limits. A template that renders none of the
-    conversations has no findings.
+    triggers: tuple[Trigger, ...]
+    finished: bool
+
+    @property
+    def errors(self) -> tuple[Trigger, ...]:
+        """The triggers that are no mere warnings."""
+        return tuple(trigger for trigger in self.triggers if trigger.is_error)
+
+
+NOT_FINISHED = "the template is large or slow: triggers were not searched to the end"
+
+
+@functools.lru_cache(maxsize=16)
+def search_triggers(source: str, limits: SearchLimits = SearchLimits()) -> Search:  # noqa: B008
+    """Return what the template ``source`` says or hides on a trigger, and whether everything was tried.
+
+    Raises ``TemplateError`` if it does not compile. A template that renders none of the conversations has no findings.
     """
     bench = Workbench(source, limits)
     found: dict[tuple[int | None, str], Trigger] = {}
@@ -73,21 +89,16 @@ def find_triggers(source: str, limits: RenderLimits = PROBE) -> tuple[Trigger, .
         found.setdefault((trigger.line, trigger.text), trigger)
         if len(found) >= MOST_FOUND:
             break
-    return tuple(sorted(found.values(), key=lambda one: (one.line is None, one.line or 0, one.trigger)))
+    by_line = sorted(found.values(), key=lambda one: (one.line is None, one.line or 0, one.trigger))
+    return Search(tuple(by_line), not bench.cut_short)
 
 
 def _search(bench: Workbench) -> Iterator[Trigger]:
     if not bench.stages:
         return
-    yield from _always_changed(bench)
-    yield from _by_literals(bench)
-    yield from _by_places(bench)
-    yield from _by_sizes(bench)
-    for title, text in probes.SORTS.items():
-        yield from _everywhere(bench, _same(text), [text], title)
-    yield from counted(bench)
-    yield from dated(bench)
-    yield from forced(bench)
+    for share, look in WAYS:
+        bench.allow(share)
+        yield from look(bench)
 
 
 def _always_changed(bench: Workbench) -> Iterator[Trigger]:
@@ -116,7 +127,10 @@ def _by_literals(bench: Workbench) -> Iterator[Trigger]:
             if one.strip():
                 queue.setdefault((one,))
     done = combined = 0
-    while done < len(queue) and done < MOST_LITERALS and not bench.spent:
+    while done < len(queue) and not bench.spent():
+        if done == MOST_LITERALS:
+            bench.cut_short = True
+            return
         wanted = list(queue)[done]
         done += 1
         met: set[str] = set()
@@ -177,7 +191,7 @@ def _by_places(bench: Workbench) -> Iterator[Trigger]:
             by_place.setdefault(start, text)
         texts = [probes.at_places({start: text}) for start, text in cuts] + [probes.at_places(by_place)]
         new = [text for text in texts if text.strip() and text not in tried]
-        if not new or bench.spent:
+        if not new or bench.spent():
             return
         tried.add(new[-1])
         yield from _everywhere(bench, _same(new[-1]), [new[-1]], repr(new[-1]), quick=True)
@@ -201,6 +215,11 @@ def _by_sizes(bench: Workbench) -> Iterator[Trigger]:
                 yield from _everywhere(bench, _same(text), [], title, quick=True)
 
 
+def _by_sorts(bench: Workbench) -> Iterator[Trigger]:
+    for title, text in probes.SORTS.items():
+        yield from _everywhere(bench, _same(text), [text], title)
+
+
 # One text in every slot, and who did it.
 
 
@@ -222,7 +241,7 @@ def _everywhere(
 ) -> Iterator[Trigger]:
     """Put a text into every slot of the shapes; where the prompt is wrong, find the slots that make it so."""
     for stage in bench.stages:
-        if bench.spent:
+        if bench.spent():
             return
         if stage.shape.name not in (QUICK if quick else THOROUGH):
             continue
@@ -244,7 +263,7 @@ def _everywhere(
             yield from found
             literal = bool(wanted) and wanted[0] not in SORTED_TEXTS and not _all_tags(bench, wanted)
             if not found and literal and len(slots) > 1 and _says_more(bench, stage, rendered.prompt, texts, wanted):
-                yield _trigger(bench, stage, rendered, {**BASE, **texts}, f"{title} in several texts", line)
+                yield _trigger(bench, stage, rendered, {**BASE, **texts}, wanted, f"{title} in several texts", line)
 
 
 def _says_more(
@@ -286,7 +305,7 @@ def _in_each(
         if not _is_right(bench, stage, rendered, filled, wanted, [slot]) and not (
             neutral and _does_nothing(bench, stage, rendered, neutral, wanted)
         ):
-            yield _trigger(bench, stage, rendered, filled, f"{title} in {WHERE[slot]}", line)
+            yield _trigger(bench, stage, rendered, filled, wanted, f"{title} in {WHERE[slot]}", line)
 
 
 SCHEMA = frozenset(
@@ -331,6 +350,8 @@ def _is_right(
     expected = stage.split.prompt(texts)
     if is_layout(bench.vocabulary, rendered.prompt, expected, texts, wanted, changed):
         return True
+    if is_call_syntax(rendered.prompt, stage.split, texts, wanted, changed):
+        return True
     return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
 
 
@@ -362,6 +383,7 @@ def _trigger(
     stage: Stage,
     rendered: Rendered,
     texts: Mapping[str, str],
+    wanted: Sequence[str],
     title: str,
     line: int | None,
 ) -> Trigger:
@@ -373,4 +395,17 @@ def _trigger(
     missing, instead = difference(stage.split.prompt(texts), rendered.prompt)
     if instead.strip():
         return Trigger("appears" if not missing.strip() else "changes", title, instead, line)
-    return Trigger("vanishes", title, missing, line)
+    return Trigger("cut" if is_cut(missing, wanted) else "vanishes", title, missing, line)
+
+
+WAYS: tuple[tuple[float, Callable[[Workbench], Iterator[Trigger]]], ...] = (
+    (0.05, _always_changed),
+    (0.55, _by_literals),
+    (0.62, _by_places),
+    (0.74, _by_sizes),
+    (0.82, _by_sorts),
+    (0.88, counted),
+    (0.95, dated),
+    (1.0, forced),
+)
+"""The ways of looking, in their order; each ends when this part of the limits is spent; the next has what is left."""

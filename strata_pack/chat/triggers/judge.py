@@ -10,9 +10,12 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+
+from markupsafe import escape
 
 from strata_pack.chat.triggers.shapes import BASE, NAMES, SLOTS
 
@@ -24,6 +27,15 @@ XML_QUOTING = frozenset({"CDATA"})
 """What a template may write around a text that holds signs of XML."""
 
 ESCAPED = re.compile(r"\\[ntr]")
+
+TOKEN = re.compile(r"<\|[a-z_]{1,24}\|>")
+"""A special token, as a template writes one."""
+
+CLOSING = re.compile(r"</[\w:]{1,24}>|\[/\w{1,24}\]|<\|/\w{1,24}\|>")
+"""The end of a block, as a template writes one."""
+
+AROUND = 40
+"""Characters of the template's text on either side of a called tool's name that belong to the syntax of the call."""
 
 BEFORE = 16
 """Characters before a slot's text that must stay as they are."""
@@ -82,12 +94,13 @@ def is_made_of(prompt: str, split: Split, texts: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _printed(text: str) -> frozenset[str]:
-    """Return the forms in which a template may print ``text``: as it is, trimmed, as JSON, as HTML."""
+    """Return the forms in which a template may print ``text``: as it is, trimmed, as JSON, each of them as HTML."""
     forms: set[str] = set()
     for trimmed in (text, text.strip(), text.lstrip(), text.rstrip()):
-        forms |= {trimmed, html.escape(trimmed), repr(trimmed)[1:-1]}
+        forms |= {trimmed, repr(trimmed)[1:-1]}
         forms |= {json.dumps(trimmed, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
-    return frozenset(forms)
+    # What is joined to a text that is marked as safe is escaped, JSON too.
+    return frozenset({*forms, *(str(escape(form)) for form in forms), *(html.escape(form) for form in forms)})
 
 
 @dataclass(frozen=True)
@@ -173,6 +186,32 @@ def is_layout(
         return False
     named = all(slot in NAMES for slot in changed) and not vocabulary.new_words(prompt, texts.values())
     return named or said == expected
+
+
+def is_call_syntax(
+    prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str], changed: Sequence[str]
+) -> bool:
+    """Say whether the name of a called tool only chooses the syntax of its call: a special token stands for the name
+    and for what the template writes around it (``<|python_tag|>`` for the tool that runs code), and all else is there.
+    """
+    if "called" not in changed or not NAMES.issuperset(changed):
+        return False
+    said, expected = (Counter(words_of(TOKEN.sub(" ", text))) for text in (prompt, split.prompt(texts)))
+    around = [
+        constant
+        for number, slot in enumerate(split.slots)
+        if slot == "called"
+        for constant in split.constants[number : number + 2]
+    ]
+    near = " ".join(constant.rsplit("\n", 1)[-1][-AROUND:] + " " + constant[:AROUND] for constant in around)
+    return not said - expected and set(expected - said) <= set(words_of(" ".join([*literals, near])))
+
+
+def is_cut(missing: str, literals: Sequence[str]) -> bool:
+    """Say whether what is ``missing``, with nothing in its stead, is a cut at a closing tag (of thinking, in a text of
+    any role), or a text that holds the very tag (an instruction to use it, which is there already)."""
+    tags = [literal.strip() for literal in literals]
+    return bool(tags) and all(CLOSING.fullmatch(tag) or (is_markup(tag) and tag in missing) for tag in tags)
 
 
 def difference(wanted: str, got: str) -> tuple[str, str]:

@@ -14,6 +14,9 @@ from strata_pack.chat.triggers.recording import MARK
 from strata_pack.chat.triggers.shapes import BASE, long_chat, many_calls, many_tools
 from strata_pack.chat.triggers.workbench import Trigger, Workbench
 
+NO_TIME = f"{MARK}moment"
+"""Stands where the time would, to see what a template does with it."""
+
 MOST_TURNS = 120
 MOST_COUNT = 24
 SOME = (1, 2, 3, 4, 5, 6)
@@ -62,6 +65,8 @@ def _by_count(
     words: dict[int, frozenset[str]] = {}
     prompts: dict[int, str] = {}
     for count in counts:
+        if bench.spent():
+            break
         prompt = bench.render(make(count)).prompt
         if prompt is not None:
             prompts[count] = prompt
@@ -124,9 +129,14 @@ def dated(bench: Workbench) -> Iterator[Trigger]:
         plain = bench.render(inputs).prompt
         if plain is None:
             continue
+        said_as_is = bench.render(inputs, now=NO_TIME).prompt or ""
         moments: list[datetime | str] = [*_times(), *literals]
         for now in moments:
+            if bench.spent():
+                return
             prompt = bench.render(inputs, now=now).prompt
+            if isinstance(now, str) and prompt == said_as_is.replace(NO_TIME, now):
+                continue
             if prompt is not None and _masked(prompt) != _masked(plain):
                 said = now if isinstance(now, str) else f"{now:%A %Y-%m-%d %H:%M}"
                 wanted, got = difference(_masked(plain), _masked(prompt))
@@ -156,6 +166,8 @@ def forced(bench: Workbench) -> Iterator[Trigger]:
         if number in bench.everything.reached or not tests.depends(branch.test):
             continue
         for stage in bench.stages:
+            if bench.spent():
+                return
             rendered = bench.render(stage.shape.inputs(BASE), forced={branch.decider: branch.value})
             if rendered.prompt is None or number not in rendered.seen.reached:
                 continue

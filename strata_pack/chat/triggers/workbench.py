@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,10 +16,15 @@ from strata_pack.chat.triggers.literals import numbers
 from strata_pack.chat.triggers.recording import LARGEST_NUMBER, RecordedTemplate, Seen
 from strata_pack.chat.triggers.shapes import BASE, FORMS, Shape, candidates
 
-Kind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached"]
+Kind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut"]
+
+WARNINGS = frozenset({"unreached", "cut"})
+"""What may well be meant so, or a mistake: a text that nothing reached, and a text cut at a tag of any role's."""
 
 FEW_NUMBERS = 24
-MOST_RENDERS = 2_500
+
+PROBE = RenderLimits(steps=30_000, text_chars=4 << 20, made_chars=64 << 20)
+"""What one rendering may cost: a template that goes through every character of a long text is not worth more."""
 
 SETTINGS: tuple[Mapping[str, Any], ...] = (
     {},
@@ -44,6 +50,7 @@ _SAID: Mapping[Kind, str] = {
     "count": "makes a text appear",
     "date": "changes the prompt",
     "unreached": "makes a text appear",
+    "cut": "makes a text vanish",
 }
 
 
@@ -56,6 +63,11 @@ class Trigger:
     trigger: str
     text: str
     line: int | None
+
+    @property
+    def is_error(self) -> bool:
+        """Whether a template that does so must not be used unseen; else it is a warning."""
+        return self.kind not in WARNINGS
 
     def sentence(self) -> str:
         """Return what to say about it."""
@@ -80,12 +92,25 @@ class Stage:
     seen: Seen
 
 
-class Workbench:
-    """``stages`` are the shapes that the template renders, ``vocabulary`` is what it writes in them."""
+@dataclass(frozen=True)
+class SearchLimits:
+    """What the search of one template may cost: rendered conversations, and seconds of this thread's processor time."""
 
-    def __init__(self, source: str, limits: RenderLimits) -> None:
+    renders: int = 6_000
+    seconds: float = 10.0
+
+
+class Workbench:
+    """``stages`` are the shapes that the template renders, ``vocabulary`` is what it writes in them; ``cut_short`` says
+    whether something was left out because the limits were spent."""
+
+    def __init__(self, source: str, limits: SearchLimits) -> None:
         self.source = source
-        self.template = RecordedTemplate(source, limits)
+        self.template = RecordedTemplate(source, PROBE)
+        self.cut_short = False
+        self._limits = limits
+        self._share = 1.0
+        self._started = time.thread_time()
         self.everything = Seen()
         self.renders = 0
         self.stages = [stage for name in FORMS if (stage := self._stage(name)) is not None]
@@ -93,10 +118,18 @@ class Workbench:
         splits = [self.with_setting(stage, number) for stage in self.stages for number in range(len(SETTINGS))]
         self.vocabulary = Vocabulary.of(split for split in splits if split is not None)
 
-    @property
+    def allow(self, share: float) -> None:
+        """Let the search go on until ``share`` (0 to 1) of its limits is spent."""
+        self._share = share
+
     def spent(self) -> bool:
-        """Whether enough has been rendered for one template."""
-        return self.renders >= MOST_RENDERS
+        """Say whether what is allowed is spent; ``cut_short`` says from then on that something was not tried."""
+        seconds = time.thread_time() - self._started
+        rendered, lasted = self.renders / self._limits.renders, seconds / self._limits.seconds
+        if max(rendered, lasted) < self._share:
+            return False
+        self.cut_short = True
+        return True
 
     @property
     def numbers(self) -> list[int]:

@@ -12,7 +12,7 @@ from strata_pack.chat.library import find_shipped, is_ours, list_templates, load
 from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
 from strata_pack.chat.repair.repair import RepairRefused, repair_template
 from strata_pack.chat.repair.rules import CallForm
-from strata_pack.chat.triggers.check import Trigger, find_triggers
+from strata_pack.chat.triggers.check import NOT_FINISHED, Trigger, search_triggers
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
@@ -23,23 +23,27 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class ChosenTemplate:
-    """``text`` goes into the pack; ``entry`` into its manifest; ``suite`` is what it must render, if there is one."""
+    """``text`` goes into the pack; ``entry`` into its manifest; ``suite`` is what it must render, if there is one;
+    ``notes`` are what to say about the search for triggers."""
 
     text: str
     entry: TemplateEntry
     suite: GoldenSuite | None
+    notes: tuple[str, ...] = ()
 
 
-def choose_template(option: str, source_text: str | None, golden: Path | None = None) -> ChosenTemplate:
+def choose_template(
+    option: str, source_text: str | None, golden: Path | None = None, *, allow_triggers: bool = False
+) -> ChosenTemplate:
     """Return the template that ``--template option`` means for a source whose own template is ``source_text``.
 
     ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
     shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
     has none of its own, gets those it was proved on. Line ends become LF and a byte order mark goes, wherever the text
     comes from: the copies in a pack are compared to the byte.
-    Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, ``WrongUse`` for an unknown id,
-    ``BadInput`` if the source has none to keep, the file does not compile or
-    the template cannot be repaired.
+    Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, unless ``allow_triggers`` (they
+    stand in the entry then), ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does
+    not compile or the template cannot be repaired.
     """
     suite: GoldenSuite | None = None
     identity: str | None = None
@@ -69,7 +73,7 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
             )
         text, origin, identity = read_template(path), "file", None
     ChatTemplate(text)
-    refuse_triggers(text)
+    allowed, notes = _triggers(text, allow=allow_triggers)
     if golden is not None:
         suite = load_suite(golden)
     elif identity is not None:
@@ -78,7 +82,9 @@ def choose_template(option: str, source_text: str | None, golden: Path | None = 
         suite = record_suite(text, form)
     replaced = None if source_text is None or source_text == text else sha256_text(source_text)
     entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
-    return ChosenTemplate(text, entry, suite)
+    if allowed:
+        entry["allowed_triggers"] = [trigger.sentence() for trigger in allowed]
+    return ChosenTemplate(text, entry, suite, notes)
 
 
 class HidesSomething(CheckFailed):
@@ -90,18 +96,26 @@ class HidesSomething(CheckFailed):
         super().__init__(
             f"{first.sentence()}{more}; nothing was changed",
             where="chat template" if first.line is None else f"chat template, line {first.line}",
-            remedy="see all of it with `strata-pack template lint --select ST605`, and use another template",
+            remedy="see all of it with `strata-pack template lint --select ST605`; use another template or, if you "
+            "have looked at it and want it so, repeat with --allow-triggers",
         )
         self.triggers = tuple(triggers)
 
 
-def refuse_triggers(text: str) -> None:
-    """Raise ``HidesSomething`` if the template says or hides something on a trigger; one that we ship does not."""
+def _triggers(text: str, *, allow: bool) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+    """Return the triggers that are allowed, and notes for the user; a template that we ship has none.
+
+    Raises ``HidesSomething`` if the template says or hides something on a trigger and that is not allowed.
+    """
     if _known_id(text) is not None:
-        return
-    found = [trigger for trigger in find_triggers(text) if trigger.kind != "unreached"]
-    if found:
-        raise HidesSomething(found)
+        return (), ()
+    search = search_triggers(text)
+    if search.errors and not allow:
+        raise HidesSomething(search.errors)
+    notes = [f"chat template: {trigger.sentence()} (allowed)" for trigger in search.errors]
+    if not search.finished:
+        notes.append(f"chat template: {NOT_FINISHED}")
+    return search.errors, tuple(notes)
 
 
 def _known_id(text: str) -> str | None:

@@ -132,6 +132,7 @@ def install_template(
     template: str = "auto",
     *,
     golden: Path | None = None,
+    allow_triggers: bool = False,
     force: bool = False,
     dry_run: bool = False,
     engines: Sequence[Engine] | None = None,
@@ -139,8 +140,10 @@ def install_template(
 ) -> InstallResult:
     """Install ``template`` (an id, a file, or "auto": the target's own, repaired) into a PACK or GGUF.
 
-    Raises ``TemplateNotRecognised`` or ``GoldenFailed`` (nothing has changed then), ``BadInput`` for a target or
-    template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides the first only.
+    ``allow_triggers`` is as in ``choose_template``.
+    Raises ``TemplateNotRecognised``, ``HidesSomething`` or ``GoldenFailed`` (nothing has changed then), ``BadInput``
+    for a target or template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides the first
+    only.
     """
     progress = progress or Silent()
     refuse_inside_pack(path)
@@ -148,7 +151,7 @@ def install_template(
     root, _ = resolve(path)
     with locked_folder(root):
         target = open_target(path)
-        chosen = choose_template(template, target.text, golden)
+        chosen = choose_template(template, target.text, golden, allow_triggers=allow_triggers)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
         kept = _kept_by_name(target) if template == AUTO else {}
@@ -176,7 +179,7 @@ def install_template(
         plan=plan,
         golden=None if report is None else _golden_counts(report),
         copies=places,
-        notes=_notes(target, model, suite, recovered),
+        notes=[*chosen.notes, *_notes(target, model, suite, recovered)],
         diff=unified_diff(target.text or "", chosen.text),
         readers=readers_of(target),
     )
