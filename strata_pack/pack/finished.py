@@ -49,6 +49,7 @@ def _asked_the_same(manifest: Manifest, request: BuildRequest, imatrix: Imatrix 
         manifest["tool"] == __version__
         and manifest["recipe"] == recipe_entry(request, imatrix)
         and manifest.get("request") == request_entry(request, manifest["template"]["sha256"])
+        and (request.allow_triggers or "allowed_triggers" not in manifest["template"])
         and manifest["quantizer"]["sha256"] == Ggml.load().library_sha256
     )
 

@@ -163,6 +163,12 @@ def test_an_allowed_trigger_stands_in_the_manifest(hiding: BuildRequest) -> None
     assert verify(hiding.out).ok
 
 
+def test_a_pack_with_an_allowed_trigger_is_not_the_one_of_a_build_that_allows_none(hiding: BuildRequest) -> None:
+    build_pack(replace(hiding, allow_triggers=True))
+    with pytest.raises(WrongUse):
+        build_pack(hiding)
+
+
 def test_a_template_without_triggers_has_none_in_the_manifest(request_: BuildRequest) -> None:
     assert "allowed_triggers" not in build_pack(replace(request_, allow_triggers=True)).manifest["template"]
 
