@@ -127,6 +127,7 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         projector="no projector" not in parts,
         projector_type="auto" if projector is None else projector[1],
         mtp="no draft head" not in parts,
+        allow_triggers="allowed_triggers" in manifest["template"],
         allow_requantize=True,
         allow_nonfinite=bool(recipe["options"].get("allow_nonfinite")),
         keep_split=bool(recipe["options"].get("keep_split")),

@@ -11,7 +11,7 @@ import html
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -121,9 +121,14 @@ class Vocabulary:
         return bool(bare) and any(char in bare for char in "<>[]|") and bare in self.text
 
     def new_words(self, prompt: str, texts: Iterable[str]) -> list[str]:
-        """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in their order."""
+        """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in their order; two that
+        stand close, where a tag between them went or texts are joined, are not a new one."""
         known = self.words | set(map(str.lower, words_of("\n".join(texts))))
-        return [word for word in words_of(prompt) if word.lower() not in known]
+        return [word for word in words_of(prompt) if not _is_known(word.lower(), known)]
+
+
+def _is_known(word: str, known: Set[str]) -> bool:
+    return word in known or any(word[:at] in known and word[at:] in known for at in range(2, len(word) - 1))
 
 
 def is_markup(literal: str) -> bool:

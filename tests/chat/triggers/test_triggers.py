@@ -143,6 +143,16 @@ def test_a_text_with_the_special_token_of_a_called_tool_is_an_error() -> None:
     assert any("evil.example" in one.text for one in search_triggers(source).errors)
 
 
+STRIPPING = """{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{- (m.reasoning_content or '') + m.content | replace('<channel|>', '') | trim }}
+{%- else %}{{- '<|' + m.role + '|>' + m.content + '<channel|>' }}{%- endif %}
+{%- endfor %}"""
+
+
+def test_words_that_stand_close_where_a_tag_went_are_no_new_word() -> None:
+    assert search_triggers(STRIPPING) == NOTHING
+
+
 def test_html_escapes_are_the_same_text() -> None:
     assert search_triggers(HIDING.split("{%- if")[0].replace("m.content", "m.content | e") + "{%- endfor %}") == NOTHING
 
