@@ -8,7 +8,7 @@ opens a pack calls it.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -154,12 +154,12 @@ def install_template(
         chosen = choose_template(template, target.text, golden, allow_triggers=allow_triggers)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
-        kept = _kept_by_name(target) if template == AUTO else {}
+        kept = _kept_by_name(target) if template == AUTO and target.pack is None else {}
         theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
         suite = chosen.suite if theirs is None else load_suite(theirs)
         report = _prove(chosen.text, suite, theirs, engines, progress)
         model = plan_model(target, chosen.text, kept)
-        steps, places = _all_steps(target, chosen, kept, suite, report, model, progress)
+        steps, places = _all_steps(target, chosen, suite, report, model, progress)
         before, after = _identity(target.text), _identity(chosen.text)
         plan = describe_plan(model, target)
         if steps and not dry_run:
@@ -265,8 +265,11 @@ def _identity(text: str | None) -> dict[str, Any]:
 
 
 def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
-    """Refuse to lose somebody's changes. ``kept``: the new texts are the target's own, repaired, so those are in it."""
-    own = {copy.name: copy.text for copy in reversed(target.copies)} if kept else {}
+    """Refuse to lose somebody's changes. ``kept``: the new texts are the target's own, repaired, so those are in it.
+
+    A pack has one template alone: of other names nothing is kept there.
+    """
+    own = {copy.name: copy.text for copy in target.copies} if kept and target.pack is None else {}
     if kept and target.text is not None:
         own[DEFAULT_NAME] = target.text
     for copy in target.copies:
@@ -276,8 +279,8 @@ def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
 
 
 def _kept_by_name(target: TemplateTarget) -> dict[str, str]:
-    """Return the target's templates of other names, the one for tools with history repair added."""
-    others = {copy.name: copy.text for copy in reversed(target.copies) if not copy.main}
+    """Return a plain GGUF's templates of other names, the one for tools with history repair added."""
+    others = {copy.name: copy.text for copy in target.copies if not copy.main}
     return {name: choose_template(AUTO, text).text if name == TOOLS_NAME else text for name, text in others.items()}
 
 
@@ -320,7 +323,6 @@ def _golden_counts(report: GoldenReport) -> dict[str, Any]:
 def _all_steps(
     target: TemplateTarget,
     chosen: ChosenTemplate,
-    kept: Mapping[str, str],
     suite: GoldenSuite | None,
     report: GoldenReport | None,
     model: ModelPlan,
@@ -330,7 +332,7 @@ def _all_steps(
     places = [f"{target.files[0].name}: tokenizer.chat_template"] if model.steps else []
     if target.pack is None:
         return list(model.steps), places
-    puts, changed = plan_folder(target, chosen.text, kept, suite)
+    puts, changed = plan_folder(target, chosen.text, suite)
     if not model.steps and not puts:
         return [], []
     template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})

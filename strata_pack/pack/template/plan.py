@@ -20,7 +20,7 @@ from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.files import CHUNK, dump_json, free_bytes, read_bytes, sha256_file
 from strata_pack.pack.journal import LIMIT, JournalStep, Move, Patch, Put, Rewrite
 from strata_pack.pack.manifest import FileEntry, GoldenEntry, Manifest, TemplateEntry
-from strata_pack.pack.paths import DEFAULT_NAME, GOLDEN, MANIFEST, NAMED_KEY, TEMPLATE
+from strata_pack.pack.paths import GOLDEN, MANIFEST, NAMED_KEY, TEMPLATE
 from strata_pack.pack.template.target import (
     NAMES_KEY,
     TOKENIZER_CONFIG,
@@ -178,12 +178,10 @@ def _plan_copy(
     return ModelPlan("copy", (file, *rest), (step,), need, named)
 
 
-def plan_folder(
-    target: TemplateTarget, text: str, kept: Mapping[str, str], suite: GoldenSuite | None
-) -> tuple[list[Put], list[str]]:
+def plan_folder(target: TemplateTarget, text: str, suite: GoldenSuite | None) -> tuple[list[Put], list[str]]:
     """Plan the changes of a pack's small files; also return the places of the copies that change.
 
-    ``kept`` are the texts of templates of other names; one that is not kept gets the main one's.
+    Copies of other names get the same text: a pack has one template.
     """
     steps: list[Put] = []
     changed: list[str] = []
@@ -197,18 +195,11 @@ def plan_folder(
 
     put(TEMPLATE, text.encode(), TEMPLATE)
     config = read_tokenizer_config(target.root)
-    configured = None if config is None else config.get("chat_template")
-    if config is not None and configured is not None:
-        named = {DEFAULT_NAME: text, **kept}
-        new: Any = text
-        if kept and isinstance(configured, list):
-            items = [item for item in configured if isinstance(item, dict)]
-            new = [{**item, "template": named.get(str(item.get("name")), item.get("template"))} for item in items]
-        if new != configured:
-            put(TOKENIZER_CONFIG, dump_json({**config, "chat_template": new}), f"{TOKENIZER_CONFIG}: chat_template")
+    if config is not None and config.get("chat_template") not in (None, text):
+        put(TOKENIZER_CONFIG, dump_json({**config, "chat_template": text}), f"{TOKENIZER_CONFIG}: chat_template")
     for one in target.copies:
         if one.kind == "additional":
-            put(one.place, kept.get(one.name, text).encode(), one.place)
+            put(one.place, text.encode(), one.place)
     if suite is not None:
         put(GOLDEN, golden_bytes(suite), GOLDEN)
     return steps, changed

@@ -171,6 +171,18 @@ def test_auto_repairs_the_template_for_tools_and_keeps_it(tmp_path: Path) -> Non
     assert not install_template(path, engines=[Jinja2Engine()]).changed
 
 
+def test_a_named_file_for_tools_in_a_pack_gets_the_packs_one_template(tmp_path: Path, put: Any) -> None:
+    root = write_pack(tmp_path / "pack")
+    named = root / "tokenizer/additional_chat_templates/tool_use.jinja"
+    named.parent.mkdir()
+    named.write_text("by hand", encoding="utf-8")
+    with pytest.raises(TemplateNotRecognised, match="tool_use"):
+        install_template(root, engines=[Jinja2Engine()])
+    put(root, SHORT)
+    assert named.read_text(encoding="utf-8") == SHORT
+    check_listed(root)
+
+
 def test_status_says_which_template_llama_cpp_takes_with_tools(tmp_path: Path) -> None:
     named = metadata(STOCK) | {f"{TEMPLATE_KEY}.tool_use": MetaValue.string("tools")}
     write_file(tmp_path / "m.gguf", named, tensors())
