@@ -143,8 +143,9 @@ def test_a_text_with_the_special_token_of_a_called_tool_is_an_error() -> None:
     assert any("evil.example" in one.text for one in search_triggers(source).errors)
 
 
-STRIPPING = """{%- for m in messages %}
-{%- if m.role == 'assistant' %}{{- (m.reasoning_content or '') + m.content | replace('<channel|>', '') | trim }}
+STRIPPING = """{%- macro strip(text) %}{{- text | replace('<channel|>', '') | trim }}{%- endmacro %}
+{%- for m in messages %}
+{%- if m.role == 'assistant' %}{{- strip(m.reasoning_content or '') + strip(m.content) }}
 {%- else %}{{- '<|' + m.role + '|>' + m.content + '<channel|>' }}{%- endif %}
 {%- endfor %}"""
 
