@@ -135,8 +135,9 @@ def test_the_command_fails_with_1_and_shows_the_difference(tmp_path):
     model = write_tiny_model(tmp_path / "stock.gguf", chat_template=read_text("stock.xml.jinja"))
     done = _run("smoke", str(model), "--only", "repair-reasoning")
     assert done.returncode == 1
-    assert "the call of list_jobs stands inside the thinking" in done.stdout
     assert "expected (red) and got (green)" in done.stdout
+    (check,) = json.loads(_run("smoke", str(model), "--only", "repair-reasoning", "--json").stdout)["checks"]
+    assert "the call of list_jobs stands inside the thinking" in check["detail"]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_the_command_fails_with_1_and_shows_the_difference(tmp_path):
         (("runtime", "list"), 0, "* embedded"),
         (("runtime", "check"), 0, "devices: CPU"),
         (("runtime", "check", "--llama-server", "/nowhere/llama-server"), 2, "not an executable llama-server"),
-        (("runtime", "use", "cuda-nothing"), 2, 'no runtime "cuda-nothing"'),
+        (("runtime", "use", "cuda-nothing"), 2, "no runtime is called 'cuda-nothing'"),
         (("runtime", "build", "--backend", "cpu", "--arch", "90"), 2, "has no architectures"),
     ],
 )
