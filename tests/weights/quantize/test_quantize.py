@@ -72,7 +72,8 @@ def dense(models: dict[str, Path]) -> Path:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHAPES)
 def test_whole_files_are_the_references_for_all_presets(name: str, models: dict[str, Path], tmp_path: Path) -> None:
-    presets = list(PRESETS) if name == "odd" else UNWEIGHTED
+    # Odd rows are no whole blocks of Q1_0: the reference stops there, ours keeps such a tensor as F16.
+    presets = [preset for preset in PRESETS if preset != "Q1_0"] if name == "odd" else UNWEIGHTED
     jobs = [(models[name], tmp_path / f"{preset}.ref.gguf", oracle_parameters(preset)) for preset in presets]
     reference(jobs)
     different = []
@@ -249,8 +250,9 @@ def test_overrides_set_replace_and_remove_keys(dense: Path, tmp_path: Path) -> N
     quantize(dense, tmp_path / "out.gguf", "Q4_K_M", metadata_overrides=overrides)
     with GgufFile.open(tmp_path / "out.gguf") as file:
         assert file.text("tokenizer.chat_template") == "new"
-        before.remove("tokenizer.ggml.merges")
-        assert list(file.metadata) == [*before, "general.quantization_version", "general.file_type", "strata.pad"]
+        kept = [key for key in before if key not in overrides]
+        last = ["general.quantization_version", "general.file_type", "tokenizer.chat_template", "strata.pad"]
+        assert list(file.metadata) == [*kept, *last]
 
 
 def test_a_header_override_does_not_touch_the_tensors(dense: Path, tmp_path: Path) -> None:
@@ -320,16 +322,16 @@ def test_a_quantized_source_is_copied_by_the_same_preset(dense: Path, tmp_path: 
     assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
 
 
-def test_a_copy_does_not_wait_for_the_hash_of_a_library_that_decides_nothing(
-    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("preset", ["F16", "Q8_0"])
+def test_quantizing_does_not_wait_for_the_hash_of_the_library(
+    preset: str, dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unused(_ggml: Ggml) -> str:
         raise AssertionError("hashed")
 
     monkeypatch.setattr(Ggml, "library_sha256", property(unused))
-    quantize(dense, tmp_path / "a.gguf", "F16")
-    with pytest.raises(AssertionError, match="hashed"):
-        quantize(dense, tmp_path / "b.gguf", "Q8_0")
+    quantize(dense, tmp_path / "a.gguf", preset)
+    assert (tmp_path / "a.gguf").is_file()
 
 
 @pytest.mark.parametrize("preset", [*LOW])
