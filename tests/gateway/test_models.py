@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-import httpx
+import httpx2 as httpx
 import pytest
 import uvicorn
 from prometheus_client.parser import text_string_to_metric_families

@@ -8,7 +8,7 @@ import socket
 import zlib
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 import zstandard
 from hypothesis import given

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2 as httpx
 import pytest
 
 from tests.gateway.conftest import SETTINGS, House
