@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,19 +16,28 @@ from strata_pack.cli.quant_options import (
     AllowNonfinite,
     AllowRequantize,
     EmbeddingType,
+    ExcludeWeights,
     FitProbe,
     FitSize,
     ImatrixFile,
+    IncludeWeights,
     KeepSplit,
     Kernels,
     LeaveOutput,
     OutputType,
+    OverrideKv,
+    PruneLayers,
     Pure,
-    Quant,
+    Quants,
     RecipeFile,
+    SplitMaxSize,
     TensorType,
     Threads,
+    parse_split_size,
 )
+
+if TYPE_CHECKING:
+    from strata_pack.pack.build import BuildResult
 
 app = typer.Typer()
 
@@ -39,7 +48,12 @@ MIB = 1 << 20
 @face
 def build(
     source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id (org/name, hf://org/name@rev/path).")],
-    out_dir: Annotated[Path, typer.Option("--out", "-o", help="The pack's folder.", metavar="DIR")],
+    out_dir: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", help="The pack's folder; of several --quant, the one to put all packs in.", metavar="DIR"
+        ),
+    ],
     template: Annotated[
         str,
         typer.Option(
@@ -65,7 +79,7 @@ def build(
     threads: Threads = None,
     kernels: Kernels = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
-    quant: Quant = None,
+    quant: Quants = None,
     recipe: RecipeFile = None,
     fit: FitSize = None,
     fit_probe: FitProbe = None,
@@ -76,33 +90,46 @@ def build(
     leave_output_tensor: LeaveOutput = False,
     pure: Pure = False,
     keep_split: KeepSplit = False,
+    split_max_size: SplitMaxSize = None,
+    override_kv: OverrideKv = None,
+    prune_layers: PruneLayers = None,
+    include_weights: IncludeWeights = None,
+    exclude_weights: ExcludeWeights = None,
     allow_requantize: AllowRequantize = False,
     allow_nonfinite: AllowNonfinite = False,
     *,
     out: Out,
 ) -> None:
-    """Build a pack: fetch, convert, quantize, install the template, check its golden cases."""
+    """Build a pack: fetch, convert, quantize, install the template, check its golden cases.
+
+    With several --quant, the source is read once and every preset becomes a pack of its own in DIR.
+    """
     from strata_pack.errors import WrongUse
-    from strata_pack.pack.build import build_pack, plan_pack
-    from strata_pack.pack.request import BuildRequest
+    from strata_pack.pack.build import build_packs
+    from strata_pack.pack.build_plan import plan_packs
+    from strata_pack.pack.request import BuildRequest, requests_by_recipe
     from strata_pack.weights.gguf.edit import RESERVE
+    from strata_pack.weights.quantize.edits import make_edits
     from strata_pack.weights.quantize.recipes import make_recipe
 
-    chosen = make_recipe(
-        quant,
-        recipe,
-        tensor_types=tensor_type or (),
-        output=output_tensor_type,
-        embedding=token_embedding_type,
-        leave_output=leave_output_tensor,
-        pure=pure,
-    )
+    recipes = [
+        make_recipe(
+            preset,
+            recipe,
+            tensor_types=tensor_type or (),
+            output=output_tensor_type,
+            embedding=token_embedding_type,
+            leave_output=leave_output_tensor,
+            pure=pure,
+        )
+        for preset in quant or (None,)
+    ]
     if no_mmproj and (mmproj is not None or mmproj_type != "auto"):
         raise WrongUse("--no-mmproj leaves no projector to say more of", remedy="give one of them")
     request = BuildRequest(
         source=source,
         out=out_dir,
-        recipe=chosen,
+        recipe=recipes[0],
         template=template,
         golden=golden,
         allow_triggers=allow_triggers,
@@ -119,23 +146,37 @@ def build(
         keep_split=keep_split,
         threads=threads,
         kernels=kernels,
+        edits=make_edits(override_kv or (), prune_layers, include_weights or (), exclude_weights or ()),
+        split_bytes=parse_split_size(split_max_size),
     )
     if fit is not None:
         refuse_with_fit(quant, recipe)
         place = request.out.with_name(request.out.name + ".fit.toml")
-        chosen = fitted(source, fit, imatrix, fit_probe, threads, place, out, reserve=RESERVE)
-        request = replace(request, recipe=chosen)
+        request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out, reserve=RESERVE))
+    requests = [request] if len(recipes) == 1 else requests_by_recipe(request, recipes)
     if dry_run:
         from strata_pack.cli.quantize import show_plan
 
-        with plan_pack(request) as (plan, needs):
-            planned = show_plan(plan, out)
-            for line in needs.lines():
-                out.line(line)
-            out.result({**planned, "forecast": needs.to_dict()})
+        plans = []
+        with plan_packs(requests) as planned:
+            for plan, needs in planned:
+                shown = show_plan(plan, out)
+                for line in needs.lines():
+                    out.line(line)
+                plans.append({**shown, "forecast": needs.to_dict()})
+        out.result(plans[0] if len(plans) == 1 else {"ok": True, "plans": plans})
         return
     with out.progress() as progress:
-        result = build_pack(request, progress)
+        results = build_packs(requests, progress)
+    answers = [_show(result, out) for result in results]
+    seconds = next((result.seconds for result in results if result.seconds), None)
+    if seconds:
+        out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items()))
+    out.result(answers[0] if len(answers) == 1 else {"ok": True, "packs": answers})
+
+
+def _show(result: BuildResult, out: Out) -> dict[str, Any]:
+    """Print what was built; return it as JSON data."""
     model, shown = result.manifest["model"], result.manifest["template"]
     size = sum(entry["size"] for entry in result.manifest["files"])
     out.line(f"{result.path}: {model['name']}, {size / MIB:,.1f} MiB, {model['bits_per_weight']:.2f} bits per weight")
@@ -145,15 +186,11 @@ def build(
         out.line(f"golden: {passed} passed on {engine} {counts['version']}, {known} known differences")
     if result.manifest["golden"] is None:
         out.line("golden: no cases for this template (give some with --golden)")
-    if result.seconds:
-        out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in result.seconds.items()))
-    out.result(
-        {
-            "ok": True,
-            "pack": str(result.path),
-            "resumed": result.resumed,
-            "kept": list(result.kept),
-            "seconds": {stage: round(spent, 3) for stage, spent in result.seconds.items()},
-            "manifest": result.manifest,
-        }
-    )
+    return {
+        "ok": True,
+        "pack": str(result.path),
+        "resumed": result.resumed,
+        "kept": list(result.kept),
+        "seconds": {stage: round(spent, 3) for stage, spent in result.seconds.items()},
+        "manifest": result.manifest,
+    }

@@ -11,7 +11,7 @@ from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 
 if TYPE_CHECKING:
-    from strata_pack.weights.hub.fetch import FetchPlan
+    from strata_pack.weights.hub.outcome import FetchPlan
 
 app = typer.Typer()
 
@@ -33,6 +33,7 @@ def fetch(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.weights.hub import fetch as hub
+    from strata_pack.weights.hub.outcome import result_dict
     from strata_pack.weights.source import HubSource, parse_source
 
     source = parse_source(repo)
@@ -56,14 +57,14 @@ def fetch(
             announce=lambda plan: progress.note(plan.sentence()),
         )
     out.line(f"{found.folder}: {len(found.files)} files of {found.repo_id} at {found.commit}")
-    out.result(hub.result_dict(found))
+    out.result(result_dict(found))
 
 
 def _show(plan: FetchPlan, out: Out) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from strata_pack.weights.hub.fetch import plan_dict
+    from strata_pack.weights.hub.outcome import plan_dict
     from strata_pack.weights.preflight import size_text
 
     table = Table("file", "size", "from")

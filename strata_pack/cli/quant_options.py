@@ -12,14 +12,6 @@ from strata_pack.errors import WrongUse
 
 TYPES = "Types of tensors"
 
-Quant = Annotated[
-    str | None,
-    typer.Option(
-        help="Preset, as llama-quantize names it (default: Q4_K_M).",
-        rich_help_panel=TYPES,
-        autocompletion=complete.presets,
-    ),
-]
 Quants = Annotated[
     list[str] | None,
     typer.Option(

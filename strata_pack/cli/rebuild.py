@@ -22,6 +22,9 @@ def rebuild(
         str | None, typer.Option(help="Its source, if that was local: a .gguf or a folder.", metavar="SOURCE")
     ] = None,
     imatrix: Annotated[Path | None, typer.Option(help="Its imatrix, if it had one.", metavar="FILE")] = None,
+    mmproj: Annotated[
+        Path | None, typer.Option("--mmproj", help="Its projector, if a file was named for it.", metavar="FILE")
+    ] = None,
     keep: Annotated[Path | None, typer.Option(help="Keep the new pack in this folder.", metavar="DIR")] = None,
     threads: Threads = None,
     kernels: Kernels = "auto",
@@ -35,7 +38,8 @@ def rebuild(
     from strata_pack.pack.rebuild import RebuildRequest, rebuild_pack
 
     with out.progress() as progress:
-        result = rebuild_pack(RebuildRequest(pack, source, imatrix, keep, threads, kernels), progress)
+        request = RebuildRequest(pack, source, imatrix, keep, threads, kernels, mmproj)
+        result = rebuild_pack(request, progress)
     found = result.difference
     if found is None:
         out.line(f"{pack}: identical, {result.files} files")

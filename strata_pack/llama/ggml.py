@@ -18,18 +18,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import sha256_file
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES, Q2_0
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 
 Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 FLOAT_TYPES = frozenset({Q.F32, Q.F16, Q.BF16})
 BLOCK_TYPES = (
-    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.MXFP4, Q.Q1_0),
+    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.MXFP4, Q.Q1_0, Q2_0),
     *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.TQ1_0, Q.TQ2_0),
     *(Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_NL, Q.IQ4_XS),
 )
@@ -38,7 +38,7 @@ QUANTIZABLE = frozenset({*FLOAT_TYPES, *BLOCK_TYPES})
 TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S})
 """Types whose quantizer first builds search tables: 0.2 s (IQ3) to 16 s (IQ1) of one core, once a process."""
 
-LATER_TYPES = frozenset({Q.Q1_0})
+LATER_TYPES = frozenset({Q.Q1_0, Q2_0})
 """Types that came after packs had probe hashes: covered where a pack uses them, so that the others' hashes stay."""
 
 _PROBE_ROWS, _PROBE_COLUMNS = 6, 512

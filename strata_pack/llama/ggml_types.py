@@ -1,7 +1,8 @@
 """The types of ggml and GGUF as the package ``gguf`` numbers them, without what importing that package costs.
 
 ``gguf`` imports numpy, YAML and its writer before it says a number (0.1 s); its ``constants`` need none of them. They
-are loaded alone here, under their own name, so that whoever imports the package later gets the same classes.
+are loaded alone here, under their own name, so that whoever imports the package later gets the same classes. A type
+that ggml has and the installed package does not know yet is added to them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import EnvironmentFailure
 
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from gguf.constants import GGUFValueType as GGUFValueType
 
 _NAME = "gguf.constants"
+_LATER = {"Q2_0": (42, 64, 2 + 16)}
+"""Types that releases of the package up to 0.19 lack: number, weights in a block, bytes of a block.
+
+Source: ``ggml.h`` and ``ggml-common.h`` of llama.cpp.
+"""
 
 
 def _constants() -> ModuleType:
@@ -40,8 +46,24 @@ def _constants() -> ModuleType:
     return module
 
 
+def _add_type(types: Any, name: str, number: int) -> None:
+    """Make ``name`` a member of the enumeration ``types``, as if its class had listed it last."""
+    member = int.__new__(types, number)
+    member._name_, member._value_, member._sort_order_ = name, number, len(types._member_names_)
+    # Once it is in the map, the enumeration refuses to have the attribute set.
+    setattr(types, name, member)
+    types._member_names_.append(name)
+    types._member_map_[name] = types._value2member_map_[number] = member
+
+
 if not TYPE_CHECKING:
     _module = _constants()
+    for _name, (_number, _block, _nbytes) in _LATER.items():
+        if _name not in _module.GGMLQuantizationType.__members__:
+            _add_type(_module.GGMLQuantizationType, _name, _number)
+            _module.GGML_QUANT_SIZES[_module.GGMLQuantizationType[_name]] = (_block, _nbytes)
     GGML_QUANT_SIZES = _module.GGML_QUANT_SIZES
     GGMLQuantizationType = _module.GGMLQuantizationType
     GGUFValueType = _module.GGUFValueType
+
+Q2_0 = GGMLQuantizationType["Q2_0"]

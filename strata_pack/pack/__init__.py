@@ -6,7 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from strata_pack.pack.build import BuildResult as BuildResult
     from strata_pack.pack.build import build_pack as build_pack
-    from strata_pack.pack.build import plan_build as plan_build
+    from strata_pack.pack.build import build_packs as build_packs
+    from strata_pack.pack.build_plan import plan_build as plan_build
     from strata_pack.pack.inspect import Inspection as Inspection
     from strata_pack.pack.inspect import inspect_path as inspect_path
     from strata_pack.pack.layout import Pack as Pack
@@ -29,8 +30,9 @@ __getattr__, __dir__, __all__ = door(
         "pack.build": (
             "BuildResult",
             "build_pack",
-            "plan_build",
+            "build_packs",
         ),
+        "pack.build_plan": ("plan_build",),
         "pack.inspect": (
             "Inspection",
             "inspect_path",

@@ -101,7 +101,7 @@ class BuildDir:
         return manifest if there else None
 
     def install(self, folder: Path, kept: Sequence[str] = ()) -> None:
-        """Make ``folder`` (inside the build folder) the finished ``out`` and remove the build folder.
+        """Make ``folder`` (inside the build folder) the finished ``out``; ``remove`` is left to do.
 
         ``kept`` names the files of the present ``out`` that the new one holds too.
         """
@@ -109,7 +109,6 @@ class BuildDir:
         manifest = (self.pack / MANIFEST).read_bytes().decode("utf-8")
         write_atomic(self._state, dump_json({**self._read(), "installing": manifest}))
         put(folder, self.out)
-        self.remove()
 
     def remove(self) -> None:
         """Remove everything of the build folder, what it remembers and its lock last."""

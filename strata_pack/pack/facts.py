@@ -16,6 +16,7 @@ from strata_pack.pack.manifest import Manifest
 from strata_pack.pack.model_source import CONFIG, TOKENIZER_FILES, file_stem
 from strata_pack.pack.paths import TOKENIZER_DIR
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo
+from strata_pack.weights.quantize.edits import Edits, edits_from_options
 from strata_pack.weights.quantize.plan import types_by_recipe
 from strata_pack.weights.quantize.presets import find_preset
 from strata_pack.weights.quantize.recipes import Recipe, TypeRule, parse_type, recipe_from_options, recipe_from_text
@@ -34,11 +35,12 @@ def wrong_facts(manifest: Manifest, files: Sequence[GgufFile], tool: str) -> lis
     wrong += _golden(manifest)
     try:
         recipe = recipe_from_options(find_preset(manifest["recipe"]["preset"]), manifest["recipe"]["options"])
+        edits = edits_from_options(manifest["recipe"]["options"])
     except (BadInput, WrongUse) as error:
         return [*wrong, f"recipe: {error}"]
     wrong += _recipe(manifest, recipe, metadata)
     if manifest["tool"] == tool:
-        wrong += _types(manifest, recipe, metadata, tensors)
+        wrong += _types(manifest, recipe, _before_pruning(metadata, edits), tensors)
     return [*wrong, *_quantizer(manifest)]
 
 
@@ -153,6 +155,15 @@ def _types(
         wanted = chosen.get(tensor.name)
         if wanted is not None and wanted is not tensor.type:
             yield f"{tensor.name} is {tensor.type.name} and the manifest's recipe gives it {wanted.name}"
+
+
+def _before_pruning(metadata: Mapping[str, MetaValue], edits: Edits) -> Mapping[str, MetaValue]:
+    """Return the header with the number of layers that types are chosen by: the one before any was left out."""
+    architecture = metadata.get("general.architecture")
+    key = f"{None if architecture is None else architecture.value}.block_count"
+    if not edits.pruned or key not in metadata:
+        return metadata
+    return {**metadata, key: MetaValue.uint32(int(metadata[key].value) + len(edits.pruned))}
 
 
 def _quantizer(manifest: Manifest) -> Iterator[str]:

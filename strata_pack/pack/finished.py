@@ -24,11 +24,18 @@ from strata_pack.weights.source import HubSource, Source
 
 
 def finished_pack(
-    request: BuildRequest, source: Source, imatrix: Imatrix | None, out: Path, fetched: Path, progress: Progress
+    request: BuildRequest,
+    source: Source,
+    imatrix: Imatrix | None,
+    out: Path,
+    fetched: Path,
+    progress: Progress,
+    digests: dict[Path, str],
 ) -> Manifest | None:
     """Return the manifest of the pack in ``out`` if a build of ``request`` would make that very pack, else ``None``.
 
-    ``fetched`` is where the build would fetch a Hub source to. Raises what looking at the source raises.
+    ``fetched`` is where the build would fetch a Hub source to. ``digests`` collects the SHA-256 of the source's files,
+    so that several packs of one source ask for each once. Raises what looking at the source raises.
     """
     if request.layout != "pack" or not is_pack(out):
         return None
@@ -38,9 +45,9 @@ def finished_pack(
         return None
     if not _asked_the_same(manifest, request, imatrix) or not _sizes_agree(manifest["files"], out):
         return None
-    if not _same_source(manifest, source, fetched, progress):
+    if not _same_source(manifest, source, fetched, progress, digests):
         return None
-    return manifest if _hashes_agree([(member(out, e["path"]), e) for e in manifest["files"]], progress) else None
+    return manifest if _hashes_agree([(member(out, e["path"]), e) for e in manifest["files"]], progress, {}) else None
 
 
 def _asked_the_same(manifest: Manifest, request: BuildRequest, imatrix: Imatrix | None) -> bool:
@@ -59,7 +66,9 @@ def _sizes_agree(entries: Iterable[FileEntry], root: Path) -> bool:
     return all(path.is_file() and path.stat().st_size == size for path, size in paths)
 
 
-def _same_source(manifest: Manifest, source: Source, fetched: Path, progress: Progress) -> bool:
+def _same_source(
+    manifest: Manifest, source: Source, fetched: Path, progress: Progress, digests: dict[Path, str]
+) -> bool:
     said = {entry["path"]: entry for entry in manifest["source"]["files"]}
     if isinstance(source, HubSource):
         plan = look(source.repo_id, source.revision, hub_folder(source, fetched), path=source.path)
@@ -72,15 +81,16 @@ def _same_source(manifest: Manifest, source: Source, fetched: Path, progress: Pr
         return False
     if any(path.stat().st_size != said[name]["size"] for name, path in files.items()):
         return False
-    return _hashes_agree([(path, said[name]) for name, path in files.items()], progress)
+    return _hashes_agree([(path, said[name]) for name, path in files.items()], progress, digests)
 
 
-def _hashes_agree(files: Iterable[tuple[Path, FileEntry]], progress: Progress) -> bool:
+def _hashes_agree(files: Iterable[tuple[Path, FileEntry]], progress: Progress, digests: dict[Path, str]) -> bool:
     for path, entry in files:
-        task = progress.task(f"comparing {path.name}", entry["size"])
-        same = sha256_file(path) == entry["sha256"]
-        task.advance(entry["size"])
-        task.done()
-        if not same:
+        if path not in digests:
+            task = progress.task(f"comparing {path.name}", entry["size"])
+            digests[path] = sha256_file(path)
+            task.advance(entry["size"])
+            task.done()
+        if digests[path] != entry["sha256"]:
             return False
     return True

@@ -14,7 +14,7 @@ from strata_pack.errors import BadInput
 from strata_pack.llama.memory import OVERHEAD, kv_cache_bytes
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.preflight import size_text
-from strata_pack.weights.quantize.presets import PER_LAYER_EMBEDDING
+from strata_pack.weights.quantize.roles import PER_LAYER_EMBEDDING
 from strata_pack.weights.quantize.run import QuantPlan
 
 CONTEXT = 32768

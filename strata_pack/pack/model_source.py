@@ -17,10 +17,12 @@ from strata_pack.progress import Progress
 from strata_pack.weights.convert.convert import check_convertible
 from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
 from strata_pack.weights.gguf.file import MetaValue, shard_paths
-from strata_pack.weights.hub.fetch import FetchPlan, fetch_repo
+from strata_pack.weights.hub.fetch import fetch_repo
 from strata_pack.weights.hub.head import OpenHead
+from strata_pack.weights.hub.outcome import FetchPlan
 from strata_pack.weights.hub.select import SIDE_FILES, Weights
 from strata_pack.weights.local_weights import file_names, find_weights
+from strata_pack.weights.quantize.rows import usable_cores
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
 
 TOKENIZER_FILES = (
@@ -158,6 +160,15 @@ def _name(weights: Weights, otherwise: str) -> str:
     return model_name(Path(weights.files[0]).stem if weights.format == "gguf" else otherwise)
 
 
+def source_name(source: Source) -> str:
+    """Return what the packs of ``source`` are called after, as far as it can be said before anything is fetched."""
+    if isinstance(source, LocalGguf):
+        return _local_gguf(source.path).name
+    if isinstance(source, LocalFolder):
+        return _local_folder(source.path).name
+    return model_name(Path(source.path).stem if source.path else source.repo_id.rpartition("/")[2])
+
+
 def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | None:
     """Return the source's own chat template: the file beside the weights, else the tokenizer's, else the GGUF's."""
     own = folder_template(model.folder) if model.folder is not None else None
@@ -193,7 +204,7 @@ class SourceHashes:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._pool = ThreadPoolExecutor(1, "source hashes")
+        self._pool = ThreadPoolExecutor(usable_cores(), "source hashes")
         self._entries = [self._pool.submit(_file_entry, file) for file in model.files]
 
     def __enter__(self) -> SourceHashes:

@@ -7,14 +7,14 @@ another model is refused: its vectors have another width, or reach into layers t
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import disk_errors, fsync_dir, sha256_file
+from strata_pack.files import CHUNK, atomic_writer, sha256_file
 from strata_pack.pack.manifest import FileEntry, ProjectorEntry
 from strata_pack.pack.model_source import Model, file_stem
 from strata_pack.pack.paths import MODEL_DIR
@@ -137,23 +137,58 @@ def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:
     return None if found is None else found.value
 
 
-def write_projector(
-    planned: PlannedProjector, request: BuildRequest, model: Model, root: Path, progress: Progress
-) -> tuple[FileEntry, ProjectorEntry]:
-    """Write the projector into the pack at ``root`` and return what the manifest says of it."""
+@dataclass(frozen=True)
+class WrittenProjector:
+    """What a manifest says of a projector that was written."""
+
+    file: FileEntry
+    entry: ProjectorEntry
+
+
+@dataclass(frozen=True)
+class ProjectorPlace:
+    """A pack under construction at ``root`` and the projector it is to get, if any."""
+
+    planned: PlannedProjector | None
+    request: BuildRequest
+    root: Path
+
+
+def write_projectors(
+    places: Sequence[ProjectorPlace], model: Model, progress: Progress
+) -> list[WrittenProjector | None]:
+    """Write the projectors into their packs; one that several packs get is converted once and copied."""
+    done: dict[tuple[str, Path | None], Path] = {}
+    written: list[WrittenProjector | None] = []
+    for place in places:
+        planned = place.planned
+        if planned is None:
+            written.append(None)
+            continue
+        key = (planned.type, planned.path)
+        one = _write_projector(planned, done.get(key, planned.path), place, model, progress)
+        done.setdefault(key, place.root / one.file["path"])
+        written.append(one)
+    return written
+
+
+def _write_projector(
+    planned: PlannedProjector, copied: Path | None, place: ProjectorPlace, model: Model, progress: Progress
+) -> WrittenProjector:
+    """Write ``planned`` into a pack: copied from a file of the same bytes where there is one."""
+    request = place.request
     stem = file_stem(request.name) if request.name else model.name
     name = f"{MODEL_DIR}/{PREFIX}{stem}-{planned.type}.gguf"
-    target = root / name
-    if planned.path is None:
-        written = write_gguf(planned.source, target, progress=progress, threads=request.threads)
-        size, digest = written.size, written.sha256
+    target = place.root / name
+    if copied is None:
+        result = write_gguf(planned.source, target, progress=progress, threads=request.threads)
+        size, digest = result.size, result.sha256
     else:
-        with disk_errors(target):
-            shutil.copyfile(planned.path, target)
-            fsync_dir(target.parent)
+        with atomic_writer(target) as file, copied.open("rb") as source:
+            shutil.copyfileobj(source, file, CHUNK)
         size, digest = target.stat().st_size, sha256_file(target)
     parameters = sum(tensor.elements for tensor in planned.source.tensors)
-    return (
+    return WrittenProjector(
         FileEntry(path=name, size=size, sha256=digest, role=ROLE),
         ProjectorEntry(file=name, type=planned.type, parameters=parameters),
     )

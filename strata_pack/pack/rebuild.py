@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,11 @@ from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE, is_pack, member
 from strata_pack.pack.request import BuildRequest
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import GgufFile
+from strata_pack.weights.quantize.edits import edits_from_options
 from strata_pack.weights.quantize.presets import find_preset
-from strata_pack.weights.quantize.recipes import Recipe, TypeRule, parse_type
+from strata_pack.weights.quantize.recipes import Recipe, recipe_from_options
 
+_SHA256_LETTERS = 64
 _COMPARED = 1 << 24
 """Bytes of a tensor that are compared at once."""
 
@@ -69,7 +71,7 @@ class RebuildResult:
 
 @dataclass(frozen=True)
 class RebuildRequest:
-    """Which pack, and what its manifest cannot hold: ``source`` of a pack from local files, ``imatrix``.
+    """Which pack, and what its manifest cannot hold: ``source`` of a pack from local files, ``imatrix``, ``projector``.
 
     ``keep`` is the folder for the new pack; without it the pack is removed when it was compared.
     """
@@ -80,6 +82,7 @@ class RebuildRequest:
     keep: Path | None = None
     threads: int | None = None
     kernels: KernelChoice = "auto"
+    projector: Path | None = None
 
 
 def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> RebuildResult:
@@ -113,9 +116,10 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         wanted = f"name the file with SHA-256 {recipe['imatrix_sha256']} with --imatrix"
         raise WrongUse("was built with an imatrix, which a pack does not hold", where=request.pack, remedy=wanted)
     parts = "" if asked is None else asked.get("parts", "")
-    projector = re.search(r"(?:^|, )projector (\w+)", parts)
-    if projector is not None and len(projector[1]) == 64:
-        raise WrongUse("was built with a projector file, which cannot be named here", where=request.pack)
+    type, file = _recorded_projector(parts)
+    if file is not None and request.projector is None:
+        wanted = f"name the file with SHA-256 {file} with --mmproj"
+        raise WrongUse("was built with a projector file of its own", where=request.pack, remedy=wanted)
     return BuildRequest(
         source=request.source or _source_text(request.pack, manifest),
         out=out,
@@ -125,7 +129,8 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         name=manifest["model"]["name"] if asked is None else asked["name"],
         imatrix=request.imatrix if recipe["imatrix_sha256"] is not None else None,
         projector="no projector" not in parts,
-        projector_type="auto" if projector is None else projector[1],
+        projector_type=type,
+        projector_file=None if file is None else request.projector,
         mtp="no draft head" not in parts,
         allow_triggers="allowed_triggers" in manifest["template"],
         allow_requantize=True,
@@ -133,7 +138,17 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         keep_split=bool(recipe["options"].get("keep_split")),
         threads=request.threads,
         kernels=request.kernels,
+        edits=edits_from_options(recipe["options"]),
+        split_bytes=recipe["options"].get("split_bytes"),
     )
+
+
+def _recorded_projector(parts: str) -> tuple[str, str | None]:
+    """Return the type that a projector was asked for and the SHA-256 of a file that was named; see ``parts_text``."""
+    said = re.findall(r"(?:^|, )projector (\w+)", parts)
+    types = [word for word in said if len(word) != _SHA256_LETTERS]
+    files = [word for word in said if len(word) == _SHA256_LETTERS]
+    return (types[0] if types else "auto"), (files[0] if files else None)
 
 
 def _source_text(pack: Path, manifest: Manifest) -> str:
@@ -154,25 +169,7 @@ def _template_option(pack: Path, manifest: Manifest) -> str:
 
 def recorded_recipe(entry: RecipeEntry) -> Recipe:
     """Return the recipe that a manifest describes; ``WrongUse`` for an unknown preset or type."""
-    options = entry["options"]
-    output, embedding = options.get("output"), options.get("embedding")
-    return Recipe(
-        find_preset(entry["preset"]),
-        tuple(
-            TypeRule(
-                re.compile(rule["tensors"]),
-                parse_type(rule["type"], MANIFEST),
-                tuple((low, high) for low, high in rule["layers"]),
-                f"{rule['tensors']}={rule['type']}",
-            )
-            for rule in options.get("rules", ())
-        ),
-        output=None if output is None else parse_type(output, MANIFEST),
-        embedding=None if embedding is None else parse_type(embedding, MANIFEST),
-        leave_output=bool(options.get("leave_output")),
-        pure=bool(options.get("pure")),
-        text=entry["text"],
-    )
+    return replace(recipe_from_options(find_preset(entry["preset"]), entry["options"]), text=entry["text"])
 
 
 def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manifest) -> Difference | None:
@@ -242,6 +239,9 @@ def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: Diffe
     if rebuilt["template"]["sha256"] != manifest["template"]["sha256"]:
         there = manifest["template"]["sha256"]
         yield f"other template: SHA-256 {rebuilt['template']['sha256']}, not {there}"
+    asked, now = (one.get("request", {}).get("parts", "") for one in (manifest, rebuilt))
+    if _recorded_projector(asked) != _recorded_projector(now):
+        yield f"other projector: SHA-256 {_recorded_projector(now)[1]}, not {_recorded_projector(asked)[1]}"
     mine, its = rebuilt["quantizer"], manifest["quantizer"]
     if (mine["sha256"], mine["probe_hash"]) != (its["sha256"], its["probe_hash"]):
         same = "writes" if mine["probe_hash"] == its["probe_hash"] else "does not write"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +14,15 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.pack.manifest import RecipeEntry, RequestEntry
+from strata_pack.pack.model_source import source_name
+from strata_pack.pack.paths import is_pack
 from strata_pack.pack.template.choice import AUTO, KEEP
 from strata_pack.weights.gguf.file import shard_paths
+from strata_pack.weights.quantize.edits import NO_EDITS, Edits, edit_options
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.quantize.recipe_field import RecipeField
-from strata_pack.weights.source import LocalFolder, LocalGguf, Source
+from strata_pack.weights.quantize.recipes import Recipe
+from strata_pack.weights.source import LocalFolder, LocalGguf, Source, parse_source
 
 Layout = Literal["pack", "gguf"]
 
@@ -32,7 +36,8 @@ class BuildRequest:
     ``projector`` False leaves out the tower for images, ``projector_type`` is what it is converted to ("auto": as its
     weights are stored), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
 
-    ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores.
+    ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores. ``edits`` change
+    layers, metadata and importances, ``split_bytes`` is the most that the tensors of one file may take.
     """
 
     source: str
@@ -54,6 +59,32 @@ class BuildRequest:
     keep_split: bool = False
     threads: int | None = None
     kernels: KernelChoice = "auto"
+    edits: Edits = NO_EDITS
+    split_bytes: int | None = None
+
+    @property
+    def reading(self) -> tuple[object, ...]:
+        """What packs must have in common to be built from one reading of their source."""
+        how = (self.allow_nonfinite, self.threads, self.kernels)
+        return (self.source, self.mtp, self.keep_split, self.edits, *how)
+
+
+def requests_by_recipe(request: BuildRequest, recipes: Sequence[Recipe]) -> list[BuildRequest]:
+    """Return a request a recipe, for packs in the folder ``request.out`` that are called after source and recipe.
+
+    Raises ``WrongUse`` for two recipes of one name, for a name that all models would have, and for a folder that is a
+    pack.
+    """
+    labels = [recipe.label for recipe in recipes]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise WrongUse(f"{twice} is named twice", where="--quant", remedy="name each preset once")
+    if request.name is not None:
+        raise WrongUse("names one model, and several are built", where="--name", remedy="leave it out")
+    if is_pack(request.out):
+        raise WrongUse("is a pack; several packs need a folder to lie in", where=request.out, remedy="name another")
+    name = source_name(parse_source(request.source))
+    return [replace(request, out=request.out / f"{name}-{recipe.label}", recipe=recipe) for recipe in recipes]
 
 
 def recipe_options(request: BuildRequest) -> dict[str, Any]:
@@ -70,6 +101,8 @@ def recipe_options(request: BuildRequest) -> dict[str, Any]:
         "pure": recipe.pure,
         "keep_split": request.keep_split,
         "allow_nonfinite": request.allow_nonfinite,
+        "split_bytes": request.split_bytes,
+        **edit_options(request.edits),
     }
     return {key: value for key, value in options.items() if value}
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from strata_pack.weights.gguf.file import TensorInfo as TensorInfo
     from strata_pack.weights.gguf.file import open_shards as open_shards
     from strata_pack.weights.gguf.values import MetaValue as MetaValue
-    from strata_pack.weights.hub.fetch import FetchPlan as FetchPlan
-    from strata_pack.weights.hub.fetch import FetchResult as FetchResult
     from strata_pack.weights.hub.fetch import fetch_repo as fetch_repo
+    from strata_pack.weights.hub.outcome import FetchPlan as FetchPlan
+    from strata_pack.weights.hub.outcome import FetchResult as FetchResult
     from strata_pack.weights.quantize.imatrix import Imatrix as Imatrix
     from strata_pack.weights.quantize.imatrix import read_imatrix as read_imatrix
     from strata_pack.weights.quantize.plan import QuantPlan as QuantPlan
@@ -37,7 +37,8 @@ __getattr__, __dir__, __all__ = door(
             "open_shards",
         ),
         "weights.gguf.values": ("MetaValue",),
-        "weights.hub.fetch": ("FetchPlan", "FetchResult", "fetch_repo"),
+        "weights.hub.fetch": ("fetch_repo",),
+        "weights.hub.outcome": ("FetchPlan", "FetchResult"),
         "weights.quantize.imatrix": (
             "Imatrix",
             "read_imatrix",

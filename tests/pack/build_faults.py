@@ -1,8 +1,8 @@
 """Builds a pack again and again and kills the build with SIGKILL at its 1st, 2nd, 3rd ... change to the disk.
 
-``python -m tests.pack.build_faults SOURCE WORK``: for each n a fork dies before its n-th counted call, then a second
-fork builds again in the same place, undisturbed. Prints how many died, how many found the finished pack, and how many
-second builds gave other bytes than a build in one go (there must be none).
+``python -m tests.pack.build_faults SOURCE WORK PRESET...``: for each n a fork dies before its n-th counted call, then
+a second fork builds again in the same place, undisturbed; several presets are built together. Prints how many died, how
+many found a finished pack, and how many second builds gave other bytes than builds in one go (there must be none).
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.llama.ggml import Ggml
-from strata_pack.pack.build import build_pack
+from strata_pack.pack.build import build_packs
 from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.faults import arm
@@ -39,24 +40,28 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    source, work = sys.argv[1], Path(sys.argv[2])
+    source, work, presets = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     golden = work / "golden.json"
 
-    def request(out: Path) -> BuildRequest:
-        return BuildRequest(source, out, make_recipe("Q8_0"), template="keep", golden=golden, threads=1)
+    def requests(folder: Path) -> list[BuildRequest]:
+        return [
+            BuildRequest(source, folder / name, make_recipe(name), template="keep", golden=golden, threads=1)
+            for name in presets
+        ]
 
     Ggml.load()
     available_engines()
-    reference = work / "reference/pack"
-    assert forked(lambda: build_pack(request(reference))) == 0
-    wanted = hashes(reference)
+    reference = work / "reference"
+    for request in requests(reference):
+        assert forked(partial(build_packs, [request])) == 0
+    wanted = {name: hashes(reference / name) for name in presets}
     found = {"died": 0, "whole after death": 0, "other bytes": 0}
     for deadly in range(1, LIMIT):
-        out = work / f"{deadly}/pack"
+        folder = work / str(deadly)
 
-        def die(out: Path = out, deadly: int = deadly) -> None:
+        def die(folder: Path = folder, deadly: int = deadly) -> None:
             arm(deadly)
-            build_pack(request(out))
+            build_packs(requests(folder))
 
         status = forked(die)
         if status == 0:
@@ -64,13 +69,11 @@ def main() -> None:
         if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
             raise SystemExit(f"step {deadly}: the child ended with status {status}")
         found["died"] += 1
-        if out.exists():
-            found["whole after death"] += 1
-            if not out.with_name("pack.partial").joinpath("build.json").exists():
-                found["other bytes"] += hashes(out) != wanted
-                continue
-        assert forked(lambda out=out: build_pack(request(out))) == 0, f"step {deadly}: the second build failed"
-        found["other bytes"] += hashes(out) != wanted or [path.name for path in out.parent.iterdir()] != ["pack"]
+        there = {name: hashes(folder / name) for name in presets if (folder / name).exists()}
+        found["whole after death"] += bool(there)
+        found["other bytes"] += any(digests != wanted[name] for name, digests in there.items())
+        assert forked(partial(build_packs, requests(folder))) == 0, f"step {deadly}: the second build failed"
+        found["other bytes"] += {path.name: hashes(path) for path in folder.iterdir()} != wanted
     else:
         raise SystemExit(f"not done after {LIMIT} steps")
     print(json.dumps(found))

@@ -507,10 +507,15 @@ def test_another_build_at_work_is_not_disturbed(request_: BuildRequest) -> None:
         build_pack(request_)
 
 
-def test_killed_at_any_change_to_the_disk_the_next_build_gives_the_same_pack(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "presets", [["Q8_0"], pytest.param(["Q8_0", "F16"], marks=pytest.mark.slow)], ids=["one pack", "two packs"]
+)
+def test_killed_at_any_change_to_the_disk_the_next_build_gives_the_same_packs(
+    tmp_path: Path, presets: list[str]
+) -> None:
     source = write_tiny(tmp_path / "tiny.gguf")
     (tmp_path / "golden.json").write_text(json.dumps(CASES))
-    command = [sys.executable, "-m", "tests.pack.build_faults", str(source), str(tmp_path)]
+    command = [sys.executable, "-m", "tests.pack.build_faults", str(source), str(tmp_path), *presets]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -45,6 +45,7 @@ def test_install_leaves_only_the_pack(tmp_path: Path) -> None:
         place.begin(KEY, INPUTS)
         fill(place)
         place.install(place.pack)
+        place.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
     assert (tmp_path / "p/manifest.json").exists()
 

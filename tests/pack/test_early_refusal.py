@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from strata_pack.errors import BadInput
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.hub_server import HubServer, serve
 from tests.tiny_models import write_model

@@ -8,7 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
-from strata_pack.pack.build import BuildRequest, plan_pack
+from strata_pack.pack.build_plan import plan_packs
+from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.real_flash import write_real
 from tests.tiny_models import write_model
@@ -21,7 +22,7 @@ def test_true_size_is_forecast_with_the_table_on_the_disk(tmp_path: Path) -> Non
         recipe=make_recipe("Q4_K_M"),
         template="keep",
     )
-    with plan_pack(request) as (plan, needs):
+    with plan_packs([request]) as ((plan, needs),):
         assert round(plan.data_bytes / 1e9, 1) == 121.0
         assert (round(needs.lazy / 1e9, 1), round(needs.held / 1e9, 1)) == (35.2, 85.8)
         # 13 layers with full attention, 2 heads, keys and values of 256, two bytes each.

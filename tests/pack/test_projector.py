@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.pack.build import BuildRequest, build_pack
+from strata_pack.files import sha256_file
+from strata_pack.pack.build import build_pack
 from strata_pack.pack.inspect import inspect_path
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.loadable import header_problems
 from strata_pack.pack.manifest import check_manifest
+from strata_pack.pack.rebuild import RebuildRequest, rebuild_pack
+from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.verification import verify
 from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
 from strata_pack.weights.gguf.file import GgufFile, TensorInfo
@@ -176,3 +180,30 @@ def test_converted_model_has_all_that_a_loader_needs(tmp_path: Path, name: str) 
 def test_flash_next_builds_into_a_pack_that_verifies(tmp_path: Path) -> None:
     build_pack(request(write_model("flash", tmp_path / "Flash"), tmp_path / "pack"))
     assert verify(tmp_path / "pack").ok
+
+
+@pytest.fixture
+def with_a_file(pack: Path, tmp_path: Path) -> RebuildRequest:
+    """A pack that was built with a projector that somebody named, and what its manifest cannot hold."""
+    model = convert("", pack.parent / "Tiny-VL", tmp_path / "model.gguf", "model")
+    eyes = convert("", pack.parent / "Tiny-VL", tmp_path / "eyes.gguf", "projector", "f16")
+    build_pack(request(model, tmp_path / "named", projector_file=eyes))
+    return RebuildRequest(tmp_path / "named", str(model), projector=eyes)
+
+
+def test_pack_with_a_projector_file_is_derived_again_from_it(with_a_file: RebuildRequest) -> None:
+    assert rebuild_pack(with_a_file).identical
+
+
+def test_rebuild_names_the_hash_of_the_projector_file_it_needs(with_a_file: RebuildRequest) -> None:
+    assert with_a_file.projector is not None
+    with pytest.raises(WrongUse, match=f"{sha256_file(with_a_file.projector)} with --mmproj"):
+        rebuild_pack(replace(with_a_file, projector=None))
+
+
+def test_another_projector_file_is_named_as_the_reason(pack: Path, with_a_file: RebuildRequest, tmp_path: Path) -> None:
+    other = convert("", pack.parent / "Tiny-VL", tmp_path / "other.gguf", "projector", "q8_0")
+    result = rebuild_pack(replace(with_a_file, projector=other))
+    assert result.difference is not None
+    assert "mmproj" in result.difference.file
+    assert [cause.partition(":")[0] for cause in result.causes] == ["other projector"]

@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.pack import build as build_module
+from strata_pack.pack import model_files
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.build_dir import BuildDir
 from strata_pack.pack.request import BuildRequest
@@ -160,7 +162,7 @@ def never_quantized(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("it was built again")
 
-    return lambda: monkeypatch.setattr(build_module, "run_plan", refuse)
+    return lambda: monkeypatch.setattr(model_files, "run_plans", refuse)
 
 
 def test_the_same_build_finds_its_finished_pack(request_: BuildRequest, never_quantized: Callable[[], None]) -> None:
@@ -264,17 +266,22 @@ def _replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_append, _overwrite_with_its_time_put_back, _replace])
-@pytest.mark.parametrize("when", ["run_plan", "_side_files"])
+@pytest.mark.parametrize(("module", "when"), [(model_files, "run_plans"), (build_module, "make_side_files")])
 def test_a_source_that_changes_under_the_build_is_refused(
-    request_: BuildRequest, source: Path, change: Callable[[Path], None], when: str, monkeypatch: pytest.MonkeyPatch
+    request_: BuildRequest,
+    source: Path,
+    change: Callable[[Path], None],
+    module: ModuleType,
+    when: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = getattr(build_module, when)
+    real = getattr(module, when)
 
     def changed(*arguments: Any, **options: Any) -> Any:
         change(source)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(build_module, when, changed)
+    monkeypatch.setattr(module, when, changed)
     with pytest.raises(BadInput, match="while it was read"):
         build_pack(request_)
     assert not request_.out.exists()
@@ -284,9 +291,9 @@ def test_a_refused_build_of_a_changed_source_is_whole_the_next_time(
     request_: BuildRequest, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as once:
-        real = build_module.run_plan
+        real = model_files.run_plans
         once.setattr(
-            build_module, "run_plan", lambda *a, **o: (_overwrite_with_its_time_put_back(source), real(*a, **o))[1]
+            model_files, "run_plans", lambda *a, **o: (_overwrite_with_its_time_put_back(source), real(*a, **o))[1]
         )
         with pytest.raises(BadInput):
             build_pack(request_)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.ggml import BLOCK_TYPES, QUANTIZABLE, TABLE_TYPES, Ggml, probe_pattern, row_nbytes
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES, Q2_0
 
 FAST = sorted(QUANTIZABLE - TABLE_TYPES)
 LARGEST_ERROR = {
@@ -23,12 +24,12 @@ LARGEST_ERROR = {
     **dict.fromkeys((Q.Q5_0, Q.Q5_1, Q.Q5_K), 0.1),
     **dict.fromkeys((Q.Q4_0, Q.Q4_1, Q.Q4_K, Q.IQ4_NL, Q.IQ4_XS, Q.MXFP4), 0.2),
     **dict.fromkeys((Q.Q3_K, Q.Q2_K), 0.45),
-    **dict.fromkeys((Q.TQ1_0, Q.TQ2_0, Q.Q1_0), 1.0),
+    **dict.fromkeys((Q.TQ1_0, Q.TQ2_0, Q.Q1_0, Q2_0), 1.0),
 }
 """Mean error over mean size, for random weights: loose bounds that a wrong call would break."""
 
 
-KNOWN_TO_GGUF = [type for type in FAST if type not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)]
+KNOWN_TO_GGUF = [type for type in FAST if type not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0, Q2_0)]
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,7 @@ def test_quantized_weights_come_back_close(type: Q, ggml: Ggml) -> None:
     assert np.abs(back - source).mean() < LARGEST_ERROR[type] * np.abs(source).mean()
 
 
-@pytest.mark.parametrize(
-    "type", [t for t in FAST if t not in (Q.F32, Q.BF16, Q.F16, Q.Q1_0)], ids=lambda type: type.name
-)
+@pytest.mark.parametrize("type", KNOWN_TO_GGUF, ids=lambda type: type.name)
 def test_gguf_py_dequantizes_to_the_same_floats(type: Q, ggml: Ggml) -> None:
     source = np.random.default_rng(4).standard_normal((3, 256), np.float32)
     data = np.frombuffer(ggml.quantize(type, source), np.uint8)
@@ -151,3 +150,9 @@ def test_a_library_without_quantizers_is_refused(tmp_path: Path) -> None:
         Ggml(Path(ctypes.pythonapi._name or "libc.so.6"))
     with pytest.raises(EnvironmentFailure, match="cannot be used to quantize"):
         Ggml(tmp_path / "none.so")
+
+
+def test_a_type_that_the_package_gguf_lacks_is_one_of_its_types_all_the_same() -> None:
+    assert Q(42) is Q["Q2_0"] is Q2_0 is getattr(Q, "Q2_0")  # noqa: B009
+    assert [type.name for type in Q].count("Q2_0") == 1
+    assert GGML_QUANT_SIZES[Q2_0] == (64, 18)

@@ -35,8 +35,9 @@ from strata_pack.weights.gguf.file import align, tensor_nbytes
 from strata_pack.weights.quantize.command import open_tensors
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
 from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
-from strata_pack.weights.quantize.presets import PRESETS, Role, is_quantizable, role_of
+from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.recipes import Recipe, read_recipe
+from strata_pack.weights.quantize.roles import Role, is_quantizable, role_of
 from strata_pack.weights.quantize.rows import usable_cores
 from strata_pack.weights.quantize.run import output_sizes, run_plan
 from strata_pack.weights.tensor_source import SourceTensor, TensorSource

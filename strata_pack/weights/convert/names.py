@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import gguf
 
 from strata_pack.weights.convert.arch import Architecture
-from strata_pack.weights.gguf.file import MAX_TENSOR_NAME
+from strata_pack.weights.gguf.tensor_info import MAX_TENSOR_NAME
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
 

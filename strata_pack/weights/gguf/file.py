@@ -8,38 +8,37 @@ Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/doc
 
 from __future__ import annotations
 
-import math
 import mmap
 import re
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.llama.ggml_types import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
-from strata_pack.weights.gguf.values import SCALARS, MetaValue, encode_entry, encode_string
+from strata_pack.llama.ggml_types import GGUFValueType
+from strata_pack.weights.gguf.cursor import U32, Cursor
+from strata_pack.weights.gguf.tensor_info import TensorInfo, align, tensor_nbytes
+from strata_pack.weights.gguf.values import MetaValue, encode_entry, encode_string
 
 __all__ = [
     "DEFAULT_ALIGNMENT",
     "GgufFile",
     "MetaValue",
     "TensorInfo",
+    "align",
     "encode_header",
     "open_shards",
     "parse_metadata",
     "shard_name",
     "shard_paths",
+    "tensor_nbytes",
 ]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
-MAX_DIMS = 4
-MAX_TENSOR_NAME = 63
-"""Bytes; ggml keeps names in 64 with a final NUL."""
 MAX_SHARDS = 99_999
 """A shard's number has five digits in its name."""
 ALIGNMENT_KEY = "general.alignment"
@@ -47,148 +46,12 @@ ALIGNMENT_KEY = "general.alignment"
 MAX_KEY = 65_535
 """Bytes, by the specification."""
 
-_TENSOR_TYPES = {int(type): type for type in GGML_QUANT_SIZES}
-_U32 = SCALARS[GGUFValueType.UINT32]
-_U64 = SCALARS[GGUFValueType.UINT64]
 _COUNTS = struct.Struct("<QQ")
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MIN_ENTRY = 8 + 1 + 4 + 1
 """Bytes of the smallest metadata entry: key length, one letter, type, one byte."""
 _MIN_TENSOR = 8 + 1 + 4 + 4 + 8
 """Bytes of the smallest tensor entry: name length, one letter, dimension count, type, offset."""
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """One entry of the tensor directory."""
-
-    name: str
-    shape: tuple[int, ...]
-    """Elements per dimension in ggml's order: ``shape[0]`` is the row length, the dimension that lies together."""
-    type: GGMLQuantizationType
-    offset: int
-    """Bytes from the start of the data section."""
-    nbytes: int
-
-    @property
-    def elements(self) -> int:
-        """The number of weights."""
-        return math.prod(self.shape)
-
-    @classmethod
-    def make(cls, name: str, shape: Sequence[int], type: GGMLQuantizationType, offset: int = 0) -> TensorInfo:
-        """Return the entry with its size worked out; ``ValueError`` if a row is no whole number of blocks."""
-        return cls(name, tuple(shape), type, offset, tensor_nbytes(shape, type))
-
-
-def tensor_nbytes(shape: Sequence[int], type: GGMLQuantizationType) -> int:
-    """Return the bytes of a tensor of ``shape`` (ggml order); ``ValueError`` if a row is no whole number of blocks."""
-    block, size = GGML_QUANT_SIZES[type]
-    row = shape[0] if shape else 1
-    if row % block:
-        raise ValueError(f"a row of {row} weights is no whole number of {type.name} blocks of {block}")
-    return math.prod(shape) // block * size
-
-
-def align(size: int, alignment: int) -> int:
-    """Return ``size`` rounded up to a multiple of ``alignment``."""
-    return -(-size // alignment) * alignment
-
-
-class _Cursor:
-    """A reading position in the header that cannot leave the file."""
-
-    def __init__(self, path: Path, data: memoryview) -> None:
-        self.path, self.data, self.at, self.size = path, data, 0, len(data)
-
-    def refuse(self, problem: str) -> BadInput:
-        return BadInput(problem, where=self.path)
-
-    def skip(self, size: int, what: str) -> int:
-        """Move on by ``size`` bytes and return where they began."""
-        start = self.at
-        if size > self.size - start:
-            raise BadInput(
-                f"the header is truncated: {what} at byte {start} needs {size} bytes and the file ends at {self.size}",
-                where=self.path,
-                remedy="fetch or copy the file again",
-            )
-        self.at = start + size
-        return start
-
-    def number(self, layout: struct.Struct, what: str) -> int:
-        start = self.skip(layout.size, what)
-        return int(layout.unpack_from(self.data, start)[0])
-
-    def name(self, what: str, limit: int) -> str:
-        """Read a string that will be shown to people: printable UTF-8 of 1 to ``limit`` bytes."""
-        length = self.number(_U64, what)
-        start = self.skip(length, what)
-        if length > limit:
-            raise self.refuse(f"{what} at byte {start} is {length} bytes long and at most {limit} are allowed")
-        try:
-            text = str(self.data[start : start + length], "utf-8")
-        except UnicodeDecodeError:
-            raise self.refuse(f"{what} at byte {start} is not UTF-8") from None
-        if not text or not text.isprintable():
-            raise self.refuse(f"{what} at byte {start} is empty or has unprintable characters")
-        return text
-
-    def value_type(self, key: str) -> GGUFValueType:
-        code = self.number(_U32, f"the type of {key}")
-        try:
-            return GGUFValueType(code)
-        except ValueError:
-            raise self.refuse(f"{key} has the unknown metadata type {code}") from None
-
-    def value(self, key: str) -> MetaValue:
-        type = self.value_type(key)
-        start, item_type = self.at, None
-        if type is GGUFValueType.STRING:
-            self.skip(self.number(_U64, f"the length of {key}"), f"the value of {key}")
-        elif type is GGUFValueType.ARRAY:
-            item_type = self.array(key)
-        else:
-            self.skip(SCALARS[type].size, f"the value of {key}")
-        return MetaValue.from_raw(type, bytes(self.data[start : self.at]), item_type)
-
-    def array(self, key: str) -> GGUFValueType:
-        item_type = self.value_type(key)
-        count = self.number(_U64, f"the item count of {key}")
-        if item_type is GGUFValueType.ARRAY:
-            raise self.refuse(f"{key} is an array of arrays, which no GGUF reader supports")
-        if item_type is not GGUFValueType.STRING:
-            self.skip(count * SCALARS[item_type].size, f"the items of {key}")
-            return item_type
-        data, at, length_at = self.data, self.at, _U64.unpack_from
-        try:
-            for _ in range(count):
-                at += 8 + length_at(data, at)[0]
-        except (struct.error, OverflowError):
-            at = self.size + 1
-        if at > self.size:
-            raise self.refuse(f"the header is truncated: the {count} strings of {key} run past the end of the file")
-        self.at = at
-        return item_type
-
-    def tensor(self) -> TensorInfo:
-        name = self.name("a tensor name", MAX_TENSOR_NAME)
-        n_dims = self.number(_U32, f"the dimension count of {name}")
-        if n_dims > MAX_DIMS:
-            raise self.refuse(f"the tensor {name} has {n_dims} dimensions and ggml knows at most {MAX_DIMS}")
-        shape = tuple(self.number(_U64, f"the shape of {name}") for _ in range(n_dims))
-        if any(not 0 < n < 1 << 63 for n in shape) or math.prod(shape) >= 1 << 60:
-            raise self.refuse(f"the tensor {name} has the impossible shape {list(shape)}")
-        code = self.number(_U32, f"the type of {name}")
-        offset = self.number(_U64, f"the offset of {name}")
-        type = _TENSOR_TYPES.get(code)
-        if type is None:
-            raise self.refuse(f"the tensor {name} has the unknown or removed type {code}")
-        try:
-            nbytes = tensor_nbytes(shape, type)
-        except ValueError as error:
-            raise self.refuse(f"the tensor {name} is malformed: {error}") from None
-        return TensorInfo(name, shape, type, offset, nbytes)
 
 
 class GgufFile:
@@ -210,7 +73,7 @@ class GgufFile:
     def __init__(self, path: Path, data: memoryview) -> None:
         """Parse ``data``, the whole file; ``open`` is the usual way in. Raises ``BadInput``."""
         self.path, self._data, self.file_size = path, data, len(data)
-        cursor = _Cursor(path, data)
+        cursor = Cursor(path, data)
         self.version = _read_version(cursor)
         n_tensors, n_entries = _COUNTS.unpack_from(data, cursor.skip(_COUNTS.size, "the counts"))
         left = self.file_size - cursor.at
@@ -298,19 +161,19 @@ class GgufFile:
 
 def parse_metadata(path: Path, data: memoryview) -> dict[str, MetaValue]:
     """Return the metadata at the beginning of a GGUF; ``BadInput`` if ``data`` ends before they do."""
-    cursor = _Cursor(path, data)
+    cursor = Cursor(path, data)
     _read_version(cursor)
     _, n_entries = _COUNTS.unpack_from(data, cursor.skip(_COUNTS.size, "the counts"))
     return _read_metadata(cursor, n_entries)
 
 
-def _read_version(cursor: _Cursor) -> int:
+def _read_version(cursor: Cursor) -> int:
     magic = bytes(cursor.data[:4])
     if magic != MAGIC:
         hint = "a byte-swapped GGUF" if magic == MAGIC[::-1] else "not a GGUF file"
         raise cursor.refuse(f"{hint} (it begins with {magic!r})")
     cursor.skip(4, "the magic")
-    version = cursor.number(_U32, "the version")
+    version = cursor.number(U32, "the version")
     if version and not version & 0xFFFF:
         raise cursor.refuse("big-endian GGUF is not supported")
     if version not in VERSIONS:
@@ -318,7 +181,7 @@ def _read_version(cursor: _Cursor) -> int:
     return version
 
 
-def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
+def _read_metadata(cursor: Cursor, count: int) -> dict[str, MetaValue]:
     metadata: dict[str, MetaValue] = {}
     for _ in range(count):
         key = cursor.name("a metadata key", MAX_KEY)
@@ -328,7 +191,7 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, MetaValue]:
     return metadata
 
 
-def _read_alignment(cursor: _Cursor, metadata: Mapping[str, MetaValue]) -> int:
+def _read_alignment(cursor: Cursor, metadata: Mapping[str, MetaValue]) -> int:
     stored = metadata.get(ALIGNMENT_KEY)
     if stored is None:
         return DEFAULT_ALIGNMENT
@@ -337,7 +200,7 @@ def _read_alignment(cursor: _Cursor, metadata: Mapping[str, MetaValue]) -> int:
     return int(stored.value)
 
 
-def _check_layout(cursor: _Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int) -> None:
+def _check_layout(cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int) -> None:
     """Refuse tensors that are misaligned, overlap, or end behind the end of the file."""
     end, previous = 0, ""
     for info in sorted(tensors, key=lambda t: t.offset):
@@ -365,7 +228,7 @@ def encode_header(
     stored = metadata.get(ALIGNMENT_KEY)
     if alignment != (DEFAULT_ALIGNMENT if stored is None else stored.value):
         raise ValueError(f"the alignment {alignment} is not the one {ALIGNMENT_KEY} tells readers")
-    parts = [MAGIC, _U32.pack(VERSIONS[-1]), _COUNTS.pack(len(tensors), len(metadata))]
+    parts = [MAGIC, U32.pack(VERSIONS[-1]), _COUNTS.pack(len(tensors), len(metadata))]
     parts += [encode_entry(key, value) for key, value in metadata.items()]
     for info in tensors:
         layout = struct.Struct(f"<I{len(info.shape)}QIQ")

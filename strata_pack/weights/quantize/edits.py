@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gguf import GGUFValueType
 
@@ -64,6 +65,34 @@ def parse_override(text: str) -> tuple[str, MetaValue]:
         raise WrongUse(f"{value!r} is no {type} that a header can hold", where=where) from None
 
 
+def edit_options(edits: Edits) -> dict[str, Any]:
+    """Return ``edits`` as JSON data, as ``edits_from_options`` reads it; what is empty is left out."""
+    options: dict[str, Any] = {
+        "override_kv": [f"{key}={_TYPE_NAMES[value.type]}:{_text(value)}" for key, value in edits.overrides],
+        "prune_layers": sorted(edits.pruned),
+        "include_weights": list(edits.include),
+        "exclude_weights": list(edits.exclude),
+    }
+    return {key: value for key, value in options.items() if value}
+
+
+def edits_from_options(options: Mapping[str, Any]) -> Edits:
+    """Return the edits in a manifest's options; ``BadInput`` or ``WrongUse`` if they are none."""
+    try:
+        return Edits(
+            tuple(parse_override(text) for text in options.get("override_kv", ())),
+            frozenset(int(number) for number in options.get("prune_layers", ())),
+            tuple(map(str, options.get("include_weights", ()))),
+            tuple(map(str, options.get("exclude_weights", ()))),
+        )
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"is malformed ({error})", where="recipe/options") from None
+
+
+def _text(value: MetaValue) -> str:
+    return str(value.value).lower() if value.type is GGUFValueType.BOOL else str(value.value)
+
+
 def _integer(text: str) -> MetaValue:
     return MetaValue.uint32(int(text))
 
@@ -85,6 +114,12 @@ def _string(text: str) -> MetaValue:
 
 
 _MAKERS = {"int": _integer, "float": _float, "bool": _bool, "str": _string}
+_TYPE_NAMES = {
+    GGUFValueType.UINT32: "int",
+    GGUFValueType.FLOAT32: "float",
+    GGUFValueType.BOOL: "bool",
+    GGUFValueType.STRING: "str",
+}
 
 
 def parse_layers_to_prune(text: str | None) -> frozenset[int]:

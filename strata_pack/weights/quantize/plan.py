@@ -23,20 +23,11 @@ from strata_pack.weights.gguf.file import (
     align,
     tensor_nbytes,
 )
+from strata_pack.weights.quantize.assign import Assigner, read_facts
 from strata_pack.weights.quantize.imatrix import Imatrix
-from strata_pack.weights.quantize.presets import (
-    PER_LAYER_EMBEDDING,
-    Assigner,
-    Role,
-    fallback,
-    find_preset,
-    is_quantizable,
-    needs_imatrix,
-    read_facts,
-    role_of,
-    sort_key,
-)
+from strata_pack.weights.quantize.presets import fallback, find_preset, needs_imatrix
 from strata_pack.weights.quantize.recipes import Recipe, TypeRule
+from strata_pack.weights.quantize.roles import PER_LAYER_EMBEDDING, Role, is_quantizable, role_of, sort_key
 from strata_pack.weights.tensor_source import SourceTensor, TensorSource
 
 QUANTIZATION_VERSION = 2

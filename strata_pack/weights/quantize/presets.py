@@ -7,75 +7,14 @@ The figures are those of llama.cpp's ``llama-quant.cpp``; they are its authors' 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
-from strata_pack.errors import BadInput
-from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES, Q2_0
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.suggest import unknown
-from strata_pack.weights.gguf.file import MetaValue
-from strata_pack.weights.tensor_source import SourceTensor
-
-
-class Role(Enum):
-    """What a tensor does in the model, as far as presets care."""
-
-    OUTPUT = "output"
-    EMBEDDING = "embedding"
-    ATTN_V = "attn_v"
-    ATTN_K = "attn_k"
-    ATTN_Q = "attn_q"
-    ATTN_OUTPUT = "attn_output"
-    FFN_UP = "ffn_up"
-    FFN_GATE = "ffn_gate"
-    FFN_DOWN = "ffn_down"
-    OTHER = "other"
-
-
-PER_LAYER_EMBEDDING = "per_layer_token_embd.weight"
-_EMBEDDINGS = frozenset({"token_embd.weight", PER_LAYER_EMBEDDING})
-_ROLE_BY_PART: tuple[tuple[str, Role], ...] = (
-    ("attn_qkv.weight", Role.ATTN_V),
-    ("attn_kv_b.weight", Role.ATTN_V),
-    ("attn_v.weight", Role.ATTN_V),
-    ("attn_k.weight", Role.ATTN_K),
-    ("attn_q.weight", Role.ATTN_Q),
-    ("attn_output.weight", Role.ATTN_OUTPUT),
-    ("ffn_up", Role.FFN_UP),
-    ("ffn_gate", Role.FFN_GATE),
-    ("ffn_down", Role.FFN_DOWN),
-)
-"""The first part found in the name decides. Fused and compressed attention counts as attention values."""
-
-_KEPT_PARTS = (
-    *("_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj"),
-    *("ssm_conv1d", "shortconv.conv.weight", "attn_rel_b.weight", "indexer.k_proj.weight", "indexer.q_proj.weight"),
-    *("time_mix_first.weight", "time_mix_w0.weight", "time_mix_w1.weight", "time_mix_w2.weight"),
-    *("time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight"),
-    *("time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight"),
-    *("time_mix_g1.weight", "time_mix_g2.weight", "time_mix_decay_w1.weight", "time_mix_decay_w2.weight"),
-    *("time_mix_lerp_fused.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_"),
-    *(".rel_pos", ".patch_embd", ".patch_merger"),
-)
-"""Norms, routers, indexers, small convolutions and the like keep their type: they are tiny and sensitive."""
-_KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
-
-PROJECTOR = "clip"
-"""The architecture of projectors: to the reference they have no layers, and no number of heads counts."""
-MAX_ARCHITECTURE = 64
-"""Letters of an architecture's name; llama.cpp's longest has 20."""
-_70B_LAYERS = 80
-_70B_IF_GROUPED: Mapping[str, bool] = {
-    **dict.fromkeys(("llama", "llama-embed"), True),
-    **dict.fromkeys(("deci", "olmo", "qwen2"), False),
-}
-"""Models that llama.cpp calls 70B; true where only with grouped keys and values (else it is the 65B of old). Their
-attention values are small and worth more bits."""
-_BLOCK_NUMBER = re.compile(r"blk\.(-?\d+)")
+from strata_pack.weights.quantize.roles import Role, role_of
 
 
 @dataclass(frozen=True)
@@ -295,6 +234,7 @@ PRESETS: Mapping[str, Preset] = {
         _mixed("IQ4_NL", 25, Q.IQ4_NL, attn_v=grouped(Q.Q5_K), ffn_down=without_imatrix(first_part(8, Q.Q5_K))),
         _mixed("IQ4_XS", 30, Q.IQ4_XS, attn_v=grouped(Q.Q5_K), ffn_down=without_imatrix(first_part(8, Q.Q5_K))),
         _plain("Q1_0", 40, Q.Q1_0),
+        _plain("Q2_0", 41, Q2_0, embedding=always(Q.Q4_K)),
         _plain("TQ1_0", 36, Q.TQ1_0, embedding=always(Q.Q4_K)),
         _plain("TQ2_0", 37, Q.TQ2_0, embedding=always(Q.Q4_K)),
         Preset("MXFP4_MOE", 38, Q.MXFP4, output=Q.Q8_0),
@@ -306,12 +246,12 @@ ALIASES: Mapping[str, str] = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_
 
 _FALLBACK: Mapping[Q, Q] = {
     **dict.fromkeys((Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_XS), Q.IQ4_NL),
-    **dict.fromkeys((Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0), Q.Q4_0),
+    **dict.fromkeys((Q2_0, Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0), Q.Q4_0),
     Q.Q4_K: Q.Q5_0,
     Q.Q5_K: Q.Q5_1,
     Q.Q6_K: Q.Q8_0,
 }
-"""What takes the place of a type with blocks of 256 where a row is no multiple of 256."""
+"""What takes the place of a type with large blocks where a row is no whole number of them."""
 
 _NEEDS_IMATRIX = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS})
 
@@ -323,25 +263,6 @@ def find_preset(name: str) -> Preset:
     if preset is None:
         raise unknown("preset", name, PRESETS)
     return preset
-
-
-def role_of(name: str) -> Role:
-    """Return what the tensor called ``name`` does."""
-    if name == "output.weight":
-        return Role.OUTPUT
-    if name in _EMBEDDINGS:
-        return Role.EMBEDDING
-    return next((role for part, role in _ROLE_BY_PART if part in name), Role.OTHER)
-
-
-def is_quantizable(name: str, shape: Sequence[int]) -> bool:
-    """Return whether presets touch the tensor: matrices do, except small and sensitive ones."""
-    return (
-        any(n > 1 for n in shape[1:])
-        and name.endswith("weight")
-        and name not in _KEPT_NAMES
-        and not any(part in name for part in _KEPT_PARTS)
-    )
 
 
 def fallback(type: Q, row_length: int) -> Q:
@@ -357,82 +278,3 @@ def needs_imatrix(name: str, type: Q, preset: Preset) -> bool:
     if role_of(name) in (Role.OUTPUT, Role.EMBEDDING):
         return False
     return type in _NEEDS_IMATRIX or (type is Q.Q2_K and preset.name == "Q2_K_S")
-
-
-def sort_key(name: str) -> tuple[int, bytes]:
-    """Order tensors as llama.cpp writes them: those of no block first, then by block number, then by name."""
-    match = _BLOCK_NUMBER.match(name)
-    return (int(match[1]) if match else -1, name.encode())
-
-
-def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts:
-    """Read the facts off a header; ``BadInput`` when it names no architecture or no number of layers."""
-    architecture = metadata.get("general.architecture")
-    name = None if architecture is None else architecture.value
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_ARCHITECTURE:
-        raise BadInput("the header has no general.architecture, so it is no model")
-    if f"{name}.block_count" not in metadata and name != PROJECTOR:
-        raise BadInput(f"the header has no {name}.block_count, so it is no model")
-
-    def number(key: str, default: int) -> int:
-        stored = metadata.get(f"{name}.{key}")
-        value = default if stored is None else stored.value
-        if isinstance(value, list):
-            value = value[0] if value else default
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise BadInput(f"{name}.{key} is no number")
-        return value
-
-    layers = number("block_count", 0)
-    heads = number("attention.head_count", 0)
-    kv_heads = number("attention.head_count_kv", heads)
-    return Facts(
-        architecture=name,
-        layers=layers,
-        experts=number("expert_count", 0),
-        grouping=heads // kv_heads if kv_heads else 0,
-        is_70b=layers == _70B_LAYERS and _70B_IF_GROUPED.get(name) in (False, heads != kv_heads),
-        has_imatrix=has_imatrix,
-    )
-
-
-class Assigner:
-    """Walks over a model's tensors in writing order and names each one's type; counts layers as it goes."""
-
-    def __init__(self, preset: Preset, facts: Facts, names: Sequence[str]) -> None:
-        self._preset, self._facts = preset, facts
-        self._tied = "output.weight" not in names
-        self._values = sum(role_of(name) is Role.ATTN_V for name in names)
-        self._seen = dict.fromkeys(Role, 0)
-
-    def type_for(self, tensor: SourceTensor) -> Q:
-        """Return the preset's type for a quantizable tensor, before any fallback."""
-        role, preset = role_of(tensor.name), self._preset
-        place = self._place(role, tensor.name)
-        self._seen[role] += 1
-        if role is Role.OUTPUT or (self._tied and role is Role.EMBEDDING):
-            return self._output(tensor)
-        if preset.base is Q.MXFP4:
-            return Q.MXFP4 if tensor.matrices > 1 else Q.Q8_0
-        if self._facts.experts == 8 and role in preset.eight:
-            return preset.eight[role]
-        rule = preset.rules.get(role)
-        type = (rule(place, self._facts) if rule else None) or preset.base
-        if role is Role.ATTN_V and self._facts.is_70b and not preset.lowest and type in (Q.Q3_K, Q.Q4_K):
-            return Q.Q5_K
-        return type
-
-    def _output(self, tensor: SourceTensor) -> Q:
-        preset = self._preset
-        if preset.base is Q.Q8_0:
-            return Q.Q8_0
-        if self._facts.is_falcon or tensor.row_length % GGML_QUANT_SIZES[preset.base][0]:
-            return Q.Q8_0
-        return preset.output
-
-    def _place(self, role: Role, name: str) -> TensorPlace:
-        """Experts' layers are told by the name (their files may have been sprinkled), all others by counting."""
-        if role is Role.ATTN_V:
-            return TensorPlace(self._seen[role], self._values)
-        match = _BLOCK_NUMBER.match(name) if self._facts.experts > 1 and not self._preset.lowest else None
-        return TensorPlace(int(match[1]) if match else self._seen[role], self._facts.layers)

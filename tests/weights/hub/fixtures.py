@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from strata_pack.weights.hub.connection import Patience
-from strata_pack.weights.hub.fetch import FetchResult, fetch_repo
+from strata_pack.weights.hub.fetch import fetch_repo
+from strata_pack.weights.hub.outcome import FetchResult
 from tests.hub_server import HubServer, serve
 
 REPO = "org/model"

@@ -1,0 +1,240 @@
+"""What a build will make, decided before a weight is written: the template and its proof, the model's plan, its needs.
+
+What is cheap and can fail comes first, for a Hub source before its weights travel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strata_pack import __version__
+from strata_pack.chat.engines.engines import available_engines
+from strata_pack.chat.golden.check import GoldenReport, check_golden
+from strata_pack.errors import BadInput, WrongUse
+from strata_pack.files import read_json_object
+from strata_pack.outputs import check_outputs, is_inside
+from strata_pack.pack.build_dir import check_target, partial_folder
+from strata_pack.pack.forecast import Forecast, forecast
+from strata_pack.pack.loadable import config_problems, header_problems
+from strata_pack.pack.model_source import Model, bring, folder_template, source_template
+from strata_pack.pack.paths import TEMPLATE_KEY
+from strata_pack.pack.projector import open_projector, refuse_other_kinds
+from strata_pack.pack.request import BuildRequest, parts_text, read_paths, recipe_options
+from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
+from strata_pack.pack.template.install import GoldenFailed
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
+from strata_pack.weights.gguf.file import MetaValue, TensorInfo
+from strata_pack.weights.local_weights import open_weights
+from strata_pack.weights.quantize.edits import EditedSource, edit_imatrix
+from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
+from strata_pack.weights.quantize.run import QuantPlan, plan_quantization
+from strata_pack.weights.source import HubSource, Source, parse_source
+from strata_pack.weights.tensor_source import TensorSource
+
+TEMPLATE_KEYS = re.compile(r"tokenizer\.chat_templates?(\..*)?")
+"""The template and its named variants: llama.cpp prefers ``tokenizer.chat_template.tool_use`` when there are tools."""
+
+
+class WithoutKeys:
+    """A ``TensorSource`` without some of its metadata, so that the pack's own template and pad stand together, last:
+    a later template changes a few bytes at the header's end."""
+
+    def __init__(self, source: TensorSource, keys: frozenset[str]) -> None:
+        self.label, self.fingerprint = source.label, source.fingerprint
+        self.tensors, self.shards, self.rows = source.tensors, source.shards, source.rows
+        self.inputs = source.inputs
+        self.metadata = {key: value for key, value in source.metadata.items() if key not in keys}
+
+
+def template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
+    """Return the keys that a build puts at the end of the model's header."""
+    return {TEMPLATE_KEY: MetaValue.string(chosen.text), PAD_KEY: pad_value(RESERVE)}
+
+
+def check_together(requests: Sequence[BuildRequest]) -> None:
+    """Raise ``ValueError`` unless one reading of the source can serve all ``requests``."""
+    if len({request.reading for request in requests}) != 1:
+        raise ValueError("the packs are not of one reading: source, parts, edits, threads or kernels differ")
+
+
+def check_places(requests: Sequence[BuildRequest], source: Source) -> list[Path]:
+    """Return the absolute folder of every pack; ``WrongUse`` for one that would destroy an input or another pack."""
+    outs = [request.out.absolute() for request in requests]
+    places = [place for out in outs for place in (out, partial_folder(out))]
+    check_outputs(places, [path for request in requests for path in read_paths(request, source)])
+    for out in outs:
+        around = next((other for other in outs if other != out and is_inside(out, other)), None)
+        if around is not None:
+            raise WrongUse(f"lies in {around}, another pack", where=out, remedy="give each a folder of its own")
+    return outs
+
+
+def read_imatrices(requests: Sequence[BuildRequest]) -> list[Imatrix | None]:
+    """Return the importances of every request, each file read once."""
+    read: dict[Path | None, Imatrix | None] = {None: None}
+    for request in requests:
+        if request.imatrix is not None and request.imatrix not in read:
+            read[request.imatrix] = read_imatrix(request.imatrix)
+    return [read[request.imatrix] for request in requests]
+
+
+def plan_models(
+    requests: Sequence[BuildRequest], tensors: TensorSource, imatrices: Sequence[Imatrix | None]
+) -> list[QuantPlan]:
+    """Return the plan of every request's model; all are of one source.
+
+    Raises what ``plan_quantization`` does, and ``WrongUse`` for edits that leave nothing to do or to weigh with.
+    """
+    edits = requests[0].edits
+    edited = EditedSource(tensors, edits)
+    template = next((key for key, _ in edits.overrides if TEMPLATE_KEYS.fullmatch(key)), None)
+    if template is not None:
+        raise WrongUse(f"{template} is the pack's template", where="--override-kv", remedy="name it with --template")
+    keys = frozenset(key for key in edited.metadata if TEMPLATE_KEYS.fullmatch(key) or key == PAD_KEY)
+    source = WithoutKeys(edited, keys)
+    plans = []
+    for request, imatrix in zip(requests, imatrices, strict=True):
+        weights = None if imatrix is None else edit_imatrix(imatrix, edited, edits)
+        if imatrix is not None and weights is None:
+            raise WrongUse("leaves no weights", where="--include-weights, --exclude-weights", remedy="check the names")
+        plan = plan_quantization(
+            source,
+            request.recipe,
+            weights,
+            allow_requantize=request.allow_requantize,
+            keep_split=request.keep_split,
+            split_bytes=request.split_bytes,
+        )
+        plans.append(replace(plan, closing=edited.closing))
+    return plans
+
+
+def refuse_unloadable(model: Model, plan: QuantPlan) -> None:
+    """Raise ``BadInput`` for a model that no loader would take, before any work is done for it."""
+    metadata = {**plan.source.metadata, **plan.closing}
+    if not plan.recipe.base.copy:
+        metadata["general.file_type"] = MetaValue.uint32(plan.recipe.base.file_type)
+    problems = header_problems(metadata, [TensorInfo(t.name, t.source.shape, t.type, 0, 0) for t in plan.tensors])
+    config = model.side_file("config.json")
+    if config is not None and not plan.closing:
+        problems += config_problems(metadata, read_json_object(config), config.name)
+    if problems:
+        shown = "; ".join(problems[:3]) + (f" (and {len(problems) - 3} more)" if len(problems) > 3 else "")
+        raise BadInput(f"would not load: {shown}", where=plan.source.label, remedy="fetch or convert the model again")
+
+
+@dataclass(frozen=True)
+class ProvedTemplate:
+    """The template a pack gets, and the report of its golden cases if there are any."""
+
+    chosen: ChosenTemplate
+    report: GoldenReport | None
+
+
+class Templates:
+    """Chooses and proves templates for one source, each once, however many packs ask for it."""
+
+    def __init__(self, own: str | None, progress: Progress) -> None:
+        """``own`` is the source's template."""
+        self._own, self._progress = own, progress
+        self._proved: dict[tuple[object, ...], ProvedTemplate] = {}
+
+    def prove(self, request: BuildRequest) -> ProvedTemplate:
+        """Return the template of ``request``; raises as ``choose_template``, and ``GoldenFailed``."""
+        key = (request.template, request.golden, request.allow_triggers)
+        if key not in self._proved:
+            chosen = choose(request, self._own)
+            for note in chosen.notes:
+                self._progress.note(note)
+            self._proved[key] = ProvedTemplate(chosen, check_template(chosen, self._progress))
+        return self._proved[key]
+
+    def check_early(self, request: BuildRequest) -> None:
+        """Prove the template of ``request``, unless it depends on one that only the weights may hold."""
+        if self._own is not None or request.template not in (AUTO, KEEP):
+            self.prove(request)
+
+
+def check_early(requests: Sequence[BuildRequest], folder: Path) -> None:
+    """Refuse templates that cannot be used while the weights are still far away."""
+    templates = Templates(folder_template(folder), Silent())
+    for request in requests:
+        templates.check_early(request)
+
+
+def choose(request: BuildRequest, text: str | None) -> ChosenTemplate:
+    """Return the template of ``request`` for a source whose own is ``text``."""
+    return choose_template(request.template, text, request.golden, allow_triggers=request.allow_triggers)
+
+
+def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
+    """Check the template against its golden cases on every engine that runs in this process.
+
+    Raises ``GoldenFailed`` if one differs; ``None`` where the template has no cases.
+    """
+    if chosen.suite is None:
+        return None
+    report = check_golden(chosen.text, chosen.suite, available_engines(), progress)
+    if not report.ok:
+        raise GoldenFailed(report)
+    return report
+
+
+@contextmanager
+def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
+    """Yield the plan of a build's model without writing anything; raises as ``plan_packs``."""
+    with plan_packs([request]) as ((plan, _),):
+        yield plan
+
+
+@contextmanager
+def plan_packs(requests: Sequence[BuildRequest]) -> Iterator[list[tuple[QuantPlan, Forecast]]]:
+    """Yield the plan of every build and what its pack will need, without writing anything.
+
+    Raises what ``build_packs`` would, and ``WrongUse`` for a Hub source: its weights would have to travel first.
+    """
+    check_together(requests)
+    first = requests[0]
+    source = parse_source(first.source)
+    if isinstance(source, HubSource):
+        remedy = f"run `strata-pack fetch {first.source} --out DIR` and plan from DIR"
+        raise WrongUse("a plan needs the weights on this disk", where=first.source, remedy=remedy)
+    for out, request in zip(check_places(requests, source), requests, strict=True):
+        check_target(out, force=request.force)
+    imatrices = read_imatrices(requests)
+    model = bring(source, first.out, Silent(), lambda _folder: None)
+    with ExitStack() as stack:
+        tensors = stack.enter_context(open_weights(model.root, model.weights, mtp=first.mtp))
+        projectors = [stack.enter_context(open_projector(one, model, tensors, Silent())) for one in requests]
+        refuse_other_kinds(tensors.metadata, first.source)
+        own = source_template(model, tensors.metadata)
+        for request in requests:
+            choose(request, own)
+        stored = sum((model.root / name).stat().st_size for name in model.weights.files)
+        yield [
+            (plan, forecast(plan, 0 if projector is None else projector.nbytes, stored))
+            for plan, projector in zip(plan_models(requests, tensors, imatrices), projectors, strict=True)
+        ]
+
+
+def build_key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict[str, Any]:
+    """Return what decides about the pack and is known before anything is read."""
+    return {
+        "tool": __version__,
+        "source": str(source if isinstance(source, HubSource) else source.path.absolute()),
+        "template": request.template,
+        "golden": None if request.golden is None else str(request.golden.absolute()),
+        "allow_triggers": request.allow_triggers,
+        "name": request.name,
+        "recipe": request.recipe.label,
+        "options": recipe_options(request),
+        "imatrix": None if imatrix is None else imatrix.sha256,
+        "layout": request.layout,
+        "parts": parts_text(request),
+    }
