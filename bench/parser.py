@@ -1,4 +1,4 @@
-"""What the output parser costs per delta, beside the least that any parser could do: ``python bench/parser.py``.
+"""What the output parser costs per delta, next to the least that any parser could do: ``python bench/parser.py``.
 
 Deltas of 4 characters. The floor is a loop of one method call, one ``str.find`` and one ``list.append`` per delta.
 Then texts that are nothing but beginnings of calls, read at once. Prints tables and writes
@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from strata_pack.parsing import OutputParser
+from strata_pack.parsing.dialect import DIALECTS, Dialect
 
 DELTA = 4
 TOOLS = [
@@ -45,12 +46,17 @@ def filled(sample: str, size: int) -> str:
     return (sample * (size // len(sample) + 1))[:size]
 
 
-def call(content: str) -> str:
-    """Return one call with ``content`` as its long argument."""
-    return (
-        "<tool_call>\n<function=save>\n<parameter=path>\na.py\n</parameter>\n"
-        f"<parameter=content>\n{content}\n</parameter>\n</function>\n</tool_call>"
-    )
+def call(content: str, dialect: Dialect = DIALECTS["qwen"]) -> str:
+    """Return one call with ``content`` as its long argument, in the tags of ``dialect``."""
+    lines = [dialect.call_open, f"{dialect.function_open}save{dialect.function_opened.strip()}"]
+    if not dialect.wrapped:
+        lines = ["".join(lines)]
+    for name, value in (("path", "a.py"), ("content", content)):
+        header = f"{dialect.parameter_open}{name}{dialect.parameter_opened}"
+        text = f"\n{value}\n" if dialect.name == "qwen" else value
+        lines.append(f"{header}{text}{dialect.parameter_close}")
+    lines += [dialect.function_close] if dialect.wrapped else []
+    return "\n".join([*lines, dialect.call_close])
 
 
 class Floor:
@@ -120,7 +126,19 @@ def cases() -> dict[str, tuple[str, dict[str, Any]]]:
         texts[f"content with 20 calls, {label}"] = (twenty, options)
         for name, size in (("2 KiB", 2 << 10), ("100 KiB", 100 << 10), ("1 MiB", 1 << 20)):
             texts[f"argument of {name}, {label}"] = (call(filled(SCRIPT, size)), options)
+    for dialect in others():
+        chosen = {"thinking": False, "dialect": dialect.name}
+        texts[f"plain content, 100 KiB, {dialect.name}"] = (filled(PROSE, 100 << 10), chosen)
+        for stream in (False, True):
+            for name, size in (("2 KiB", 2 << 10), ("1 MiB", 1 << 20)):
+                label = f"argument of {name}, {'streamed' if stream else 'whole'}, {dialect.name}"
+                texts[label] = (call(filled(SCRIPT, size), dialect), {**chosen, "stream_tools": stream})
     return texts
+
+
+def others() -> list[Dialect]:
+    """Return the dialects other than Qwen's."""
+    return [dialect for dialect in DIALECTS.values() if dialect.name != "qwen"]
 
 
 OPENERS = 10_000_000
@@ -151,7 +169,9 @@ def bounds(rows: list[dict[str, Any]], seconds: dict[str, float]) -> dict[str, f
     return {
         "plain text, times the floor": max(row["times_floor"] for row in rows if row["case"].startswith("plain")),
         "1 MiB argument, times the 2 KiB one": max(
-            cost[f"argument of 1 MiB, {how}"] / cost[f"argument of 2 KiB, {how}"] for how in ("whole", "streamed")
+            cost[f"argument of 1 MiB, {how}{which}"] / cost[f"argument of 2 KiB, {how}{which}"]
+            for how in ("whole", "streamed")
+            for which in ("", *(f", {dialect.name}" for dialect in others()))
         ),
         "10 MB of openers, seconds": max(seconds.values()),
     }
@@ -173,7 +193,7 @@ def main() -> int:
     arguments.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "parser.json")
     options = arguments.parse_args()
     rows: list[dict[str, Any]] = []
-    print(f"{'case':<36}{'deltas':>9}{'floor ns':>10}{'ns/delta':>10}{'x floor':>9}{'peak x text':>13}")
+    print(f"{'case':<44}{'deltas':>9}{'floor ns':>10}{'ns/delta':>10}{'x floor':>9}{'peak x text':>13}")
     for name, (text, parser_options) in cases().items():
         deltas = deltas_of(text)
         jobs = [partial(run_floor, deltas), partial(run_parser, deltas, **parser_options)]
@@ -189,7 +209,7 @@ def main() -> int:
                 "peak_memory_times_text": round(memory, 2),
             }
         )
-        print(f"{name:<36}{len(deltas):>9}{floor:>10.0f}{cost:>10.0f}{cost / floor:>9.2f}{memory:>13.2f}")
+        print(f"{name:<44}{len(deltas):>9}{floor:>10.0f}{cost:>10.0f}{cost / floor:>9.2f}{memory:>13.2f}")
     seconds = opener_seconds()
     for name, taken in seconds.items():
         print(f"10 MB of openers, {name}: {taken:.2f} s")
