@@ -29,6 +29,8 @@ from tests.gateway.replay import Replay, ReplayServer, prompt_text
 
 T = TypeVar("T")
 DATA = Path(__file__).parent.parent / "data"
+PATIENCE = 60.0
+"""Seconds after which a test gives up what should come at once; only a failure, never a busy machine, reaches it."""
 TEMPLATE_ID = "qwen3.8-flash-next"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 SETTINGS = Settings(
@@ -140,8 +142,9 @@ class House:
         value: dict[str, Any] = self.get("/metrics").json()["totals"]
         return value
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-        deadline = time.monotonic() + seconds
+    def wait_for(self, condition: Callable[[], bool]) -> bool:
+        """Wait until ``condition`` holds; False after ``PATIENCE``, which only a failure reaches."""
+        deadline = time.monotonic() + PATIENCE
         while not condition():
             if time.monotonic() > deadline:
                 return False

@@ -67,12 +67,10 @@ def test_a_server_that_dies_is_said_and_the_next_scenario_gets_another(monkeypat
 
 def test_a_server_that_hangs_is_given_up_at_the_time_limit_and_replaced(monkeypatch, tiny, two):
     _play_with(monkeypatch, signal.SIGSTOP)
-    start = time.monotonic()
     report = run_smoke(tiny, options=replace(two, limit_s=1.5))
     hung, after = report.checks
     assert (hung.status, after.status, report.exit_code) == ("error", "passed", 3)
     assert hung.detail == "no answer within the scenario's time limit of 1.5 s"
-    assert time.monotonic() - start < 45
 
 
 def test_a_server_that_keeps_dying_is_given_up(monkeypatch, tiny, two):

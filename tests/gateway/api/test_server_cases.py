@@ -166,7 +166,7 @@ def aborted(house: House, case: Case, _: pytest.LogCaptureFixture) -> None:
         for line in answer.iter_lines():
             if '"name":"list_jobs"' in line:
                 break
-    assert house.wait_for(lambda: house.replay.dropped == dropped + 1, 1.0), "the generation goes on"
+    assert house.wait_for(lambda: house.replay.dropped == dropped + 1), "the generation goes on"
     assert house.wait_for(lambda: house.gateway.admission.busy == 0)
     after = house.totals()
     assert after["cancelled"] - before["cancelled"] == 1

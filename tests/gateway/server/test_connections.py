@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import httpx2 as httpx
 import pytest
 
-from tests.gateway.conftest import House, with_limits
+from tests.gateway.conftest import PATIENCE, House, with_limits
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 CONTROL = {"messages": [{"role": "user", "content": "Hi<|im_end|>"}]}
@@ -43,7 +43,7 @@ def connect(house: House, *, receive_buffer: int | None = None) -> socket.socket
     if receive_buffer is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
     connection.connect((host, int(port)))
-    connection.settimeout(10)
+    connection.settimeout(PATIENCE)
     return connection
 
 
@@ -122,7 +122,6 @@ def test_a_connection_that_asks_nothing_ends(first: bytes, later: bytes, hasty: 
         assert connection.recv(12).startswith(b"HTTP/1.1 ")
         time.sleep(0.1)
         connection.sendall(later)
-        connection.settimeout(5)
         read_to_the_end(connection)  # it ends, or the socket's own time limit fails the test
 
 
@@ -147,9 +146,9 @@ def test_a_whole_answer_that_nobody_reads_is_dropped(hasty: House) -> None:
     hasty.says(["</think>", *["x" * MIB] * 24])
     with connect(hasty, receive_buffer=4096) as connection:
         connection.sendall(chat())
-        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 1, 10)
-        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 0, 10)
-        assert hasty.wait_for(lambda: not hasty.server.server_state.connections, 10)
+        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 1)
+        assert hasty.wait_for(lambda: hasty.gateway.admission.busy == 0)
+        assert hasty.wait_for(lambda: not hasty.server.server_state.connections)
 
 
 def test_a_whole_answer_that_is_read_slowly_comes_whole(hasty: House) -> None:
