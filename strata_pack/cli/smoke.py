@@ -93,8 +93,8 @@ def smoke(
     options = SmokeOptions(
         runtime=None if url else pick_runtime(runtime, llama_server),
         only=tuple(only or ()),
-        limit_s=limit,
-        start_timeout_s=start_timeout,
+        limit_seconds=limit,
+        start_seconds=start_timeout,
         port=port,
         context=context,
         gpu_layers=gpu_layers,

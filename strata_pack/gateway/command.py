@@ -82,8 +82,8 @@ class Options:
     tls_key: Path | None = None
     pass_native: bool = False
     server_arguments: tuple[str, ...] = ()
-    start_timeout: float = 600
-    request_timeout: float = 7200
+    start_seconds: float = 600
+    request_seconds: float = 7200
     drain: float = 30
 
 
@@ -138,7 +138,7 @@ def _settings(options: Options, served: Served, keys: tuple[str, ...]) -> Settin
     limits = GatewayLimits(
         parallel=options.parallel or (1 if options.packs else 0),
         queue=options.queue,
-        request_seconds=options.request_timeout,
+        request_seconds=options.request_seconds,
         drain_seconds=options.drain,
         **({} if options.store else {"store_bytes": 0}),
     )
@@ -169,7 +169,7 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
         template=template,
         model_file=source.file if source else None,
         upstream_key=options.upstream_key,
-        ready_seconds=options.start_timeout,
+        ready_seconds=options.start_seconds,
         note=note,
     )
     served = gateway.settings.served
@@ -212,7 +212,7 @@ def _loaded(source: _Source, options: Options) -> Loaded:
             source.served,
             template=source.template,
             model_file=source.file,
-            ready_seconds=options.start_timeout,
+            ready_seconds=options.start_seconds,
         )
     except BaseException:
         server.stop()
@@ -271,7 +271,7 @@ def _source(options: Options, path: Path) -> _Source:
             port=port,
             context=options.context,
             parallel=options.parallel or 1,
-            timeout_s=options.start_timeout,
+            timeout_seconds=options.start_seconds,
             gpu_layers=layers,
             extra=extra,
         )

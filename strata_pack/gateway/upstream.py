@@ -23,11 +23,11 @@ from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, bad_request, prompt_too_long, unavailable
 
-CONNECT_TIMEOUT = 5.0
-IDLE_TIMEOUT = 300.0
+CONNECT_SECONDS = 5.0
+IDLE_SECONDS = 300.0
 """Seconds without a byte after which a stream counts as dead (a long prefill sends nothing)."""
 
-JSON_TIMEOUT = 60.0
+JSON_SECONDS = 60.0
 MAX_LINE = 8 << 20
 """Bytes of one server-sent event; more is garbage."""
 
@@ -44,7 +44,7 @@ AWAY = "the llama.cpp server does not answer; it may be restarting, try again"
 class Upstream:
     """One llama.cpp server. ``api_key`` is sent as bearer token."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, idle_timeout: float = IDLE_TIMEOUT) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, idle_seconds: float = IDLE_SECONDS) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
             raise WrongUse("is not the URL of a server", where=url, remedy="write it as http://HOST:PORT")
@@ -55,7 +55,7 @@ class Upstream:
         self._base = parts.path.rstrip("/")
         # Made once: it reads all certificate authorities of the machine.
         self._context = ssl.create_default_context() if self._secure else None
-        self._idle_timeout = idle_timeout
+        self._idle_seconds = idle_seconds
         self._key = api_key
 
     async def json(
@@ -65,7 +65,7 @@ class Upstream:
 
         ``generates``: the answer may take as long as a stream may be silent.
         """
-        wire = await self._connect(self._idle_timeout if generates else JSON_TIMEOUT, math.inf)
+        wire = await self._connect(self._idle_seconds if generates else JSON_SECONDS, math.inf)
         try:
             wire.post(self._head(method, path), b"" if body is None else _encoded(body))
             return _object(await wire.headers(), await _all(wire))
@@ -74,19 +74,19 @@ class Upstream:
 
     async def forward(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
         """Return status and body of the server's own answer to ``data``; raises ``ApiError`` if there is none."""
-        wire = await self._connect(JSON_TIMEOUT, math.inf)
+        wire = await self._connect(JSON_SECONDS, math.inf)
         try:
             wire.post(self._head(method, path), data)
             return await wire.headers(), await _all(wire)
         finally:
             wire.abort()
 
-    async def _connect(self, idle_timeout: float, until: float) -> _Wire:
+    async def _connect(self, idle_seconds: float, until: float) -> _Wire:
         loop = asyncio.get_running_loop()
         try:
-            with Deadline(CONNECT_TIMEOUT):
+            with Deadline(CONNECT_SECONDS):
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(loop, idle_timeout, until), self._host, self._port, ssl=self._context
+                    lambda: _Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
                 )
         except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error
@@ -101,7 +101,7 @@ class Upstream:
         before the answer is whole, so that silence is no sign of death.
         """
         head, data = self._head("POST", path), _encoded(body)
-        idle = math.inf if silent else self._idle_timeout
+        idle = math.inf if silent else self._idle_seconds
         return await _asked(await self._connect(idle, until), head, data)
 
     def _head(self, method: str, path: str) -> str:
@@ -226,7 +226,7 @@ def _event(line: bytes) -> dict[str, Any]:
 class _Wire(asyncio.Protocol):
     """One HTTP/1.1 exchange. Callbacks of ``httptools`` collect; one coroutine at a time waits."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle_timeout: float, until: float) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, idle_seconds: float, until: float) -> None:
         self._loop = loop
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -238,7 +238,7 @@ class _Wire(asyncio.Protocol):
         self._framed = False
         self._failure: ApiError | None = None
         self._paused = False
-        self._idle_timeout = idle_timeout
+        self._idle_seconds = idle_seconds
         self._until = until
         self._last = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -351,7 +351,7 @@ class _Wire(asyncio.Protocol):
 
     def _check_time(self) -> None:
         now = self._loop.time()
-        silent = self._last + self._idle_timeout
+        silent = self._last + self._idle_seconds
         if now >= self._until:
             self._give_up("the reply was not whole in the time that a request has", "request_timeout")
         elif now >= silent and not self._paused:

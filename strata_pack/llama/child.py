@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-LOG_DELAY = 0.5
+LOG_DELAY_SECONDS = 0.5
 """Seconds that the library's log gets to write out why it failed."""
 
 
@@ -63,7 +63,7 @@ def main() -> None:
             serve(json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log
         # The library writes its log from a thread of its own and drops what is left at the exit: the reason, mostly.
-        time.sleep(LOG_DELAY)
+        time.sleep(LOG_DELAY_SECONDS)
         print(f"child: {error}", file=sys.stderr, flush=True)
         os._exit(1)
 

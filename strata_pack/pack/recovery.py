@@ -20,7 +20,7 @@ from strata_pack.pack.paths import MODEL_DIR, STATE_DIR
 from strata_pack.progress import Progress
 from strata_pack.weights.gguf.file import shard_paths
 
-WAIT = 10.0
+WAIT_SECONDS = 10.0
 """Seconds that an installation waits for another one in the same folder."""
 
 
@@ -32,9 +32,9 @@ def state_folder(path: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def locked_folder(root: Path) -> Iterator[None]:
-    """Hold ``root`` against other installations; ``EnvironmentFailure`` when one does not end within ``WAIT``."""
+    """Lock ``root`` for one installation; ``EnvironmentFailure`` if another one holds it for ``WAIT_SECONDS``."""
     problem = "another installation is at work in this folder"
-    with hold_folder(root, EnvironmentFailure(problem, where=root, remedy="wait for it to end"), WAIT):
+    with hold_folder(root, EnvironmentFailure(problem, where=root, remedy="wait for it to end"), WAIT_SECONDS):
         yield
 
 

@@ -22,7 +22,7 @@ from strata_pack.files import sha256_text
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime, pick_runtime
-from strata_pack.llama.server import START_TIMEOUT, LlamaServer, StartFailed
+from strata_pack.llama.server import START_SECONDS, LlamaServer, StartFailed
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.builds import build_name
@@ -45,12 +45,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """How to play. ``only``: ids of scenarios, empty for all; ``limit_s`` replaces every scenario's time limit."""
+    """How to play: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their own time limits."""
 
     runtime: Runtime | None = None
     only: tuple[str, ...] = ()
-    limit_s: float | None = None
-    start_timeout_s: float = START_TIMEOUT
+    limit_seconds: float | None = None
+    start_seconds: float = START_SECONDS
     port: int | None = None
     context: int = CONTEXT
     gpu_layers: int | None = None
@@ -92,11 +92,11 @@ def run_smoke(
         if not played:
             return report(found)
         server = house.start()
-        with server.time_limit(chosen.start_timeout_s):
+        with server.time_limit(chosen.start_seconds):
             facts |= _server_facts(server)
         stage = SmokeContext(server, target, runtime)
         with stage.beside:
-            checks = play_all(stage, played, house, progress or Silent(), chosen.limit_s)
+            checks = play_all(stage, played, house, progress or Silent(), chosen.limit_seconds)
     except EnvironmentFailure as failure:
         checks = _not_started(failure, time.monotonic() - begin) + skipped(played, "the server did not start")
     except Interrupted as stopped:
@@ -138,12 +138,12 @@ def run_smoke_url(
         return _report(f"smoke: {base}", repeatable, facts, started, begin)
 
     try:
-        with client.time_limit(chosen.start_timeout_s):
+        with client.time_limit(chosen.start_seconds):
             offered = _offered(client)
         name = model or next(iter(offered), None)
         facts["model"] = name or "the server's own"
         stage = SmokeContext(client, Target(name or base), None, model_name=name)
-        checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_s)
+        checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_seconds)
         losses = loss_table(checks)
         checks += [losses] if losses is not None else []
     except StrataError as error:
@@ -245,7 +245,7 @@ class _House:
             # The golden conversations may end in an assistant turn; the template must see it.
             prefill_assistant=False,
             warmup=False,
-            timeout_s=options.start_timeout_s,
+            timeout_seconds=options.start_seconds,
             log_path=self._log,
         )
         return self._server

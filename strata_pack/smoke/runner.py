@@ -94,14 +94,14 @@ def play_all(
     scenarios: Sequence[Scenario],
     keeper: Keeper,
     progress: Progress,
-    limit_s: float | None = None,
+    limit_seconds: float | None = None,
 ) -> list[Check]:
     """Play ``scenarios`` and return what was found. Ctrl-C ends in ``Interrupted``, with what was found until then."""
     checks: list[Check] = []
     task = progress.task("smoke", len(scenarios), "scenarios")
     for number, scenario in enumerate(scenarios):
         try:
-            checks += play(stage, scenario, keeper, limit_s)
+            checks += play(stage, scenario, keeper, limit_seconds)
         except KeyboardInterrupt:
             checks.append(Check(scenario.id, scenario.proves, "error", INTERRUPTED))
             checks += skipped(scenarios[number + 1 :], f"not played: {INTERRUPTED}")
@@ -123,12 +123,12 @@ class _NoServer(Exception):
         self.found, self.why = found, why
 
 
-def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_s: float | None = None) -> list[Check]:
+def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_seconds: float | None = None) -> list[Check]:
     """Play one scenario within its time limit and return its checks; those that went wrong carry the server's log."""
     why = missing(stage, scenario)
     if why is not None:
         return skipped([scenario], why)
-    limit = scenario.limit_s if limit_s is None else limit_s
+    limit = scenario.limit_seconds if limit_seconds is None else limit_seconds
     position = keeper.log_position()
     start = time.monotonic()
     found: list[Check] = []

@@ -34,7 +34,7 @@ class Scenario:
     stock: str
     repaired: str
     needs: frozenset[Need]
-    limit_s: float
+    limit_seconds: float
 
 
 class Impossible(Exception):
@@ -51,7 +51,7 @@ def scenarios() -> tuple[Scenario, ...]:
             stock=entry["stock"],
             repaired=entry["repaired"],
             needs=frozenset(entry["needs"]),
-            limit_s=float(entry["limit_s"]),
+            limit_seconds=float(entry["limit_seconds"]),
         )
         for entry in read("scenarios")
     )

@@ -85,7 +85,7 @@ class House:
 
     async def make(self) -> Gateway:
         self.upstream_url = self._upstream_url or await self.replay.start()
-        upstream = Upstream(self.upstream_url, idle_timeout=self._idle)
+        upstream = Upstream(self.upstream_url, idle_seconds=self._idle)
         template = ChatTemplate(load_shipped(TEMPLATE_ID).source)
         prompts = Prompts(template, ControlTokens(CONTROL, guess=False), upstream)
         return Gateway(self.settings, upstream, prompts)

@@ -207,7 +207,7 @@ def test_a_cpu_build_from_the_pinned_source_serves_a_model(tmp_path, tiny, monke
     plan = plan_runtime_build("cpu")
     runtime = build_runtime(plan)
     assert build_runtime(plan) == runtime
-    with LlamaServer.start(tiny, runtime=runtime, context=512, warmup=False, timeout_s=60) as server:
+    with LlamaServer.start(tiny, runtime=runtime, context=512, warmup=False, timeout_seconds=60) as server:
         assert server.props().build.startswith("b11434")
         answer = server.completion("x", grammar='root ::= "hello"', n_predict=16, temperature=0.0)
     assert answer.text == "hello"

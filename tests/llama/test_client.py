@@ -91,7 +91,7 @@ def test_an_answer_shorter_than_announced_is_a_broken_connection():
 
 def test_a_server_that_drips_is_given_up_at_the_time_limit():
     with faulty_server(drip) as (url, _), pytest.raises(ServerTimeout):
-        LlamaClient(url).completion("x", timeout_s=0.5)
+        LlamaClient(url).completion("x", timeout_seconds=0.5)
 
 
 def test_an_endless_answer_is_given_up_at_the_size_limit(monkeypatch):

@@ -109,7 +109,7 @@ def test_no_request_outlives_the_time_limit_around_it(server):
     os.kill(child, signal.SIGSTOP)
     try:
         with server.time_limit(0.3), pytest.raises(ServerTimeout):
-            server.completion("x", n_predict=1, timeout_s=3600)
+            server.completion("x", n_predict=1, timeout_seconds=3600)
     finally:
         os.kill(child, signal.SIGCONT)
 

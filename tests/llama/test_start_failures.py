@@ -77,7 +77,7 @@ def test_a_port_that_is_taken_is_named_before_anything_is_loaded(tiny):
 
 def test_a_server_that_is_not_ready_in_time_is_ended(tiny, tmp_path):
     runtime = _script(tmp_path, "import time\ntime.sleep(600)")
-    failure = _failure(tiny, runtime=runtime, timeout_s=0.5)
+    failure = _failure(tiny, runtime=runtime, timeout_seconds=0.5)
     assert failure.reason == "timeout"
 
 

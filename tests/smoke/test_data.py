@@ -31,7 +31,7 @@ def test_every_scenario_says_what_it_proves_and_what_is_expected_of_either_templ
         assert scenario.proves
         assert scenario.stock
         assert scenario.repaired
-        assert scenario.limit_s > 0
+        assert scenario.limit_seconds > 0
         assert ("native" in scenario.needs) != ("public" in scenario.needs)
 
 

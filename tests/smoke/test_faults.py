@@ -67,7 +67,7 @@ def test_a_server_that_dies_is_said_and_the_next_scenario_gets_another(monkeypat
 
 def test_a_server_that_hangs_is_given_up_at_the_time_limit_and_replaced(monkeypatch, tiny, two):
     _play_with(monkeypatch, signal.SIGSTOP)
-    report = run_smoke(tiny, options=replace(two, limit_s=1.5))
+    report = run_smoke(tiny, options=replace(two, limit_seconds=1.5))
     hung, after = report.checks
     assert (hung.status, after.status, report.exit_code) == ("error", "passed", 3)
     assert hung.detail == "no answer within the scenario's time limit of 1.5 s"
@@ -213,7 +213,7 @@ def test_ctrl_c_in_prove_leaves_the_reports_of_the_pack_as_they_are(tmp_path):
 )
 def test_a_url_that_does_not_serve_is_said(answer, words):
     with faulty_server(answer) as (url, _):
-        report = run_smoke_url(url, options=SmokeOptions(start_timeout_s=1.0))
+        report = run_smoke_url(url, options=SmokeOptions(start_seconds=1.0))
     assert (report.checks[0].id, report.checks[0].status, report.exit_code) == ("start", "error", 3)
     assert words in report.checks[0].detail
 

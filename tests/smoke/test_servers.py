@@ -136,7 +136,7 @@ BAD = {
 
 def _run(script: Script, *only: str):
     with serve(script) as (url, _):
-        return run_smoke_url(url, options=SmokeOptions(only=only, start_timeout_s=5.0))
+        return run_smoke_url(url, options=SmokeOptions(only=only, start_seconds=5.0))
 
 
 def test_there_are_more_than_40_servers():

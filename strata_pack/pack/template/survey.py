@@ -251,7 +251,7 @@ def _reader(tree: RepoTree, folder: Path) -> Any:
 
     def read(place: str) -> list[_Found]:
         if place.lower().endswith(".gguf"):
-            with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_s) as client:
+            with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client:
                 head, size = head_opener(client, hub, tree, folder)(place)
                 try:
                     return list(_in_metadata(read_metadata(head, size, place), place))

@@ -66,7 +66,7 @@ def get_pages(hub: Hub, path: str, where: str) -> Iterator[Any]:
 
 @contextmanager
 def _client(hub: Hub) -> Iterator[httpx.Client]:
-    with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_s) as client:
+    with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client:
         yield client
 
 
@@ -113,7 +113,10 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
                 where=where,
                 remedy="check the network and HF_ENDPOINT",
             )
-        if failures >= min(hub.patience.tries, METADATA_TRIES) or (retry_after or 0) > hub.patience.longest_wait_s:
+        if (
+            failures >= min(hub.patience.tries, METADATA_TRIES)
+            or (retry_after or 0) > hub.patience.longest_wait_seconds
+        ):
             raise failure
         time.sleep(hub.patience.wait(failures, retry_after))
 

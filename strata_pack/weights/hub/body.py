@@ -186,7 +186,7 @@ def _fill(client: httpx.Client, job: BodyJob, part: _Part) -> None:
             return
         failures = 1 if part.offset > farthest else failures + 1
         farthest = max(farthest, part.offset)
-        if failures >= job.patience.tries or (fault.retry_after or 0) > job.patience.longest_wait_s:
+        if failures >= job.patience.tries or (fault.retry_after or 0) > job.patience.longest_wait_seconds:
             raise EnvironmentFailure(
                 f"{job.file.path}: {fault}, after {failures} tries",
                 where=job.url,

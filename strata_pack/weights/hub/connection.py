@@ -14,20 +14,21 @@ LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth logi
 
 @dataclass(frozen=True)
 class Patience:
-    """How long faults are borne: ``tries`` in a row without a new byte, waiting ``base_s`` * 2^n between them.
+    """How long faults are borne: ``tries`` in a row without a new byte, waiting ``base_seconds`` * 2^n between them.
 
-    ``timeout_s`` is the longest silence of a connection; a ``Retry-After`` above ``longest_wait_s`` gives up at once.
+    ``timeout_seconds`` is the longest silence of a connection. A ``Retry-After`` above ``longest_wait_seconds`` ends
+    the fetch at once.
     """
 
     tries: int = 6
-    base_s: float = 1.0
-    cap_s: float = 30.0
-    longest_wait_s: float = 600.0
-    timeout_s: float = 30.0
+    base_seconds: float = 1.0
+    cap_seconds: float = 30.0
+    longest_wait_seconds: float = 600.0
+    timeout_seconds: float = 30.0
 
     def wait(self, failures: int, retry_after: float | None = None) -> float:
         """Return the seconds to wait after the ``failures``-th fault in a row (1 is the first)."""
-        pause: float = min(self.cap_s, self.base_s * 2 ** (failures - 1))
+        pause: float = min(self.cap_seconds, self.base_seconds * 2 ** (failures - 1))
         return pause if retry_after is None else max(retry_after, 0.0)
 
 

@@ -86,7 +86,7 @@ def fetch_repo(
         if before_weights is not None:
             before_weights(dest)
         if check_heads is not None:
-            with httpx.Client(follow_redirects=True, timeout=run.hub.patience.timeout_s) as client:
+            with httpx.Client(follow_redirects=True, timeout=run.hub.patience.timeout_seconds) as client:
                 check_heads(dest, head_opener(client, run.hub, run.tree, dest))
         run.bring([file for file in run.selection.files if file.path in weights])
         fetch_state.drop_parts(dest)

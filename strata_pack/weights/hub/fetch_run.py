@@ -130,7 +130,7 @@ class FetchRun:
         if not travelling:
             return
         total = self._progress.task(f"{len(travelling)} files", sum(file.size for file in travelling))
-        timeout = self.hub.patience.timeout_s
+        timeout = self.hub.patience.timeout_seconds
         limits = httpx.Limits(max_connections=self._parallel)
         client = httpx.Client(follow_redirects=True, timeout=timeout, limits=limits)
         try:

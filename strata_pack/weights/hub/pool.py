@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from strata_pack.weights.hub.body import Stopped
 
-_LINGER_S = 2.0
+_LINGER_SECONDS = 2.0
 """How long a stopping fetch waits for its workers to see that it stops."""
 
 
@@ -50,6 +50,6 @@ def run_all(jobs: Sequence[Callable[[], None]], workers: int, stop: threading.Ev
         if not finished:
             stop.set()
             for thread in threads:
-                thread.join(_LINGER_S / len(threads))
+                thread.join(_LINGER_SECONDS / len(threads))
     if errors:
         raise errors[0]

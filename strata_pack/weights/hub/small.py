@@ -78,6 +78,6 @@ class SmallFiles:
                 received=lambda _amount: None,
                 note=lambda _text: None,
             )
-            with httpx.Client(follow_redirects=True, timeout=self._hub.patience.timeout_s) as client:
+            with httpx.Client(follow_redirects=True, timeout=self._hub.patience.timeout_seconds) as client:
                 fetch_body(client, job)
             return part.read_bytes()

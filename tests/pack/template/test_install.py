@@ -476,7 +476,7 @@ def test_two_installations_do_not_work_in_one_folder_at_once(
 ) -> None:
     root = write_pack(tmp_path / "pack")
     before = hashes(root)
-    monkeypatch.setattr(recovery, "WAIT", 0.1)
+    monkeypatch.setattr(recovery, "WAIT_SECONDS", 0.1)
     with (
         recovery.locked_folder(root),
         pytest.raises(EnvironmentFailure, match="another installation is at work"),

@@ -16,7 +16,7 @@ from tests.hub_server import HubServer, serve
 
 REPO = "org/model"
 WEIGHTS = "model.safetensors"
-QUICK = Patience(tries=4, base_s=0.01, cap_s=0.02, longest_wait_s=2.0, timeout_s=5.0)
+QUICK = Patience(tries=4, base_seconds=0.01, cap_seconds=0.02, longest_wait_seconds=2.0, timeout_seconds=5.0)
 BODY = random.Random(7).randbytes(300_000)
 FILES = {"config.json": b"{}", "tokenizer.json": b'{"a":1}', WEIGHTS: BODY, "pytorch_model.bin": b"pickle"}
 SELECTED = ["config.json", WEIGHTS, "tokenizer.json"]

@@ -166,7 +166,7 @@ def test_retry_after_is_waited_for(fetched: Fetch, hub: HubServer, monkeypatch: 
 
     monkeypatch.setattr(threading.Event, "wait", recorded)
     hub.fail(WEIGHTS, Fault(status=429, headers={"Retry-After": "77"}))
-    fetched(patience=replace(QUICK, longest_wait_s=100))
+    fetched(patience=replace(QUICK, longest_wait_seconds=100))
     assert waited.count(77) == 1
 
 
@@ -500,7 +500,7 @@ def test_file_that_vanished_is_named(fetched: Fetch, hub: HubServer) -> None:
 def test_silent_server_is_a_fault(fetched: Fetch, hub: HubServer) -> None:
     hub.fail(WEIGHTS, Fault(rate=10, times=-1))
     with pytest.raises(EnvironmentFailure, match="the connection broke"):
-        fetched(patience=replace(QUICK, timeout_s=0.08))
+        fetched(patience=replace(QUICK, timeout_seconds=0.08))
 
 
 def test_hf_endpoint_is_honoured(fetched: Fetch, hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
