@@ -18,7 +18,7 @@ from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
 from strata_pack.suggest import unknown
 
-Status = Literal["repaired", "stock", "modified", "unknown", "missing"]
+TemplateState = Literal["repaired", "stock", "modified", "unknown", "missing"]
 
 DESCRIPTION = "template.toml"
 TEMPLATE = "chat_template.jinja"
@@ -80,7 +80,7 @@ def load_shipped(template_id: str) -> ShippedTemplate:
     return found[template_id]
 
 
-def status_of(text: str | None) -> Status:
+def status_of(text: str | None) -> TemplateState:
     """Say what ``text``, the template of some model, is.
 
     "repaired": one of ours (also an earlier one), any with our history repair in front, or a published repair that we

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from strata_pack.errors import escaped
 from strata_pack.progress import Progress, ProgressForm
 
-Mode = Literal["terminal", "json", "quiet"]
+OutputMode = Literal["terminal", "json", "quiet"]
 Color = Literal["auto", "always", "never"]
 
 PIPED_WIDTH = 120
@@ -24,7 +24,7 @@ PIPED_WIDTH = 120
 class Out:
     """Where a command prints. No command writes to stdout or stderr by itself."""
 
-    def __init__(self, mode: Mode, color: Color = "auto", progress: ProgressForm = "auto") -> None:
+    def __init__(self, mode: OutputMode, color: Color = "auto", progress: ProgressForm = "auto") -> None:
         self.mode = mode
         self._color = color
         self._progress = progress

@@ -40,7 +40,7 @@ FINAL_FIELDS = [
 """What the last event of a stream must tell; without this list it repeats the whole prompt."""
 
 
-Reason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Usage:
 class GenerationOutcome:
     """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
 
-    finish_reason: Reason = "stop"
+    finish_reason: FinishReason = "stop"
     stop_text: str | None = None
     budget_closed: bool = False
     usage: Usage = field(default_factory=Usage)
@@ -138,7 +138,7 @@ class Generation:
 
         Raises ``ApiError`` if the upstream refuses or goes away. Closing the iterator stops the generation.
         """
-        reason: Reason | None = None
+        reason: FinishReason | None = None
         while reason is None:
             body = await self._body()
             opened = await self._upstream.open("/completion", body, until=self.until)

@@ -13,7 +13,7 @@ from typing import Any
 
 from strata_pack.gateway.failures import bad_request
 
-Part = dict[str, Any]
+MediaPart = dict[str, Any]
 MEDIA = "strata.media"
 """The type of a part that is neither text nor known to any template."""
 
@@ -38,7 +38,7 @@ def placeholder(kind: str) -> str:
     return PLACEHOLDERS.get(kind, f"[{kind}: this model cannot read it]")
 
 
-def media_part(kind: str, where: str, given: Mapping[str, Any], what: str) -> Part:
+def media_part(kind: str, where: str, given: Mapping[str, Any], what: str) -> MediaPart:
     """Return the part for media of ``kind`` that a client wrote as ``given`` at ``where``; ``what`` names it there."""
     return {"type": MEDIA, "kind": kind, "where": where, "given": given, "what": what}
 
@@ -48,11 +48,11 @@ def is_media(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == MEDIA
 
 
-def joined(pieces: Sequence[str | Part], separator: str) -> str | list[Part]:
+def joined(pieces: Sequence[str | MediaPart], separator: str) -> str | list[MediaPart]:
     """Return texts and media as one content: a string if there is no media, else a list of parts."""
     if not any(is_media(piece) for piece in pieces):
         return separator.join(piece for piece in pieces if isinstance(piece, str))
-    parts: list[Part] = []
+    parts: list[MediaPart] = []
     for number, piece in enumerate(pieces):
         if number and separator:
             parts.append({"type": "text", "text": separator})
@@ -88,7 +88,7 @@ def _settled(message: dict[str, Any], lost: list[str]) -> dict[str, Any]:
     return {**message, "content": settled}
 
 
-def _lines(parts: list[Part], stands_in: list[bool]) -> str:
+def _lines(parts: list[MediaPart], stands_in: list[bool]) -> str:
     """Return the texts of ``parts`` as they follow each other; what stands in for media is a line of its own."""
     text = ""
     for number, part in enumerate(parts):

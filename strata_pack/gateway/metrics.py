@@ -91,7 +91,7 @@ class RequestRecord:
 
 
 @dataclass(frozen=True)
-class ImplicitEnd:
+class ImplicitEndSample:
     """An implicit end of the thinking with the end of its text, for a person to look at."""
 
     request_id: str
@@ -107,7 +107,7 @@ class Metrics:
         self.started = time.time()
         # By identity: a client may send the same request id twice at a time.
         self.running: dict[int, RequestRecord] = {}
-        self.ends: deque[ImplicitEnd] = deque(maxlen=IMPLICIT_TEXTS)
+        self.ends: deque[ImplicitEndSample] = deque(maxlen=IMPLICIT_TEXTS)
         self._history: deque[RequestRecord] = deque(maxlen=HISTORY)
         self._counts: Counter[str] = Counter()
         self._rejected: Counter[str] = Counter()
@@ -161,7 +161,7 @@ class Metrics:
 
     def implicit_end(self, record: RequestRecord, calls: list[str], reasoning: str) -> None:
         """Keep the end of the thinking in which calls were found."""
-        self.ends.appendleft(ImplicitEnd(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
+        self.ends.appendleft(ImplicitEndSample(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
 
     def totals(self) -> dict[str, Any]:
         """Return the totals since the start."""

@@ -18,14 +18,14 @@ from typing import Literal, Protocol
 
 from strata_pack.errors import StrataError
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.service import Engine
+from strata_pack.gateway.service import RunningModel
 
 log = logging.getLogger("strata_pack.gateway")
 
 FAILED_SECONDS = 5.0
 """How long a model that did not load is not tried again."""
 
-State = Literal["unloaded", "loading", "loaded", "leaving"]
+ModelState = Literal["unloaded", "loading", "loaded", "leaving"]
 
 
 class Server(Protocol):
@@ -44,7 +44,7 @@ class Loaded:
     """What loading a model gives."""
 
     server: Server
-    engine: Engine
+    engine: RunningModel
 
 
 class NoMemory(StrataError):
@@ -139,7 +139,7 @@ class ServedModel:
 
     def __init__(self, name: str, load: Load, models: Models) -> None:
         self.name = name
-        self.state: State = "unloaded"
+        self.state: ModelState = "unloaded"
         self.users = 0
         self.loads = 0
         self.used = 0.0
@@ -158,7 +158,7 @@ class ServedModel:
         return self.state == "loaded" and self._loaded is not None and self._loaded.server.running
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[Engine]:
+    async def hold(self) -> AsyncIterator[RunningModel]:
         """Hold the model for the block, loaded; raises ``ApiError`` 503 if it does not load."""
         if self.is_usable:
             self.users += 1

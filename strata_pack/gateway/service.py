@@ -56,7 +56,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class Engine:
+class RunningModel:
     """What a gateway knows of a server that runs: how to ask it, and how to read what it generates."""
 
     upstream: Upstream
@@ -74,7 +74,7 @@ class Host(Protocol):
     def state(self) -> str:
         """ "unloaded", "loading", "loaded" or "leaving"."""
 
-    def hold(self) -> AbstractAsyncContextManager[Engine]:
+    def hold(self) -> AbstractAsyncContextManager[RunningModel]:
         """Keep the model loaded for the block."""
 
 

@@ -63,7 +63,7 @@ def plain_name(name: str) -> str:
     return name.split("#")[1] if "#" in name else name
 
 
-class Collector:
+class ActivationCollector:
     """Adds up the activations of one model. ``callback`` goes to the model's context; ``sums`` is by weight."""
 
     def __init__(self, *, process_output: bool = False) -> None:

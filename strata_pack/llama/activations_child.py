@@ -19,7 +19,7 @@ import numpy as np
 
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import atomic_writer
-from strata_pack.llama.activations import Collector, Sums
+from strata_pack.llama.activations import ActivationCollector, Sums
 from strata_pack.llama.logits_child import cut_windows, error_line
 from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.llama.supervisor import die_with_parent
@@ -55,7 +55,7 @@ def load_state(path: Path, key: str) -> tuple[dict[str, Sums], int]:
 def collect(settings: dict[str, Any], say: Any) -> None:
     """Evaluate the chunks that are missing and leave all sums in the state file."""
     state, key, context = Path(settings["state"]), settings["key"], settings["context"]
-    collector = Collector(process_output=settings["process_output"])
+    collector = ActivationCollector(process_output=settings["process_output"])
     collector.sums, done = load_state(state, key)
     with LogitsModel(
         Path(settings["model"]), context=context, threads=settings["threads"], eval_callback=collector.callback

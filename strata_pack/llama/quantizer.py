@@ -24,7 +24,7 @@ from strata_pack.llama.kernels import PLAIN, VERSION, WEIGHED, Kernels, Missing,
 from strata_pack.llama.probe import PROBE_HASHES, kernel_probe
 
 KernelChoice = Literal["auto", "ggml"]
-Engine = Literal["kernel", "ggml"]
+QuantizerEngine = Literal["kernel", "ggml"]
 
 RECHECK_EVERY: Mapping[Q, int] = {Q.IQ4_NL: 256, Q.IQ4_XS: 256}
 """ggml does one row in so many again. It takes 30 times a kernel's time for IQ4, 10 for others."""
@@ -35,7 +35,7 @@ class KernelEntry(TypedDict):
     """What a manifest says about kernels: their version (``None`` without any) and by type who quantized."""
 
     version: int | None
-    types: dict[str, Engine]
+    types: dict[str, QuantizerEngine]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Quantizer:
         """Return the quantizer of this machine, loaded once; with "ggml" one that uses no kernel."""
         return cls(Ggml.load(), find_kernels() if choice == "auto" else Missing("ggml was asked for"))
 
-    def engine(self, type: Q, *, weighed: bool) -> Engine:
+    def engine(self, type: Q, *, weighed: bool) -> QuantizerEngine:
         """Return who quantizes to ``type``; the first time a kernel proves itself on the probe."""
         if self.kernels is None or not self.kernels.writes(type, weighed=weighed):
             return "ggml"
@@ -117,7 +117,7 @@ class Quantizer:
 
     def entry(self, types: Iterable[tuple[Q, bool]]) -> KernelEntry:
         """Return the manifest's words for a model with tensors of ``types`` (with importances or without)."""
-        engines: dict[str, Engine] = {}
+        engines: dict[str, QuantizerEngine] = {}
         for type, weighed in types:
             engine = self.engine(type, weighed=weighed)
             if engines.setdefault(type.name, engine) != engine:

@@ -21,7 +21,7 @@ from strata_pack.resources import cache_dir
 from strata_pack.suggest import unknown
 
 Backend = Literal["cpu", "cuda", "vulkan", "hip", "metal"]
-Kind = Literal["embedded", "binary"]
+RuntimeKind = Literal["embedded", "binary"]
 
 EMBEDDED_NAME = "embedded"
 BINARY_NAME = "llama-server"
@@ -69,7 +69,7 @@ class Runtime:
     """
 
     name: str
-    kind: Kind
+    kind: RuntimeKind
     backend: Backend = "cpu"
     path: Path | None = None
     origin: str = field(default="", compare=False)

@@ -37,9 +37,9 @@ PORT_TRIES = 3
 SPIN_COUNT = "2000"
 """Rounds of libgomp's busy waiting (GOMP_SPINCOUNT) before a thread sleeps."""
 
-Reason = Literal["port", "memory", "processor", "template", "model", "timeout", "died"]
+StartProblem = Literal["port", "memory", "processor", "template", "model", "timeout", "died"]
 
-_REASONS: tuple[tuple[Reason, re.Pattern[str], str, str | None], ...] = (
+_REASONS: tuple[tuple[StartProblem, re.Pattern[str], str, str | None], ...] = (
     (
         "port",
         re.compile(r"address already in use|couldn't bind|failed to bind|bind.*failed", re.I),
@@ -83,7 +83,7 @@ _ERROR_LINE = re.compile(r"(?:^| )E |error|fail|exception|child:|supervisor:", r
 class StartFailed(EnvironmentFailure):
     """The server did not come up. ``reason`` is one of a few words; ``log_tail`` holds its last lines."""
 
-    def __init__(self, reason: Reason, problem: str, log_tail: str, *, where: Path, remedy: str | None) -> None:
+    def __init__(self, reason: StartProblem, problem: str, log_tail: str, *, where: Path, remedy: str | None) -> None:
         shown = f"{problem}; its last words: {log_tail}" if log_tail else problem
         super().__init__(shown, where=where, remedy=remedy)
         self.reason = reason

@@ -36,7 +36,7 @@ _COMPARED = 1 << 24
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDifference:
     """The first thing that differs: ``block`` counts blocks of the tensor's type from 0."""
 
     file: str
@@ -49,7 +49,7 @@ class Difference:
 class RebuildResult:
     """``causes`` are clauses; ``kept`` is where the new pack lies if it was to be kept."""
 
-    difference: Difference | None
+    difference: FileDifference | None
     causes: tuple[str, ...]
     files: int
     kept: Path | None
@@ -172,7 +172,7 @@ def recorded_recipe(entry: RecipeEntry) -> Recipe:
     return replace(recipe_from_options(find_preset(entry["preset"]), entry["options"]), text=entry["text"])
 
 
-def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manifest) -> Difference | None:
+def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manifest) -> FileDifference | None:
     """Return the first of the manifest's files that differs between two packs, models before other files.
 
     A model's files may have other names in the other pack: those follow the source's.
@@ -182,31 +182,33 @@ def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manif
         path = entry["path"]
         ours, theirs = member(pack, path), member(other, models.get(path, path))
         if not ours.is_file():
-            return Difference(path, "is not in the pack")
+            return FileDifference(path, "is not in the pack")
         if not theirs.is_file():
-            return Difference(path, "is not in the rebuilt pack")
+            return FileDifference(path, "is not in the rebuilt pack")
         if sha256_file(ours) != sha256_file(theirs):
-            return _gguf_difference(ours, theirs, path) if path.endswith(".gguf") else Difference(path, "differs")
+            return _gguf_difference(ours, theirs, path) if path.endswith(".gguf") else FileDifference(path, "differs")
     return None
 
 
-def _gguf_difference(ours: Path, theirs: Path, name: str) -> Difference:
+def _gguf_difference(ours: Path, theirs: Path, name: str) -> FileDifference:
     with GgufFile.open(ours) as first, GgufFile.open(theirs) as second:
         for key in dict.fromkeys([*first.metadata, *second.metadata]):
             if first.metadata.get(key) != second.metadata.get(key):
-                return Difference(name, f"its header differs at {key}")
+                return FileDifference(name, f"its header differs at {key}")
         others = {tensor.name: tensor for tensor in second.tensors}
         for tensor in first.tensors:
             other = others.get(tensor.name)
             if other is None or other.shape != tensor.shape:
-                return Difference(name, "is missing or has another shape in the rebuilt pack", tensor.name)
+                return FileDifference(name, "is missing or has another shape in the rebuilt pack", tensor.name)
             if other.type is not tensor.type:
-                return Difference(name, f"is {tensor.type.name}, {other.type.name} in the rebuilt pack", tensor.name)
+                return FileDifference(
+                    name, f"is {tensor.type.name}, {other.type.name} in the rebuilt pack", tensor.name
+                )
             sizes = GGML_QUANT_SIZES[tensor.type]
             at = _first_other_byte(first.tensor_bytes(tensor), second.tensor_bytes(other))
             if at is not None:
-                return Difference(name, "differs", tensor.name, at // sizes[1])
-    return Difference(name, "differs outside header and tensors")
+                return FileDifference(name, "differs", tensor.name, at // sizes[1])
+    return FileDifference(name, "differs outside header and tensors")
 
 
 def _first_other_byte(ours: Any, theirs: Any) -> int | None:
@@ -218,7 +220,7 @@ def _first_other_byte(ours: Any, theirs: Any) -> int | None:
     return None
 
 
-def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: Difference) -> Iterator[str]:
+def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: FileDifference) -> Iterator[str]:
     """Yield everything that may be the reason, what is certain first."""
     listed = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
     path = member(pack, difference.file)

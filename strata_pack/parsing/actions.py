@@ -6,7 +6,7 @@ takes for a tag of the call counts as a defect of the call (``reading`` says wha
 
 from __future__ import annotations
 
-from strata_pack.parsing.places import Doubt, Pending, Place, Status
+from strata_pack.parsing.places import Doubt, Pending, Place, ReaderStatus
 from strata_pack.parsing.reading import CallReading
 from strata_pack.parsing.schema import UNDECLARED
 from strata_pack.parsing.tags import Tag, Token
@@ -16,7 +16,7 @@ class CallActions(CallReading):
     """The actions, in the order of a call: its header, its values, their ends, its end, calls inside values."""
 
     def _fail(self, _tag: Tag, _text: str, pos: int) -> int:
-        self.status = Status.FAILED
+        self.status = ReaderStatus.FAILED
         return pos
 
     def _fail_as_call(self, _tag: Tag, _text: str, pos: int) -> int:

@@ -7,7 +7,7 @@ from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.json_call import JsonCall
 from strata_pack.parsing.machine import State
-from strata_pack.parsing.places import Status
+from strata_pack.parsing.places import ReaderStatus
 from strata_pack.parsing.tags import INVISIBLE, Token
 from strata_pack.parsing.thinking import ThinkingStates
 from strata_pack.parsing.tool_call import XmlCall
@@ -90,13 +90,13 @@ class CallStates(ThinkingStates):
         if reader is None:
             return pos
         pos = reader.feed(text, pos)
-        if reader.status is Status.READING:
+        if reader.status is ReaderStatus.READING:
             return self._wait(text, pos)
         self._leave_call(reader)
         return pos
 
     def _leave_call(self, reader: XmlCall | JsonCall) -> None:
-        if reader.status is Status.FAILED:
+        if reader.status is ReaderStatus.FAILED:
             self._give_back(reader)
         elif self._thinking and self._policy == "strict" and not self._granted:
             self._hold_strictly(reader)

@@ -14,7 +14,7 @@ from typing import Any
 from strata_pack.parsing.dialect import Dialect
 from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.held import HeldText
-from strata_pack.parsing.places import Status
+from strata_pack.parsing.places import ReaderStatus
 from strata_pack.parsing.tags import WHITESPACE, prefixes
 from strata_pack.parsing.values import read_json
 
@@ -61,7 +61,7 @@ class JsonCall:
     holds = True
 
     def __init__(self, dialect: Dialect) -> None:
-        self.status = Status.READING
+        self.status = ReaderStatus.READING
         self.events: list[Event] = []
         self.again: list[str] = []
         self.calls: list[ToolCall] = []
@@ -88,7 +88,7 @@ class JsonCall:
 
     def feed(self, text: str, pos: int) -> int:
         """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
-        while pos < len(text) and self.status is Status.READING:
+        while pos < len(text) and self.status is ReaderStatus.READING:
             end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
             if end == pos and self._place is _Place.BEHIND:
                 break
@@ -102,8 +102,8 @@ class JsonCall:
         else:
             self._raw.write(rest)
             self.unfinished = True
-        if self.status is Status.READING:
-            self.status = Status.FAILED
+        if self.status is ReaderStatus.READING:
+            self.status = ReaderStatus.FAILED
 
     def _step(self, text: str, pos: int) -> int:
         """Read up to the next character that matters in an object or string."""
@@ -118,7 +118,7 @@ class JsonCall:
         end, mark = found.end(), found[0]
         if mark == "<":  # no JSON has it outside a string
             self._raw.write(text[pos : end - 1])
-            self.status = Status.FAILED
+            self.status = ReaderStatus.FAILED
             return end - 1
         self._raw.write(text[pos:end])
         if mark == '"':
@@ -146,12 +146,12 @@ class JsonCall:
         for tag in self._behind_tags:
             if text.startswith(tag, end):
                 self._complete(closed=tag == self._closer)
-                if self.status is Status.DONE and tag == self._closer:
+                if self.status is ReaderStatus.DONE and tag == self._closer:
                     self._raw.write(tag)
                     return end + len(tag)
                 return end
         if text[end:] not in self._beginnings:
-            self.status = Status.FAILED
+            self.status = ReaderStatus.FAILED
         return end
 
     def _complete(self, *, closed: bool) -> None:
@@ -159,10 +159,10 @@ class JsonCall:
         found = [read_call(text[start:end]) for start, end in self._objects]
         calls = [ToolCall(each[0], each[1], new_id()) for each in found if each is not None]
         if len(calls) < len(found):
-            self.status = Status.FAILED
+            self.status = ReaderStatus.FAILED
             return
         self.calls = calls
         end = self._objects[-1][1]
         if not closed and len(text) > end:
             self.again = [text[end:]]
-        self.status = Status.DONE
+        self.status = ReaderStatus.DONE

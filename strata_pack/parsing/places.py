@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 
-class Status(Enum):
+class ReaderStatus(Enum):
     """Where a reader stands."""
 
     READING = auto()

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from strata_pack.parsing.events import Event, ToolCall
 from strata_pack.parsing.held import HeldText
-from strata_pack.parsing.places import Doubt, Pending, Place, Status
+from strata_pack.parsing.places import Doubt, Pending, Place, ReaderStatus
 from strata_pack.parsing.schema import TEXT, UNDECLARED, UNTYPED, ArgumentType, FunctionSchema
 from strata_pack.parsing.streamed import ArgumentStream, value_text
 from strata_pack.parsing.tags import WHITESPACE, Tag, Tags, Token
 from strata_pack.parsing.values import only_text, read_value
 
 # Asked for at every delta: in Python 3.11 each look-up in an Enum is a call into Python.
-_READING = Status.READING
+_READING = ReaderStatus.READING
 _VALUE = Place.VALUE
 _SEARCHED = (Place.VALUE, Place.PROSE)
 """The places in which any text may stand before the next tag."""
@@ -62,7 +62,7 @@ class CallReading:
         stream: bool,
         in_thinking: bool,
     ) -> None:
-        self.status = Status.READING
+        self.status = ReaderStatus.READING
         self.events: list[Event] = []
         self.again: list[str] = []
         self.calls: list[ToolCall] = []
@@ -176,7 +176,7 @@ class CallReading:
 
     def _give_up(self) -> None:
         self.unfinished = True
-        self.status = Status.FAILED
+        self.status = ReaderStatus.FAILED
 
     def _look(self, text: str, pos: int) -> int:
         """Read what must follow directly, after white space only."""
@@ -355,7 +355,7 @@ class CallReading:
         if self._streams:
             self._announce().close()
             self.events.append(Event("tool_call", "", call))
-        self.status = Status.DONE
+        self.status = ReaderStatus.DONE
 
     def _is_sound(self) -> bool:
         arguments = self._arguments

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strata_pack.replay.messages import as_list, as_string, message_turn
-from strata_pack.replay.replies import Turn, text_of
+from strata_pack.replay.replies import RecordedTurn, text_of
 from strata_pack.replay.shapes import items_turn, turns_in
 
 OPEN_LIMIT = 256
@@ -46,10 +46,10 @@ class _Reply:
     tools: tuple[Any, ...] | None = None
     items: list[Any] = field(default_factory=list)
 
-    def turn(self) -> Turn:
+    def turn(self) -> RecordedTurn:
         reasoning = "".join(self.reasoning)
         calls = (*("".join(parts) for parts in self.calls.values()), *self.values)
-        return Turn(
+        return RecordedTurn(
             reasoning,
             "".join(self.content),
             calls,
@@ -73,7 +73,7 @@ class Chunks:
         self._open: dict[Any, _Reply] = {}
         self._codex_model: str | None = None
 
-    def feed(self, record: Mapping[str, Any], event: str | None = None, line: int = 0) -> list[Turn] | None:
+    def feed(self, record: Mapping[str, Any], event: str | None = None, line: int = 0) -> list[RecordedTurn] | None:
         """Return the replies that ``record`` ends; None if it is no part of one."""
         kind = as_string(record.get("type", event))
         for handler in (self._openai, self._anthropic, self._responses, self._ollama, self._claude, self._codex):
@@ -82,7 +82,7 @@ class Chunks:
                 return found
         return self._cline(record, kind, line)
 
-    def finish(self) -> list[Turn]:
+    def finish(self) -> list[RecordedTurn]:
         """Return the replies that were still open at the end of the log."""
         return [turn for key in list(self._open) for turn in self._close(key)]
 
@@ -91,10 +91,10 @@ class Chunks:
             self._open[key] = _Reply(line)
         return self._open[key]
 
-    def _overflow(self) -> list[Turn]:
+    def _overflow(self) -> list[RecordedTurn]:
         return self._close(next(iter(self._open))) if len(self._open) > OPEN_LIMIT else []
 
-    def _close(self, key: Any) -> list[Turn]:
+    def _close(self, key: Any) -> list[RecordedTurn]:
         reply = self._open.pop(key, None)
         if reply is None:
             return []
@@ -107,7 +107,7 @@ class Chunks:
 
     # Streams.
 
-    def _openai(self, record: Mapping[str, Any], _kind: str | None, line: int) -> list[Turn] | None:
+    def _openai(self, record: Mapping[str, Any], _kind: str | None, line: int) -> list[RecordedTurn] | None:
         choices = record.get("choices")
         if not isinstance(choices, list):
             return None
@@ -121,7 +121,7 @@ class Chunks:
         )
         if not (streamed or text):
             return None
-        ended: list[Turn] = []
+        ended: list[RecordedTurn] = []
         for choice in choices:
             if not isinstance(choice, dict):
                 continue
@@ -158,7 +158,7 @@ class Chunks:
                 arguments = function.get("arguments") if isinstance(function, dict) else None
                 reply.calls.setdefault(_key(call.get("index", place)), []).append(as_string(arguments) or "")
 
-    def _anthropic(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[Turn] | None:
+    def _anthropic(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
         if kind not in ANTHROPIC:
             return None
         key = "anthropic"
@@ -186,7 +186,7 @@ class Chunks:
             reply.finish_reason = as_string(delta.get("stop_reason")) or reply.finish_reason
         return []
 
-    def _responses(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[Turn] | None:
+    def _responses(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
         if not (isinstance(kind, str) and kind.startswith("response.")):
             return None
         key = "responses"
@@ -212,7 +212,7 @@ class Chunks:
             reply.calls.setdefault(_key(record.get("output_index", record.get("item_id"))), []).append(delta)
         return []
 
-    def _ollama(self, record: Mapping[str, Any], _kind: str | None, line: int) -> list[Turn] | None:
+    def _ollama(self, record: Mapping[str, Any], _kind: str | None, line: int) -> list[RecordedTurn] | None:
         done, message = record.get("done"), record.get("message")
         key = "ollama", _key(record.get("model"))
         if not isinstance(done, bool) or (done and key not in self._open):
@@ -233,7 +233,7 @@ class Chunks:
 
     # Sessions.
 
-    def _claude(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[Turn] | None:
+    def _claude(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
         """Claude Code writes one line for each block; the lines of one message share its id."""
         message = record.get("message")
         if kind != "assistant" or not isinstance(message, dict) or not isinstance(message.get("content"), list):
@@ -248,7 +248,7 @@ class Chunks:
         reply.finish_reason = turn.finish_reason or reply.finish_reason
         return self._overflow()
 
-    def _codex(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[Turn] | None:
+    def _codex(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
         """Codex writes one line for each item, since 2025 inside a ``payload``."""
         payload = record.get("payload")
         if kind in CODEX and isinstance(payload, dict):
@@ -264,7 +264,7 @@ class Chunks:
         )
         return self._item(record, line) if is_message or (kind in ITEMS and "choices" not in record) else None
 
-    def _item(self, item: Mapping[str, Any], line: int) -> list[Turn]:
+    def _item(self, item: Mapping[str, Any], line: int) -> list[RecordedTurn]:
         key = "codex"
         kind = str(item.get("type"))
         if kind.endswith("_output") or (kind == "message" and item.get("role") != "assistant"):
@@ -274,7 +274,7 @@ class Chunks:
         reply.items.append(dict(item))
         return []
 
-    def _cline(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[Turn] | None:
+    def _cline(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
         """Cline's ``ui_messages.json``: a request, then what the model said to it."""
         if kind not in ("say", "ask") or "ts" not in record:
             return None

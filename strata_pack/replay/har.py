@@ -8,10 +8,10 @@ from typing import Any
 
 from strata_pack.replay.chunks import Chunks
 from strata_pack.replay.messages import as_dict, json_value
-from strata_pack.replay.replies import Turn
+from strata_pack.replay.replies import RecordedTurn
 from strata_pack.replay.shapes import completed, turns_in
 
-Turns = list[Turn]
+Turns = list[RecordedTurn]
 
 
 def har_turns(record: dict[str, Any]) -> Turns | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from strata_pack.replay.replies import Turn, text_of
+from strata_pack.replay.replies import RecordedTurn, text_of
 
 
 def as_dict(value: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _details(details: Any) -> str:
     )
 
 
-def message_turn(message: Mapping[str, Any], finish_reason: Any = None) -> Turn:
+def message_turn(message: Mapping[str, Any], finish_reason: Any = None) -> RecordedTurn:
     """Return the turn of one assistant's message in any maker's words."""
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
@@ -77,7 +77,7 @@ def message_turn(message: Mapping[str, Any], finish_reason: Any = None) -> Turn:
     reason = (
         as_string(finish_reason) or as_string(message.get("finish_reason")) or as_string(message.get("stop_reason"))
     )
-    return Turn(
+    return RecordedTurn(
         reasoning,
         texts if blocks else text_of(content),
         calls,

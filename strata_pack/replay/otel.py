@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from strata_pack.replay.messages import as_dict, as_list, as_string, is_reply, json_value, message_turn
-from strata_pack.replay.replies import Turn, text_of
+from strata_pack.replay.replies import RecordedTurn, text_of
 
-Turns = list[Turn]
+Turns = list[RecordedTurn]
 
 
 def otel_turns(record: dict[str, Any]) -> Turns | None:
@@ -77,7 +77,11 @@ def _otel_span(span: dict[str, Any]) -> Turns | None:
         elif isinstance(inner.get("gen_ai.completion"), str):
             value = json_value(inner["gen_ai.completion"])
             value = value[-1] if isinstance(value, list) and value else value
-            turns += [message_turn(value)] if is_reply(value) else [Turn(content=inner["gen_ai.completion"], raw=True)]
+            turns += (
+                [message_turn(value)]
+                if is_reply(value)
+                else [RecordedTurn(content=inner["gen_ai.completion"], raw=True)]
+            )
     reasons = attributes.get("gen_ai.response.finish_reasons")
     reason = reasons[0] if isinstance(reasons, list) and reasons else reasons
     return [
@@ -103,7 +107,7 @@ def _otel_messages(messages: Any) -> Turns:
         calls = tuple(part.get("arguments") for part in parts if part.get("type") == "tool_call")
         reasoning = text(("reasoning", "thinking"))
         reason = as_string(message.get("finish_reason"))
-        turns.append(Turn(reasoning, text(("text",)), calls, reason, raw=not reasoning))
+        turns.append(RecordedTurn(reasoning, text(("text",)), calls, reason, raw=not reasoning))
     return turns
 
 
@@ -118,5 +122,5 @@ def _otel_flat(attributes: Mapping[str, Any]) -> Turns:
         calls = tuple(own[key] for key in sorted(own) if key.startswith("tool_calls.") and key.endswith(".arguments"))
         reasoning = text_of(own.get("reasoning")) or text_of(own.get("reasoning_content"))
         reason = as_string(own.get("finish_reason"))
-        turns.append(Turn(reasoning, text_of(own.get("content")), calls, reason, raw=not reasoning))
+        turns.append(RecordedTurn(reasoning, text_of(own.get("content")), calls, reason, raw=not reasoning))
     return turns

@@ -11,7 +11,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.replay.chunks import Chunks
 from strata_pack.replay.har import har_turns
 from strata_pack.replay.records import records
-from strata_pack.replay.replies import BadLine, RecordedReply, Turn
+from strata_pack.replay.replies import BadLine, RecordedReply, RecordedTurn
 from strata_pack.replay.shapes import turns_in
 from strata_pack.replay.text_lines import TextLines
 
@@ -47,7 +47,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Iterator[RecordedR
             if found is None:
                 yield BadLine(record.line, "is no JSON")
             for one in found or ():
-                if isinstance(one, Turn):
+                if isinstance(one, RecordedTurn):
                     yield one.reply(record.line)
                 else:
                     yield from _replies(one, None, record.line, chunks)

@@ -54,7 +54,7 @@ class BadLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RecordedTurn:
     """What a shape finds in a record: one reply, without its place in the log.
 
     ``calls`` are the arguments of each call of the server, as JSON text or as a value. ``raw``: the content is what the

@@ -15,10 +15,10 @@ from typing import Any
 from strata_pack.parsing import thinking_open
 from strata_pack.replay.messages import as_dict, as_string, is_reply, json_value, message_turn, tools_of
 from strata_pack.replay.otel import otel_turns
-from strata_pack.replay.replies import Turn, text_of
+from strata_pack.replay.replies import RecordedTurn, text_of
 
-Turns = list[Turn]
-Shape = Callable[[dict[str, Any]], Turns | None]
+Turns = list[RecordedTurn]
+LogShape = Callable[[dict[str, Any]], Turns | None]
 
 MAX_DEPTH = 6
 """Wrappers inside wrappers that are opened."""
@@ -36,7 +36,7 @@ def _choices(record: dict[str, Any]) -> Turns | None:
         if isinstance(choice.get("message"), dict):
             turns.append(message_turn(choice["message"], reason))
         elif isinstance(choice.get("text"), str):
-            turns.append(Turn(content=choice["text"], finish_reason=as_string(reason), raw=True))
+            turns.append(RecordedTurn(content=choice["text"], finish_reason=as_string(reason), raw=True))
     return turns if turns or not choices else None
 
 
@@ -52,7 +52,7 @@ def _responses(record: dict[str, Any]) -> Turns | None:
     return [] if turn is None else [replace(turn, finish_reason=as_string(details) or as_string(record.get("status")))]
 
 
-def items_turn(items: Iterable[Any]) -> Turn | None:
+def items_turn(items: Iterable[Any]) -> RecordedTurn | None:
     """Return the turn that items of the Responses API make, None if none of them is the model's."""
     reasoning: list[str] = []
     content: list[str] = []
@@ -72,7 +72,7 @@ def items_turn(items: Iterable[Any]) -> Turn | None:
         known = True
     if not known:
         return None
-    return Turn("\n".join(filter(None, reasoning)), "".join(content), tuple(calls), raw=not any(reasoning))
+    return RecordedTurn("\n".join(filter(None, reasoning)), "".join(content), tuple(calls), raw=not any(reasoning))
 
 
 def _anthropic(record: dict[str, Any]) -> Turns | None:
@@ -92,7 +92,7 @@ def _ollama(record: dict[str, Any]) -> Turns | None:
         return None
     thinking = text_of(record.get("thinking"))
     reason = as_string(record.get("done_reason"))
-    return [Turn(thinking, record["response"], finish_reason=reason, raw=not thinking)]
+    return [RecordedTurn(thinking, record["response"], finish_reason=reason, raw=not thinking)]
 
 
 def _llama_server(record: dict[str, Any]) -> Turns | None:
@@ -102,10 +102,10 @@ def _llama_server(record: dict[str, Any]) -> Turns | None:
     prompt = record.get("prompt")
     thinks = thinking_open(prompt) if isinstance(prompt, str) and prompt else None
     reason = as_string(record.get("stop_type")) or ("limit" if record.get("stopped_limit") is True else None)
-    return [Turn(content=record["content"], finish_reason=reason, raw=True, thinks=thinks)]
+    return [RecordedTurn(content=record["content"], finish_reason=reason, raw=True, thinks=thinks)]
 
 
-def completed(turn: Turn, request: Mapping[str, Any]) -> Turn:
+def completed(turn: RecordedTurn, request: Mapping[str, Any]) -> RecordedTurn:
     """Return the turn with what its request says."""
     prompt = request.get("prompt")
     return replace(
@@ -138,7 +138,7 @@ def _langfuse(record: dict[str, Any]) -> Turns | None:
     value = json_value(output)
     output = output if value is None else value
     if isinstance(output, str):
-        found = [Turn(content=output, raw=True)]
+        found = [RecordedTurn(content=output, raw=True)]
     else:
         output = output[-1] if isinstance(output, list) and output else output
         found = (turns_in(output) if isinstance(output, dict) else None) or []
@@ -161,7 +161,7 @@ def _opencode(record: dict[str, Any]) -> Turns | None:
     calls = tuple(as_dict(piece.get("state")).get("input") for piece in pieces if piece.get("type") == "tool")
     reason = as_string(info.get("finish"))
     reasoning = text("reasoning")
-    return [Turn(reasoning, text("text"), calls, reason, as_string(info.get("modelID")), raw=not reasoning)]
+    return [RecordedTurn(reasoning, text("text"), calls, reason, as_string(info.get("modelID")), raw=not reasoning)]
 
 
 WRAPPERS = ("response", "body", "output", "result", "completion", "response_body", "response_obj")
@@ -181,7 +181,7 @@ def _wrapped(record: dict[str, Any], depth: int = 0) -> Turns | None:
             if found is not None:
                 return [completed(turn, _request(record)) for turn in found]
         elif isinstance(inner, str) and inner and ({"messages", "model", "request", "prompt"} & record.keys()):
-            return [completed(Turn(content=inner, raw=True), _request(record))]
+            return [completed(RecordedTurn(content=inner, raw=True), _request(record))]
     return None
 
 
@@ -235,7 +235,7 @@ def _cline(record: dict[str, Any]) -> Turns | None:
     return [] if {"ts", "type"} <= record.keys() and record.get("type") in ("say", "ask") else None
 
 
-SHAPES: tuple[Shape, ...] = (
+SHAPES: tuple[LogShape, ...] = (
     *(otel_turns, _langfuse, _claude_code, _cline, _opencode, _choices, _responses),
     *(_anthropic, _ollama, _llama_server, _wrapped, _conversation, _message),
 )
@@ -264,7 +264,7 @@ def turns_in(record: dict[str, Any], depth: int = 0) -> Turns | None:
     return None
 
 
-def iter_turns(records: Iterable[dict[str, Any]]) -> Iterator[Turn]:
+def iter_turns(records: Iterable[dict[str, Any]]) -> Iterator[RecordedTurn]:
     """Yield the turns of several objects."""
     for record in records:
         yield from turns_in(record) or ()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from strata_pack.parsing import thinking_open
-from strata_pack.replay.replies import Turn
+from strata_pack.replay.replies import RecordedTurn
 
 _JSON = re.compile(r"(?:response:|to_send: data:|data stream, to_send:(?: data:)?|http response body:)\s*(\{.*\})\s*$")
 _REQUEST = re.compile(r"Received request (?P<id>\S+?): prompt: (?P<rest>['\"].*)")
@@ -51,14 +51,14 @@ class TextLines:
         self._thinks: dict[str, bool] = {}
         self._model: str | None = None
 
-    def feed(self, line: str) -> Iterator[Turn | dict[str, Any]] | None:
+    def feed(self, line: str) -> Iterator[RecordedTurn | dict[str, Any]] | None:
         """Return the turns of a line, or JSON objects that hold them; None if it is no line of a server's log."""
         found = self._found(line)
         if found:
             return iter(found)
         return iter(()) if _LOG_LINE.match(line) else None
 
-    def _found(self, line: str) -> list[Turn | dict[str, Any]]:
+    def _found(self, line: str) -> list[RecordedTurn | dict[str, Any]]:
         body = _JSON.search(line)
         if body is not None:
             try:
@@ -83,7 +83,7 @@ class TextLines:
                 return []
             reason = None if response["reason"] == "None" else response["reason"]
             thinks = self._thinks.pop(response["id"], None)
-            return [Turn(content=text, finish_reason=reason, model=self._model, raw=True, thinks=thinks)]
+            return [RecordedTurn(content=text, finish_reason=reason, model=self._model, raw=True, thinks=thinks)]
         model = _MODEL.search(line) if "model" in line and self._model is None else None
         if model is not None and "vllm" in line.lower():
             self._model = model[1]

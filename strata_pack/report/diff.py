@@ -17,7 +17,7 @@ EXACT_BOUND = 4_000_000
 CONTEXT = 240
 """Characters of an equal stretch that are shown next to a difference."""
 
-Kind = Literal["equal", "removed", "added"]
+SegmentKind = Literal["equal", "removed", "added"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories that show nothing, or do something: controls, formats, surrogates, separators."""
@@ -29,7 +29,7 @@ _VISIBLE = {" ": "·", "\n": "↵\n", "\t": "⇥", "\r": "␍", "\u00a0": "⍽",
 class Segment:
     """A stretch that both texts have, or that only the expected (``removed``) or the other one (``added``) has."""
 
-    kind: Kind
+    kind: SegmentKind
     text: str
 
 

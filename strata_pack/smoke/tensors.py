@@ -24,9 +24,9 @@ PIECE = 16 << 20
 
 SHOWN = 5
 
-Kind = Literal["f16", "bf16", "f32", "f64", "e8m0", "ue4m3", "iq1_m"]
+FloatKind = Literal["f16", "bf16", "f32", "f64", "e8m0", "ue4m3", "iq1_m"]
 
-_NOT_FINITE: Mapping[Kind, tuple[str, int]] = {
+_NOT_FINITE: Mapping[FloatKind, tuple[str, int]] = {
     "f16": ("<u2", 0x7C00),
     "bf16": ("<u2", 0x7F80),
     "f32": ("<u4", 0x7F800000),
@@ -34,11 +34,11 @@ _NOT_FINITE: Mapping[Kind, tuple[str, int]] = {
 }
 """How a number of a kind is read, and the bits of its exponent: all set, it is NaN or infinite (IEEE 754)."""
 
-_MAGNITUDE: Mapping[Kind, int] = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+_MAGNITUDE: Mapping[FloatKind, int] = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
 
-_WIDTHS: Mapping[Kind, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "e8m0": 1, "ue4m3": 1, "iq1_m": 8}
+_WIDTHS: Mapping[FloatKind, int] = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8, "e8m0": 1, "ue4m3": 1, "iq1_m": 8}
 
-_SCALES: Mapping[str, tuple[tuple[int, Kind], ...]] = {
+_SCALES: Mapping[str, tuple[tuple[int, FloatKind], ...]] = {
     "F16": ((0, "f16"),),
     "BF16": ((0, "bf16"),),
     "F32": ((0, "f32"),),
@@ -148,7 +148,7 @@ def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
         yield Fault(info.name, f"is zero in all its {info.elements:,} weights")
 
 
-def _look(field: npt.NDArray[np.uint8], kind: Kind) -> tuple[npt.NDArray[np.bool_], bool]:
+def _look(field: npt.NDArray[np.uint8], kind: FloatKind) -> tuple[npt.NDArray[np.bool_], bool]:
     """Return which of the numbers in ``field`` (rows of bytes) are not finite, and whether any is not zero."""
     if kind == "e8m0":  # a power of two, never zero
         return field[:, 0] == 0xFF, True
@@ -161,7 +161,7 @@ def _look(field: npt.NDArray[np.uint8], kind: Kind) -> tuple[npt.NDArray[np.bool
     return _exponent(np.ascontiguousarray(field).view(_NOT_FINITE[kind][0])[:, 0], kind)
 
 
-def _exponent(numbers: npt.NDArray[Any], kind: Kind) -> tuple[npt.NDArray[np.bool_], bool]:
+def _exponent(numbers: npt.NDArray[Any], kind: FloatKind) -> tuple[npt.NDArray[np.bool_], bool]:
     mask = numbers.dtype.type(_NOT_FINITE[kind][1])
     return (numbers & mask) == mask, bool((numbers & numbers.dtype.type(_MAGNITUDE[kind])).any())
 

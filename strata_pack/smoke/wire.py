@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from strata_pack.smoke.generation import parse_whole
 
-Kind = Literal[
+LossKind = Literal[
     "calls left in the thinking",
     "calls left in the content",
     "truncated arguments",
@@ -45,12 +45,12 @@ _BARE_TRIES = 32
 class Loss:
     """One fault of a reply: its kind, and what was seen."""
 
-    kind: Kind
+    kind: LossKind
     seen: str
 
 
 @dataclass(frozen=True)
-class Reply:
+class WireReply:
     """A reply as it is judged: whole, or put together from a stream."""
 
     thinking: str
@@ -64,7 +64,7 @@ def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
     return {tool["function"]["name"] for tool in tools}
 
 
-def read_reply(raw: Mapping[str, Any]) -> Reply | None:
+def read_reply(raw: Mapping[str, Any]) -> WireReply | None:
     """Return the first choice of a whole answer, None if there is none that can be read."""
     choices = raw.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
@@ -73,7 +73,7 @@ def read_reply(raw: Mapping[str, Any]) -> Reply | None:
         return None
     calls = message.get("tool_calls")
     reason = choice.get("finish_reason")
-    return Reply(
+    return WireReply(
         thinking=thinking_of(message),
         content=text_of(message.get("content")),
         calls=tuple(entry if isinstance(entry, dict) else {} for entry in calls) if isinstance(calls, list) else (),
@@ -97,7 +97,7 @@ def text_of(value: Any) -> str:
     return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
 
 
-def losses(reply: Reply, declared: set[str]) -> Iterator[Loss]:
+def losses(reply: WireReply, declared: set[str]) -> Iterator[Loss]:
     """Yield what is wrong with ``reply`` to a request that declared tools of these names."""
     for call in reply.calls:
         yield from _call_losses(call, declared, cut=reply.finish_reason == CUT)
@@ -165,7 +165,7 @@ def _is_call(text: str, declared: set[str]) -> bool:
 # Streams
 
 
-def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[Reply, list[Loss]]:
+def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Loss]]:
     """Put a streamed reply together; return it with what is wrong with the stream itself.
 
     Raises whatever reading the events raises: the caller knows what a broken connection means.
@@ -195,7 +195,7 @@ def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[Reply, list[Loss]]
     elif finish is None:
         wrong.append(Loss("broken streams", "the stream ends without a finish_reason"))
     ordered = tuple(calls[index] for index in sorted(calls))
-    return Reply("".join(thinking), "".join(content), ordered, finish if isinstance(finish, str) else None), wrong
+    return WireReply("".join(thinking), "".join(content), ordered, finish if isinstance(finish, str) else None), wrong
 
 
 def _add_piece(calls: dict[int, dict[str, Any]], piece: Any) -> Iterator[Loss]:

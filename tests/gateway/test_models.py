@@ -24,7 +24,7 @@ from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.models import Loaded, Models, NoMemory, ServedModel
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import uvicorn_config
-from strata_pack.gateway.service import Engine, Gateway
+from strata_pack.gateway.service import Gateway, RunningModel
 from strata_pack.gateway.settings import Served
 from strata_pack.gateway.upstream import Upstream
 from tests.gateway.conftest import CONTROL, SETTINGS, TEMPLATE_ID, House, events
@@ -65,7 +65,7 @@ class Machine:
         self.processes.setdefault(name, []).append(process)
         upstream = Upstream(self.url)
         prompts = Prompts(ChatTemplate(load_shipped(TEMPLATE_ID).source), ControlTokens(CONTROL, guess=False), upstream)
-        return Loaded(process, Engine(upstream, prompts, "auto", "qwen", Served(name, quant="Q4")))
+        return Loaded(process, RunningModel(upstream, prompts, "auto", "qwen", Served(name, quant="Q4")))
 
 
 def of(machine: Machine, *names: str, most: int = 100, idle: float | None = None) -> tuple[Models, list[ServedModel]]:

@@ -7,7 +7,7 @@ import pytest
 from strata_pack.llama.server import LlamaServer
 from strata_pack.smoke.data_files import failures, mentions
 from strata_pack.smoke.run import SmokeOptions, run_smoke_url
-from strata_pack.smoke.wire import Reply, losses
+from strata_pack.smoke.wire import WireReply, losses
 from tests.smoke.scripted import Script, serve, text
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
@@ -49,12 +49,12 @@ def test_a_model_that_makes_no_call_alone_proves_nothing():
 @pytest.mark.parametrize("replay", mentions("xml"), ids=lambda replay: replay.id)
 def test_a_mention_in_the_reasoning_is_no_lost_call(replay):
     reasoning = replay.text.split("\n</think>")[0]
-    assert list(losses(Reply(reasoning, "x", (), "stop"), set())) == []
+    assert list(losses(WireReply(reasoning, "x", (), "stop"), set())) == []
 
 
 @pytest.mark.parametrize("replay", failures("xml"), ids=lambda replay: replay.id)
 def test_a_call_in_the_reasoning_is_a_lost_call(replay):
-    (loss,) = losses(Reply(replay.text, "", (), "stop"), set())
+    (loss,) = losses(WireReply(replay.text, "", (), "stop"), set())
     assert (loss.kind, loss.seen) == ("calls left in the thinking", replay.text)
 
 

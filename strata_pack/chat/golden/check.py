@@ -14,9 +14,9 @@ from strata_pack.chat.render.template import ChatTemplate, TemplateError, Templa
 from strata_pack.files import sha256_text
 from strata_pack.progress import Progress, Silent
 
-__all__ = ["CaseResult", "GoldenCase", "GoldenReport", "GoldenSuite", "Status", "check_golden", "load_suite"]
+__all__ = ["CaseResult", "CaseStatus", "GoldenCase", "GoldenReport", "GoldenSuite", "check_golden", "load_suite"]
 
-Status = Literal["passed", "failed", "known"]
+CaseStatus = Literal["passed", "failed", "known"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CaseResult:
 
     case: GoldenCase
     engine: str
-    status: Status
+    status: CaseStatus
     got: str | None = None
     got_error: str | None = None
     reason: str = ""
@@ -64,7 +64,7 @@ class GoldenReport:
         """The results that differ and should not."""
         return [result for result in self.results if result.status == "failed"]
 
-    def counts(self, engine: str) -> dict[Status, int]:
+    def counts(self, engine: str) -> dict[CaseStatus, int]:
         """Return how many cases have which status on ``engine``."""
         found = Counter(result.status for result in self.results if result.engine == engine)
         return {"passed": found["passed"], "known": found["known"], "failed": found["failed"]}

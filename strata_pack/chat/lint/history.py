@@ -91,7 +91,7 @@ def stranded_calls(subject: Subject) -> Iterator[Found]:
 
 
 @dataclass(frozen=True)
-class Loss:
+class HistoryLoss:
     """A conversation of which a prompt must hold every text in ``wanted``; ``what`` says what is lost otherwise."""
 
     what: str
@@ -109,18 +109,18 @@ _CALL = {
     "function": {"name": "look_up", "arguments": {"word": "lost-and-found"}},
 }
 
-LOSSES: tuple[Loss, ...] = (
-    Loss(
+LOSSES: tuple[HistoryLoss, ...] = (
+    HistoryLoss(
         "the text before a literal </think> in an answer",
         _ask({"role": "assistant", "content": "It starts here, </think> closes it, and it ends there."}),
         ("It starts here", "it ends there"),
     ),
-    Loss(
+    HistoryLoss(
         "an answer beside a tool call",
         _ask({"role": "assistant", "content": "I look it up.", "tool_calls": [_CALL]}),
         ("I look it up.", "lost-and-found"),
     ),
-    Loss(
+    HistoryLoss(
         "a tool's result",
         [
             {"role": "user", "content": "Ask one."},
@@ -129,12 +129,12 @@ LOSSES: tuple[Loss, ...] = (
         ],
         ("The result is 4711.",),
     ),
-    Loss(
+    HistoryLoss(
         "a text part of a user's message",
         [{"role": "user", "content": [{"type": "text", "text": "Part one."}, {"type": "text", "text": "Part two."}]}],
         ("Part one.", "Part two."),
     ),
-    Loss(
+    HistoryLoss(
         "a user's message that holds tags",
         [{"role": "user", "content": "What is </think> and <think> for?"}],
         ("What is </think> and <think> for?",),

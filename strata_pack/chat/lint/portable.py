@@ -14,7 +14,7 @@ from jinja2 import nodes
 from strata_pack.chat.lint.model import Found, Subject, severity_on
 
 JINJA2, MINIJINJA, LLAMA, HFJS = "jinja2", "minijinja", "llama.cpp", "hf.js"
-Engines = tuple[str, ...]
+EngineNames = tuple[str, ...]
 
 PORTABLE_METHODS = frozenset(
     {
@@ -24,7 +24,7 @@ PORTABLE_METHODS = frozenset(
     }
 )
 
-METHODS: Mapping[str, Engines] = {
+METHODS: Mapping[str, EngineNames] = {
     "append": (JINJA2, MINIJINJA, HFJS),
     "clear": (JINJA2, MINIJINJA, LLAMA, HFJS),
     "count": (LLAMA, HFJS),
@@ -49,13 +49,13 @@ METHODS: Mapping[str, Engines] = {
     "splitlines": (LLAMA, HFJS),
     "update": (JINJA2, MINIJINJA, LLAMA, HFJS),
 }
-OTHER_METHODS: Engines = (MINIJINJA, LLAMA, HFJS)
+OTHER_METHODS: EngineNames = (MINIJINJA, LLAMA, HFJS)
 """Where a method of Python's strings, lists and dicts that is in neither table was seen to be missing."""
 
-LOOP_METHODS: Mapping[str, Engines] = {"cycle": (LLAMA, HFJS), "changed": (LLAMA, HFJS)}
-LOOP_ATTRIBUTES: Mapping[str, Engines] = {"depth": (LLAMA, HFJS), "depth0": (LLAMA, HFJS)}
+LOOP_METHODS: Mapping[str, EngineNames] = {"cycle": (LLAMA, HFJS), "changed": (LLAMA, HFJS)}
+LOOP_ATTRIBUTES: Mapping[str, EngineNames] = {"depth": (LLAMA, HFJS), "depth0": (LLAMA, HFJS)}
 
-FILTERS: Mapping[str, Engines] = {
+FILTERS: Mapping[str, EngineNames] = {
     "batch": (LLAMA, HFJS),
     "count": (HFJS,),
     "d": (HFJS,),
@@ -85,13 +85,13 @@ FILTERS: Mapping[str, Engines] = {
     "xmlattr": (MINIJINJA, LLAMA, HFJS),
 }
 
-TOJSON_OPTIONS: Mapping[str, Engines] = {
+TOJSON_OPTIONS: Mapping[str, EngineNames] = {
     "ensure_ascii": (MINIJINJA,),
     "separators": (MINIJINJA,),
     "sort_keys": (MINIJINJA, LLAMA, HFJS),
 }
 
-TESTS: Mapping[str, Engines] = {
+TESTS: Mapping[str, EngineNames] = {
     "callable": (MINIJINJA,),
     "filter": (LLAMA, HFJS),
     "sameas": (HFJS,),
@@ -99,14 +99,14 @@ TESTS: Mapping[str, Engines] = {
     **dict.fromkeys(("float", "divisibleby", "eq", "equalto", "ne", "gt", "ge", "lt", "le", "in"), (HFJS,)),
 }
 
-CALLS: Mapping[str, Engines] = {
+CALLS: Mapping[str, EngineNames] = {
     "cycler": (MINIJINJA, LLAMA, HFJS),
     "dict": (HFJS,),
     "joiner": (LLAMA, HFJS),
     "lipsum": (MINIJINJA, LLAMA, HFJS),
 }
 
-STATEMENTS: Mapping[type[nodes.Node], tuple[str, Engines]] = {
+STATEMENTS: Mapping[type[nodes.Node], tuple[str, EngineNames]] = {
     nodes.With: ("a with block", (LLAMA, HFJS)),
     nodes.Block: ("a named block", (LLAMA, HFJS)),
     nodes.ScopedEvalContextModifier: ("an autoescape block", (LLAMA, HFJS)),
@@ -117,7 +117,7 @@ STATEMENTS: Mapping[type[nodes.Node], tuple[str, Engines]] = {
 _ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[xuUN]")
 
 
-def breaks(what: str, engines: Engines, line: int, text: str = "") -> Found:
+def breaks(what: str, engines: EngineNames, line: int, text: str = "") -> Found:
     """Return the finding that ``what`` fails on ``engines``; it is as bad as the worst of them."""
     return Found(f"{what} fails on {', '.join(engines)}", line, text, severity_on(engines), engines)
 
@@ -135,7 +135,7 @@ def methods(subject: Subject) -> Iterator[Found]:
             yield breaks(f"the method {name}()", METHODS.get(name, OTHER_METHODS), call.lineno, f".{name}")
 
 
-_ARGUMENTS: tuple[tuple[str, Callable[[nodes.Call], bool], str, Engines], ...] = (
+_ARGUMENTS: tuple[tuple[str, Callable[[nodes.Call], bool], str, EngineNames], ...] = (
     ("split", lambda call: not call.args, "split() without a separator", (LLAMA,)),
     ("replace", lambda call: len(call.args) > 2, "replace() with a count", (LLAMA,)),
     ("startswith", lambda call: len(call.args) > 1, "startswith() with a position", (MINIJINJA, LLAMA, HFJS)),

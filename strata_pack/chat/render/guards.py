@@ -37,7 +37,7 @@ PRINTF_WIDTH = re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*?(?:\*|\d{5})|%\([^()]*\(
 """A width that is huge, or could be: it stands after the key, which may hold anything, further brackets too."""
 STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
 
-Check = Callable[..., None]
+GuardCheck = Callable[..., None]
 Filter = Callable[..., Any]
 
 
@@ -113,7 +113,7 @@ _TEXT_TESTS = (
 )
 _TEXT_CHANGES = "upper lower title capitalize swapcase casefold removeprefix removesuffix partition"
 
-METHODS: Mapping[type, Mapping[str, Check]] = {
+METHODS: Mapping[type, Mapping[str, GuardCheck]] = {
     str: {
         **dict.fromkeys(_TEXT_TESTS.split(), _reads),
         **dict.fromkeys(_TEXT_CHANGES.split(), _grows),
@@ -276,7 +276,7 @@ def _lists(value: Any, *_rest: Any, **_named: Any) -> None:
 
 _PRINTING = "e escape forceescape string upper lower capitalize title urlencode"
 
-FILTER_CHECKS: Mapping[str, Check] = {
+FILTER_CHECKS: Mapping[str, GuardCheck] = {
     "join": _joins_all,
     "indent": _indents,
     "replace": _replaces_in,
@@ -309,7 +309,7 @@ def _run_through(value: Any) -> Any:
     return value
 
 
-def guarded(name: str, function: Callable[..., Any], check: Check | None = None) -> Callable[..., Any]:
+def guarded(name: str, function: Callable[..., Any], check: GuardCheck | None = None) -> Callable[..., Any]:
     """Return ``function`` (a filter or a test) asking the budget before it runs."""
     skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
     walks, eager = name not in UNWALKED, name in EAGER

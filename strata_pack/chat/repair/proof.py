@@ -18,7 +18,7 @@ from strata_pack.chat.repair.rules import CALL_END, CALL_START, THINK_END, THINK
 from strata_pack.chat.repair.suite import Conversation
 from strata_pack.chat.repair.turns import FENCED
 
-Outcome = tuple[Literal["prompt", "refused", "failed"], str]
+RenderOutcome = tuple[Literal["prompt", "refused", "failed"], str]
 """What a rendering gave: a prompt, the template's own refusal, or an error of the template (whose text may differ)."""
 
 
@@ -69,8 +69,8 @@ class Baseline:
 
     engine: Engine
     suite: list[Conversation]
-    as_is: list[Outcome]
-    healed: list[Outcome]
+    as_is: list[RenderOutcome]
+    healed: list[RenderOutcome]
 
 
 def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) -> Baseline:
@@ -85,7 +85,7 @@ def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) 
     return Baseline(engine, suite, as_is, healed)
 
 
-def render(engine: Engine, source: str, inputs: dict[str, Any]) -> Outcome:
+def render(engine: Engine, source: str, inputs: dict[str, Any]) -> RenderOutcome:
     """Return what ``engine`` makes of ``inputs``; only a missing engine raises."""
     try:
         return "prompt", engine.render(source, inputs)
@@ -100,7 +100,7 @@ def prove_repair(base: Baseline, repaired: str) -> EngineProof | Difference:
     return compare_renders(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
 
 
-def compare_renders(base: Baseline, results: Sequence[Outcome]) -> EngineProof | Difference:
+def compare_renders(base: Baseline, results: Sequence[RenderOutcome]) -> EngineProof | Difference:
     """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
     unchanged = closed = refused = 0
     for one, wanted, got in zip(base.suite, base.healed, results, strict=True):
@@ -119,7 +119,7 @@ def compare_renders(base: Baseline, results: Sequence[Outcome]) -> EngineProof |
 _OUTCOMES = {"prompt": "renders", "refused": "is refused by the template", "failed": "fails in the template"}
 
 
-def _problem(one: Conversation, wanted: Outcome, got: Outcome) -> str | None:
+def _problem(one: Conversation, wanted: RenderOutcome, got: RenderOutcome) -> str | None:
     if got[0] != wanted[0]:
         return f"it {_OUTCOMES[got[0]]}, where it {_OUTCOMES[wanted[0]]} without the repair"
     if got != wanted:

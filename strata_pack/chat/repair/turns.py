@@ -19,7 +19,7 @@ IMAGE = {"type": "image", "image": "a.png"}
 
 
 @dataclass(frozen=True)
-class Kind:
+class TurnKind:
     """One kind of assistant turn. ``content``: a text, a list of text parts or other parts, or None; ``reasoning`` is
     its ``reasoning_content``, None where it has none; ``declared``: how many entries ``tool_calls`` has."""
 
@@ -29,78 +29,78 @@ class Kind:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-HEALTHY: Mapping[str, Kind] = {
-    "an answer": Kind("Done, result {n}."),
-    "an answer with thinking": Kind("Done, result {n}.", "{prose}"),
-    "an answer with thinking and blank lines around": Kind("\n\nDone {n}.\n", "\n{prose}\n\n"),
-    "an answer that holds its closed thinking": Kind("<think>\n{prose}\n</think>\n\nDone {n}."),
-    "an empty answer": Kind("", "{prose}"),
-    "an answer in parts": Kind(["Done {n}, ", "all of it."], "{prose}"),
-    "a declared call": Kind("", "{prose}", 1),
-    "a declared call with text": Kind("Reading {n}.", None, 1),
-    "two declared calls": Kind("", "{prose}", 2),
-    "a declared call and null content": Kind(None, "{prose}", 1),
-    "a call in the content": Kind("{call}", "{prose}"),
+HEALTHY: Mapping[str, TurnKind] = {
+    "an answer": TurnKind("Done, result {n}."),
+    "an answer with thinking": TurnKind("Done, result {n}.", "{prose}"),
+    "an answer with thinking and blank lines around": TurnKind("\n\nDone {n}.\n", "\n{prose}\n\n"),
+    "an answer that holds its closed thinking": TurnKind("<think>\n{prose}\n</think>\n\nDone {n}."),
+    "an empty answer": TurnKind("", "{prose}"),
+    "an answer in parts": TurnKind(["Done {n}, ", "all of it."], "{prose}"),
+    "a declared call": TurnKind("", "{prose}", 1),
+    "a declared call with text": TurnKind("Reading {n}.", None, 1),
+    "two declared calls": TurnKind("", "{prose}", 2),
+    "a declared call and null content": TurnKind(None, "{prose}", 1),
+    "a call in the content": TurnKind("{call}", "{prose}"),
 }
 
-CONTROLS: Mapping[str, Kind] = {
-    "a call in backticks": Kind("", "{prose}\n`{call}`"),
-    "a call that starts in mid-sentence": Kind("", "I would write {call}"),
-    "an indented call": Kind("", "{prose}\n{indented}"),
-    "a call whose tag is indented": Kind("", "{prose}\n  {call}"),
-    "a call whose body is indented": Kind("", "{prose}\n{loose}"),
-    "a quoted call": Kind("", "{prose}\n{quoted}"),
-    "a call in a list item": Kind("", "- {call}"),
-    "a fenced call": Kind("", "{prose}\n```\n{call}\n```"),
-    "a call in a tilde fence": Kind("", "{prose}\n~~~xml\n{call}\n~~~"),
-    "a call in a fence that stays open": Kind("", "{prose}\n```\n{call}"),
-    "a call in a fence that the other mark does not close": Kind("", "```\n~~~\n{call}"),
-    "a tag with another body": Kind("", "{prose}\n<tool_call>\n<other>{n}</other>\n</tool_call>"),
-    "a tag with prose": Kind("", "{prose}\n<tool_call>\nlike this {n}\n</tool_call>"),
-    "a call followed by prose": Kind("", "{prose}\n{call}\nOr rather not."),
-    "an unfinished call": Kind("", "{prose}\n{unfinished}"),
-    "a stranded call beside a declared one": Kind("", "{prose}\n{call}", 1),
-    "a stranded call beside an image": Kind([IMAGE], "{prose}\n{call}"),
-    "thinking that closes itself": Kind("", "{prose}\n</think>\n\n{call}"),
-    "closed thinking in the content": Kind("<think>\n{prose}\n</think>\n\n{call}"),
-    "text before the thinking in the content": Kind("So: <think>\n{prose}\n\n{call}"),
-    "open thinking in the content without a call": Kind("<think>\n{prose}"),
-    "open thinking in the content with a fenced call": Kind("<think>\n```\n{call}\n```"),
-    "thinking and open thinking with a fenced call": Kind("<think>\n```\n{call}\n```", "{prose}"),
-    "thinking and open thinking without a call": Kind("<think>\n{prose}", "{prose}"),
-    "a stranded call before open thinking": Kind("<think>\n{prose}", "{prose}\n{call}"),
+CONTROLS: Mapping[str, TurnKind] = {
+    "a call in backticks": TurnKind("", "{prose}\n`{call}`"),
+    "a call that starts in mid-sentence": TurnKind("", "I would write {call}"),
+    "an indented call": TurnKind("", "{prose}\n{indented}"),
+    "a call whose tag is indented": TurnKind("", "{prose}\n  {call}"),
+    "a call whose body is indented": TurnKind("", "{prose}\n{loose}"),
+    "a quoted call": TurnKind("", "{prose}\n{quoted}"),
+    "a call in a list item": TurnKind("", "- {call}"),
+    "a fenced call": TurnKind("", "{prose}\n```\n{call}\n```"),
+    "a call in a tilde fence": TurnKind("", "{prose}\n~~~xml\n{call}\n~~~"),
+    "a call in a fence that stays open": TurnKind("", "{prose}\n```\n{call}"),
+    "a call in a fence that the other mark does not close": TurnKind("", "```\n~~~\n{call}"),
+    "a tag with another body": TurnKind("", "{prose}\n<tool_call>\n<other>{n}</other>\n</tool_call>"),
+    "a tag with prose": TurnKind("", "{prose}\n<tool_call>\nlike this {n}\n</tool_call>"),
+    "a call followed by prose": TurnKind("", "{prose}\n{call}\nOr rather not."),
+    "an unfinished call": TurnKind("", "{prose}\n{unfinished}"),
+    "a stranded call beside a declared one": TurnKind("", "{prose}\n{call}", 1),
+    "a stranded call beside an image": TurnKind([IMAGE], "{prose}\n{call}"),
+    "thinking that closes itself": TurnKind("", "{prose}\n</think>\n\n{call}"),
+    "closed thinking in the content": TurnKind("<think>\n{prose}\n</think>\n\n{call}"),
+    "text before the thinking in the content": TurnKind("So: <think>\n{prose}\n\n{call}"),
+    "open thinking in the content without a call": TurnKind("<think>\n{prose}"),
+    "open thinking in the content with a fenced call": TurnKind("<think>\n```\n{call}\n```"),
+    "thinking and open thinking with a fenced call": TurnKind("<think>\n```\n{call}\n```", "{prose}"),
+    "thinking and open thinking without a call": TurnKind("<think>\n{prose}", "{prose}"),
+    "a stranded call before open thinking": TurnKind("<think>\n{prose}", "{prose}\n{call}"),
 }
 
 FENCED = frozenset({"a fenced call", "a call in a tilde fence", "a call in a fence that stays open"})
 """The controls in which the thinking quotes a call inside a code fence."""
 
-STRANDED: Mapping[str, Kind] = {
-    "B": Kind("", "{prose}\n\n{call}"),
-    "B one newline": Kind("", "{prose}\n{call}"),
-    "B nothing else": Kind("", "{call}"),
-    "B white space after": Kind("", "{prose}\n\n{call}\n\n  \n"),
-    "B null content": Kind(None, "{prose}\n\n{call}"),
-    "B with content": Kind("Answer {n}.\n", "{prose}\n\n{call}"),
-    "B with content in a part": Kind(["Answer {n}. "], "{prose}\n\n{call}"),
-    "B no tool_calls": Kind("", "{prose}\n\n{call}", extra={"tool_calls": []}),
-    "B null tool_calls": Kind("", "{prose}\n\n{call}", extra={"tool_calls": None}),
-    "B with a name": Kind("", "{prose}\n\n{call}", extra={"name": "coder"}),
-    "B two calls": Kind("", "{prose}\n\n{call}\n\n{call}"),
-    "B after a mention": Kind("", "{call}\nis how.\n```\n{call}\n```\n{prose}\n{call}"),
-    "B a fence in the argument": Kind("", "{prose}\n{fence}"),
-    "A": Kind("<think>\n{prose}\n\n{call}"),
-    "A on the line of the tag": Kind("<think>{prose}\n{call}"),
-    "A nothing else": Kind("<think>\n{call}"),
-    "A blank lines around": Kind("\n<think>\n\n{prose}\n\n{call}\n\n"),
-    "A empty reasoning": Kind("<think>\n{prose}\n\n{call}", ""),
-    "A after thinking of its own": Kind("<think>\n{prose}\n\n{call}", "{prose}"),
-    "A after thinking without prose": Kind("<think>\n{call}", "{prose}"),
-    "A sent in both places": Kind("<think>\nSee {same}.\n\n{call}", "See {same}."),
-    "A in a part": Kind(["<think>\n{prose}\n\n{call}"]),
-    "A two calls": Kind("<think>\n{prose}\n\n{call}\n{call}"),
+STRANDED: Mapping[str, TurnKind] = {
+    "B": TurnKind("", "{prose}\n\n{call}"),
+    "B one newline": TurnKind("", "{prose}\n{call}"),
+    "B nothing else": TurnKind("", "{call}"),
+    "B white space after": TurnKind("", "{prose}\n\n{call}\n\n  \n"),
+    "B null content": TurnKind(None, "{prose}\n\n{call}"),
+    "B with content": TurnKind("Answer {n}.\n", "{prose}\n\n{call}"),
+    "B with content in a part": TurnKind(["Answer {n}. "], "{prose}\n\n{call}"),
+    "B no tool_calls": TurnKind("", "{prose}\n\n{call}", extra={"tool_calls": []}),
+    "B null tool_calls": TurnKind("", "{prose}\n\n{call}", extra={"tool_calls": None}),
+    "B with a name": TurnKind("", "{prose}\n\n{call}", extra={"name": "coder"}),
+    "B two calls": TurnKind("", "{prose}\n\n{call}\n\n{call}"),
+    "B after a mention": TurnKind("", "{call}\nis how.\n```\n{call}\n```\n{prose}\n{call}"),
+    "B a fence in the argument": TurnKind("", "{prose}\n{fence}"),
+    "A": TurnKind("<think>\n{prose}\n\n{call}"),
+    "A on the line of the tag": TurnKind("<think>{prose}\n{call}"),
+    "A nothing else": TurnKind("<think>\n{call}"),
+    "A blank lines around": TurnKind("\n<think>\n\n{prose}\n\n{call}\n\n"),
+    "A empty reasoning": TurnKind("<think>\n{prose}\n\n{call}", ""),
+    "A after thinking of its own": TurnKind("<think>\n{prose}\n\n{call}", "{prose}"),
+    "A after thinking without prose": TurnKind("<think>\n{call}", "{prose}"),
+    "A sent in both places": TurnKind("<think>\nSee {same}.\n\n{call}", "See {same}."),
+    "A in a part": TurnKind(["<think>\n{prose}\n\n{call}"]),
+    "A two calls": TurnKind("<think>\n{prose}\n\n{call}\n{call}"),
 }
 
-KINDS: Mapping[str, Kind] = {**HEALTHY, **CONTROLS, **STRANDED}
+KINDS: Mapping[str, TurnKind] = {**HEALTHY, **CONTROLS, **STRANDED}
 
 OTHERS: Mapping[str, tuple[str, str]] = {
     "system": ("system", "You are tester {n}."),
@@ -127,7 +127,7 @@ class TurnWriter:
         message = {"role": role, "content": self._fill(text)}
         return {**message, "tool_call_id": "call_1"} if role == "tool" else message
 
-    def turn(self, kind: Kind) -> dict[str, Any]:
+    def turn(self, kind: TurnKind) -> dict[str, Any]:
         """Return an assistant message of ``kind``."""
         turn: dict[str, Any] = {"role": "assistant", "content": self._content(kind.content)}
         if kind.reasoning is not None:

@@ -29,7 +29,7 @@ from strata_pack.chat.triggers.judge import (
 from strata_pack.chat.triggers.literals import literals
 from strata_pack.chat.triggers.shapes import BASE, NAMES, WHERE
 from strata_pack.chat.triggers.variations import counted, dated, forced
-from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, SearchLimits, Stage, Trigger, Workbench
+from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, RenderedShape, SearchLimits, Trigger, Workbench
 
 __all__ = ["Search", "SearchLimits", "Trigger", "search_triggers"]
 
@@ -267,7 +267,7 @@ def _everywhere(
 
 
 def _says_more(
-    bench: Workbench, stage: Stage, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
+    bench: Workbench, stage: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
     """Say whether a prompt has words that are nobody's, or lacks words of a text."""
     if prompt is None:
@@ -280,7 +280,7 @@ def _says_more(
 
 
 def _does_nothing(
-    bench: Workbench, stage: Stage, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
+    bench: Workbench, stage: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
     """Say whether the same texts with a neutral word give the same prompt, so that the literal does not matter."""
     other = bench.render(stage.shape.inputs({**BASE, **plain}))
@@ -291,7 +291,7 @@ def _does_nothing(
 
 def _in_each(
     bench: Workbench,
-    stage: Stage,
+    stage: RenderedShape,
     texts: Mapping[str, str],
     wanted: Sequence[str],
     title: str,
@@ -326,7 +326,7 @@ def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
 
 def _is_right(
     bench: Workbench,
-    stage: Stage,
+    stage: RenderedShape,
     rendered: Rendered,
     texts: Mapping[str, str],
     wanted: Sequence[str],
@@ -355,7 +355,9 @@ def _is_right(
     return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
 
 
-def _is_switched(bench: Workbench, stage: Stage, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]) -> bool:
+def _is_switched(
+    bench: Workbench, stage: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
+) -> bool:
     """Say whether a command in a text (``/no_think``) does what a variable does to the same texts without it."""
     commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
     if not commands:
@@ -380,7 +382,7 @@ def _words_without(prompt: str, commands: Sequence[str]) -> list[str]:
 
 def _trigger(
     bench: Workbench,
-    stage: Stage,
+    stage: RenderedShape,
     rendered: Rendered,
     texts: Mapping[str, str],
     wanted: Sequence[str],

@@ -104,14 +104,14 @@ def _printed(text: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TemplateWords:
     """What the template writes without any trigger: its words, and its whole text without slashes."""
 
     words: frozenset[str]
     text: str
 
     @classmethod
-    def of(cls, splits: Iterable[Split]) -> Vocabulary:
+    def of(cls, splits: Iterable[Split]) -> TemplateWords:
         texts = [constant for split in splits for constant in split.constants]
         return cls(frozenset(map(str.lower, words_of("\n".join(texts)))), "\n".join(texts).replace("/", ""))
 
@@ -138,7 +138,7 @@ def is_markup(literal: str) -> bool:
 
 
 def is_syntax(
-    vocabulary: Vocabulary,
+    vocabulary: TemplateWords,
     prompt: str,
     split: Split,
     texts: Mapping[str, str],
@@ -175,7 +175,7 @@ def is_syntax(
 
 
 def is_layout(
-    vocabulary: Vocabulary,
+    vocabulary: TemplateWords,
     prompt: str,
     wanted: str,
     texts: Mapping[str, str],

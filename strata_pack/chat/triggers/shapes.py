@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from strata_pack.chat.triggers.recording import MARK
 
-Role = Literal["user", "system", "assistant", "tool", "call", "tools"]
+SlotRole = Literal["user", "system", "assistant", "tool", "call", "tools"]
 
-SLOTS: Mapping[str, Role] = {
+SLOTS: Mapping[str, SlotRole] = {
     "system": "system",
     "first": "user",
     "second": "user",
@@ -128,7 +128,7 @@ FORMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class ConversationShape:
     """A conversation with slots, in the form that the template takes. ``slots`` are those that it has."""
 
     name: str
@@ -140,13 +140,13 @@ class Shape:
         return {**filled(self.pattern, texts), **(variables or {})}
 
 
-def candidates(name: str) -> list[Shape]:
+def candidates(name: str) -> list[ConversationShape]:
     """Return the forms of the shape called ``name``: with its system message, then without."""
     found = []
     for form in FORMS[name]:
         bare = [message for message in form["messages"] if message["role"] != "system"]
         for pattern in (form, {**form, "messages": bare}):
-            shape = Shape(name, pattern, _slots(pattern))
+            shape = ConversationShape(name, pattern, _slots(pattern))
             if shape not in found:
                 found.append(shape)
     return found
@@ -188,7 +188,7 @@ def many_tools(count: int) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": BASE["second"]}], "tools": tools}
 
 
-def many_calls(shape: Shape, count: int) -> dict[str, Any]:
+def many_calls(shape: ConversationShape, count: int) -> dict[str, Any]:
     """Return ``shape``, an agent's turns, with ``count`` calls in its turn, and a result for each."""
     inputs = shape.inputs(BASE)
     messages: list[dict[str, Any]] = []

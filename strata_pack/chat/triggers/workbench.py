@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateError
-from strata_pack.chat.triggers.judge import Split, Vocabulary, shown, split_prompt
+from strata_pack.chat.triggers.judge import Split, TemplateWords, shown, split_prompt
 from strata_pack.chat.triggers.literals import numbers
 from strata_pack.chat.triggers.recording import LARGEST_NUMBER, RecordedTemplate, Seen
-from strata_pack.chat.triggers.shapes import BASE, FORMS, Shape, candidates
+from strata_pack.chat.triggers.shapes import BASE, FORMS, ConversationShape, candidates
 
-Kind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut"]
+TriggerKind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut"]
 
 WARNINGS = frozenset({"unreached", "cut"})
 """What may well be meant so, or a mistake: a text that nothing reached, and a text cut at a tag of any role's."""
@@ -42,7 +42,7 @@ SETTINGS: tuple[Mapping[str, Any], ...] = (
 AS_PYTHON = re.compile(r"\{'[a-z_]+': ['\[{]")
 """An object printed as Python writes it, whose quotes depend on the text in it."""
 
-_SAID: Mapping[Kind, str] = {
+_SAID: Mapping[TriggerKind, str] = {
     "appears": "makes a text appear",
     "vanishes": "makes a text vanish",
     "changes": "changes the text",
@@ -59,7 +59,7 @@ class Trigger:
     """What a template does on a trigger. ``trigger`` is what must be in the conversation and where; ``text`` is what
     appears, vanishes or is changed; ``line`` that of the condition, ``None`` where it is not known."""
 
-    kind: Kind
+    kind: TriggerKind
     trigger: str
     text: str
     line: int | None
@@ -84,10 +84,10 @@ class Rendered:
 
 
 @dataclass(frozen=True)
-class Stage:
+class RenderedShape:
     """A shape that the template renders, its prompt taken apart, and what it looked for on the way."""
 
-    shape: Shape
+    shape: ConversationShape
     split: Split
     seen: Seen
 
@@ -116,7 +116,7 @@ class Workbench:
         self.stages = [stage for name in FORMS if (stage := self._stage(name)) is not None]
         self._settings: dict[tuple[str, int], Split | None] = {}
         splits = [self.with_setting(stage, number) for stage in self.stages for number in range(len(SETTINGS))]
-        self.vocabulary = Vocabulary.of(split for split in splits if split is not None)
+        self.vocabulary = TemplateWords.of(split for split in splits if split is not None)
 
     def allow(self, share: float) -> None:
         """Let the search go on until ``share`` (0 to 1) of its limits is spent."""
@@ -170,7 +170,7 @@ class Workbench:
             for text, line in new.items():
                 mine.setdefault(text, line)
 
-    def with_setting(self, stage: Stage, number: int) -> Split | None:
+    def with_setting(self, stage: RenderedShape, number: int) -> Split | None:
         """Return the prompt of ``stage`` with a setting of the variables, taken apart; ``None`` if there is none."""
         key = (stage.shape.name, number)
         if key not in self._settings:
@@ -178,14 +178,14 @@ class Workbench:
             self._settings[key] = None if prompt is None else split_prompt(prompt)
         return self._settings[key]
 
-    def _stage(self, name: str) -> Stage | None:
+    def _stage(self, name: str) -> RenderedShape | None:
         for shape in candidates(name):
             rendered = self.render(shape.inputs(BASE))
             if rendered.prompt is not None and not AS_PYTHON.search(rendered.prompt):
-                return Stage(shape, split_prompt(rendered.prompt), rendered.seen)
+                return RenderedShape(shape, split_prompt(rendered.prompt), rendered.seen)
         return None
 
-    def stage(self, names: Sequence[str]) -> Stage | None:
+    def stage(self, names: Sequence[str]) -> RenderedShape | None:
         """Return the first stage that is called one of ``names``."""
         found = {stage.shape.name: stage for stage in self.stages}
         return next((found[name] for name in names if name in found), None)

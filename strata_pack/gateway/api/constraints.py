@@ -20,7 +20,7 @@ from strata_pack.gateway.turn import Answer, GrammarAnswer, JsonAnswer
 MAX_GRAMMAR = 256 << 10
 """Characters of a client's own grammar."""
 
-Schema = dict[str, Any] | bool | str
+SchemaValue = dict[str, Any] | bool | str
 Choices = Annotated[list[str], Field(min_length=1, max_length=1000)]
 
 
@@ -33,7 +33,7 @@ class ResponseFormat(Body):
 class StructuredOutputs(Body):
     """vLLM's ``structured_outputs``: one of these."""
 
-    json_: Schema | None = Field(default=None, alias="json")
+    json_: SchemaValue | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     choice: Choices | None = None
@@ -50,8 +50,8 @@ class ConstraintFields(Body):
 
     response_format: ResponseFormat | None = None
     grammar: str | None = None
-    json_schema: Schema | None = None
-    guided_json: Schema | None = None
+    json_schema: SchemaValue | None = None
+    guided_json: SchemaValue | None = None
     guided_json_object: bool | None = None
     guided_regex: str | None = None
     guided_choice: Choices | None = None
@@ -90,7 +90,7 @@ def _response_format(field: str, wanted: ResponseFormat) -> Answer | None:
     return JsonAnswer(named)
 
 
-def _schema(field: str, wanted: Schema) -> Answer | None:
+def _schema(field: str, wanted: SchemaValue) -> Answer | None:
     if isinstance(wanted, str):
         if not wanted.strip():
             return None
@@ -141,8 +141,8 @@ def _format(field: str, wanted: str | dict[str, Any]) -> Answer | None:
     return _schema(field, wanted) if isinstance(wanted, dict) else _object(field, wanted == "json")
 
 
-Reader = Callable[[str, Any], Answer | None]
-STRUCTURED_READERS: dict[str, Reader] = {
+ConstraintReader = Callable[[str, Any], Answer | None]
+STRUCTURED_READERS: dict[str, ConstraintReader] = {
     "json_": _schema,
     "json_object": _object,
     "choice": _choice,
@@ -150,7 +150,7 @@ STRUCTURED_READERS: dict[str, Reader] = {
     "regex": _refused,
     "structural_tag": _refused,
 }
-READERS: dict[str, Reader] = {
+READERS: dict[str, ConstraintReader] = {
     "response_format": _response_format,
     "grammar": _grammar,
     "json_schema": _schema,

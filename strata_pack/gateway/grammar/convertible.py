@@ -216,9 +216,9 @@ INSTANCES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 
-Check = Callable[[_Checker, Schema, int], bool]
+SchemaCheck = Callable[[_Checker, Schema, int], bool]
 
-TYPE_CHECKS: dict[str, Check] = {
+TYPE_CHECKS: dict[str, SchemaCheck] = {
     "object": _Checker._object,
     "array": _Checker._array,
     "string": _Checker._string,
@@ -236,7 +236,7 @@ ALONE: dict[str, frozenset[str]] = {
 }
 """Keywords beside which others are not read -> those that may stand there."""
 
-CHECKS: dict[str, Check] = {
+CHECKS: dict[str, SchemaCheck] = {
     "$ref": _Checker._reference,
     "anyOf": _Checker._any_of,
     "oneOf": _Checker._one_of,

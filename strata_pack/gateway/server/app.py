@@ -24,7 +24,7 @@ from strata_pack.gateway.api.messages.request import CountRequest, MessagesReque
 from strata_pack.gateway.api.openapi import openapi
 from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
-from strata_pack.gateway.api.responses.store import NoMemory, input_items
+from strata_pack.gateway.api.responses.store import EmptyMemory, input_items
 from strata_pack.gateway.failures import ApiError, bad_request, shutting_down
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.offload import offload
@@ -152,7 +152,7 @@ def _routes(fleet: Fleet) -> Routes:
         def read() -> tuple[bytes, str | None, ResponsesTurn]:
             sound = sound_json(data)
             asked = read_body(ResponsesRequest, sound)
-            return sound, asked.model, responses_turn(asked, memory or NoMemory())
+            return sound, asked.model, responses_turn(asked, memory or EmptyMemory())
 
         body, name, turn = await offload(len(data), read)
         gateway = fleet.named(name)
@@ -182,7 +182,7 @@ def _routes(fleet: Fleet) -> Routes:
     async def count_input(request: Request) -> Response:
         memory = store.of(_caller(request).client)
         name, turn = await _read(
-            request, ResponsesRequest, lambda body: (body.model, responses_turn(body, memory or NoMemory()))
+            request, ResponsesRequest, lambda body: (body.model, responses_turn(body, memory or EmptyMemory()))
         )
         tokens = await fleet.named(name).count(turn)
         return ReplyStream(encode({"object": "response.input_tokens", "input_tokens": tokens}))

@@ -36,12 +36,12 @@ HELP = {
 }
 
 
-Source = tuple[Metrics, Admission, Served]
+MetricsSource = tuple[Metrics, Admission, Served]
 """What is measured of one model."""
 
 
 class _Collector:
-    def __init__(self, sources: Sequence[Source], front: Metrics | None) -> None:
+    def __init__(self, sources: Sequence[MetricsSource], front: Metrics | None) -> None:
         self._refused = {} if front is None else front.totals()["errors"]
         self._sources = [
             (metrics, admission, (served.model, served.quant), metrics.totals())
@@ -96,7 +96,7 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[Metrics], Histogram]], ...] = (
 )
 
 
-def prometheus_text(sources: Sequence[Source], front: Metrics | None = None) -> bytes:
+def prometheus_text(sources: Sequence[MetricsSource], front: Metrics | None = None) -> bytes:
     """Return the exposition of the metrics of all models; ``front`` are those of requests that reached none."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(sources, front))

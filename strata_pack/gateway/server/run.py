@@ -37,7 +37,7 @@ from strata_pack.gateway.server.app import create_app
 from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import limited_protocol
-from strata_pack.gateway.service import Engine, Gateway
+from strata_pack.gateway.service import Gateway, RunningModel
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.client import LlamaClient
@@ -169,7 +169,7 @@ def make_engine(
     upstream_key: str | None = None,
     ready_seconds: float = READY_SECONDS,
     note: Callable[[str], Any] = lambda _: None,
-) -> Engine:
+) -> RunningModel:
     """Return what a gateway has to know of the llama-server at ``url``; the arguments are those of ``make_gateway``."""
     upstream = Upstream(url, api_key=upstream_key)
     with contextlib.closing(LlamaClient(url, api_key=upstream_key)) as client:
@@ -190,7 +190,7 @@ def make_engine(
         template_id=chosen.id,
         template_status=chosen.status,
     )
-    return Engine(upstream, prompts, chosen.call_format, dialect_of(chosen.source), served, props.slots)
+    return RunningModel(upstream, prompts, chosen.call_format, dialect_of(chosen.source), served, props.slots)
 
 
 def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str], Any]) -> None:

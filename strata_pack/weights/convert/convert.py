@@ -44,7 +44,7 @@ from strata_pack.weights.convert.rules import Rules, rope_factors
 from strata_pack.weights.convert.safetensors import Checkpoint, StoredTensor
 from strata_pack.weights.convert.scales import read_encoding
 from strata_pack.weights.convert.shapes import check_complete, check_shapes
-from strata_pack.weights.convert.text_tensors import Part, TextTensors, text_tensors
+from strata_pack.weights.convert.text_tensors import ModelPart, TextTensors, text_tensors
 from strata_pack.weights.convert.views import View
 from strata_pack.weights.convert.vocabulary import read_vocabulary
 from strata_pack.weights.convert.write import ConvertResult, write_gguf
@@ -63,7 +63,7 @@ OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "tq1_0": (GGMLQuantizationType.TQ1_0, LlamaFileType.MOSTLY_TQ1_0),
     "tq2_0": (GGMLQuantizationType.TQ2_0, LlamaFileType.MOSTLY_TQ2_0),
 }
-SourcePart = Part | Literal["projector"]
+SourcePart = ModelPart | Literal["projector"]
 
 _TERNARY = ("tq1_0", "tq2_0")
 _NOT_TERNARY = ("token_embd.weight", "output.weight", TABLE)
@@ -149,7 +149,7 @@ class SafetensorsSource:
         config: Config,
         outtype: str,
         pre: str | None,
-        part: Part,
+        part: ModelPart,
     ) -> None:
         where = self._folder
         found = _checked_tensors(raw, architecture, config, self._checkpoint.tensors.values(), part, where)
@@ -312,7 +312,7 @@ def _checked_tensors(
     architecture: Architecture,
     config: Config,
     stored: Iterable[StoredTensor],
-    part: Part,
+    part: ModelPart,
     where: Path,
 ) -> TextTensors:
     found = text_tensors(stored, architecture, config, read_encoding(raw, where / "config.json"), part, where)
@@ -320,7 +320,7 @@ def _checked_tensors(
     return found
 
 
-def _needed(architecture: Architecture, config: Config, part: Part, blocks: int) -> Iterator[str]:
+def _needed(architecture: Architecture, config: Config, part: ModelPart, blocks: int) -> Iterator[str]:
     """Yield tensors without which a model is not whole: those that every layer of its kind has."""
     yield "token_embd.weight"
     hyper = architecture.hyper

@@ -15,7 +15,7 @@ from strata_pack.weights.convert.arch import Architecture
 from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.scales import Named
 
-Shape = tuple[int | None, ...]
+TensorShape = tuple[int | None, ...]
 """As PyTorch counts it; None is a size that config.json does not tell."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -56,14 +56,14 @@ def check_complete(names: Iterable[str], needed: Iterable[str], where: Path) -> 
             )
 
 
-def _equal(shape: tuple[int, ...], expected: Shape) -> bool:
+def _equal(shape: tuple[int, ...], expected: TensorShape) -> bool:
     return len(shape) == len(expected) and all(
         want is None or size == want for size, want in zip(shape, expected, strict=True)
     )
 
 
-def _top(architecture: Architecture, config: Config) -> Mapping[str, Shape]:
-    rows: Shape = (config.integer("vocab_size"), config.integer("hidden_size"))
+def _top(architecture: Architecture, config: Config) -> Mapping[str, TensorShape]:
+    rows: TensorShape = (config.integer("vocab_size"), config.integer("hidden_size"))
     top = {"model.embed_tokens.weight": rows, "lm_head.weight": rows, "model.norm.weight": rows[1:]}
     if architecture.hyper:
         streams, rank = rows[1] * config.integer("hc_count") if rows[1] else 0, config.integer("hc_lowrank")
@@ -74,10 +74,10 @@ def _top(architecture: Architecture, config: Config) -> Mapping[str, Shape]:
     return top
 
 
-def _layer(architecture: Architecture, config: Config) -> Mapping[str, Shape]:
+def _layer(architecture: Architecture, config: Config) -> Mapping[str, TensorShape]:
     """Return the shapes of a layer's tensors, without ``.weight``."""
     width = config.integer("hidden_size")
-    found: dict[str, Shape] = _attention(architecture, config, width)
+    found: dict[str, TensorShape] = _attention(architecture, config, width)
     inner = config.get("intermediate_size")
     if inner is not None:
         found |= _mlp("mlp.", config.integer("intermediate_size"), width)
@@ -90,11 +90,11 @@ def _layer(architecture: Architecture, config: Config) -> Mapping[str, Shape]:
     return found
 
 
-def _attention(architecture: Architecture, config: Config, width: int) -> dict[str, Shape]:
+def _attention(architecture: Architecture, config: Config, width: int) -> dict[str, TensorShape]:
     heads, shared, size = config.integer("num_attention_heads"), config.integer("num_key_value_heads"), config.head_dim
     # The Qwen3-Next family keeps an output gate in the rows of q_proj.
     gated = 2 if architecture.linear else 1
-    found: dict[str, Shape] = {
+    found: dict[str, TensorShape] = {
         "self_attn.q_proj": (heads * size * gated, width),
         "self_attn.k_proj": (shared * size, width),
         "self_attn.v_proj": (shared * size, width),
@@ -105,11 +105,11 @@ def _attention(architecture: Architecture, config: Config, width: int) -> dict[s
     return found
 
 
-def _mlp(at: str, inner: int, width: int) -> dict[str, Shape]:
+def _mlp(at: str, inner: int, width: int) -> dict[str, TensorShape]:
     return {f"{at}gate_proj": (inner, width), f"{at}up_proj": (inner, width), f"{at}down_proj": (width, inner)}
 
 
-def _experts(architecture: Architecture, config: Config, width: int) -> dict[str, Shape]:
+def _experts(architecture: Architecture, config: Config, width: int) -> dict[str, TensorShape]:
     count, inner = config.integer("num_local_experts", "num_experts"), config.integer("moe_intermediate_size")
     found = {"mlp.gate": (count, width), **_mlp("mlp.experts.one.", inner, width)}
     turned = architecture.transposed
@@ -121,7 +121,7 @@ def _experts(architecture: Architecture, config: Config, width: int) -> dict[str
     return found
 
 
-def _linear_attention(config: Config, width: int) -> dict[str, Shape]:
+def _linear_attention(config: Config, width: int) -> dict[str, TensorShape]:
     keys, values = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
     key_rows = keys * config.integer("linear_key_head_dim")
     size = config.integer("linear_value_head_dim")
@@ -141,10 +141,10 @@ def _linear_attention(config: Config, width: int) -> dict[str, Shape]:
     }
 
 
-def _hyper(config: Config, width: int) -> dict[str, Shape]:
+def _hyper(config: Config, width: int) -> dict[str, TensorShape]:
     count, rank = config.integer("hc_count"), config.integer("hc_lowrank")
     streams, size = count * width, config.integer("indexer_head_dim")
-    found: dict[str, Shape] = {
+    found: dict[str, TensorShape] = {
         "self_attn.indexer.index_qk_proj": (
             (config.integer("indexer_n_heads") + (config.get("indexer_kv_heads") or 1)) * size,
             width,

@@ -18,7 +18,7 @@ from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.safetensors import FLOATS, StoredTensor
 from strata_pack.weights.convert.scales import EIGHT_BITS, Encoding, Named, with_scales
 
-Part = Literal["model", "trunk", "mtp"]
+ModelPart = Literal["model", "trunk", "mtp"]
 """What of a text model is wanted: all of it, all but the MTP layers, or the MTP layers as a file of their own."""
 
 # What llama.cpp's converter leaves out of text models: encoders and projectors of other senses, and constants.
@@ -67,7 +67,7 @@ def text_tensors(
     architecture: Architecture,
     config: Config,
     encoding: Encoding | None,
-    part: Part,
+    part: ModelPart,
     where: Path,
 ) -> TextTensors:
     """Return the text model's tensors under their usual names.
@@ -104,7 +104,7 @@ def text_tensors(
     return TextTensors(kept, constants, 0 if part == "trunk" else mtp, others)
 
 
-def _wanted(name: str, layers: int, part: Part) -> bool:
+def _wanted(name: str, layers: int, part: ModelPart) -> bool:
     match = _LAYER.match(name)
     if match is not None and int(match[1]) >= layers:
         return part != "trunk"
@@ -126,7 +126,9 @@ def _count_layers(named: Named) -> int:
     return max(numbers) + 1 if numbers else 0
 
 
-def _mtp_layers(found: int, named: Named, architecture: Architecture, config: Config, part: Part, where: Path) -> int:
+def _mtp_layers(
+    found: int, named: Named, architecture: Architecture, config: Config, part: ModelPart, where: Path
+) -> int:
     """Return how many MTP layers there are; ``BadInput`` where that is not what config.json or the caller says."""
     layers, mtp = config.layers, max(0, found - config.layers)
     head = {int(match[1]) for name, _ in named if _MTP_ONLY.search(name) and (match := _LAYER.match(name))}

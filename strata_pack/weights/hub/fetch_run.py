@@ -17,7 +17,7 @@ from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
 from strata_pack.weights.hub.cache import cached_blob
 from strata_pack.weights.hub.connection import Hub
-from strata_pack.weights.hub.outcome import FetchedFile, FetchPlan, FetchResult, Origin
+from strata_pack.weights.hub.outcome import FetchedFile, FetchPlan, FetchResult, FileOrigin
 from strata_pack.weights.hub.pool import run_all
 from strata_pack.weights.hub.select import select_files
 from strata_pack.weights.hub.small import SmallFiles, body_url
@@ -57,7 +57,7 @@ class FetchRun:
         self._parallel = max(1, parallel)
         self._stop = threading.Event()
         self._lock = threading.Lock()
-        self._origins: dict[str, Origin] = {}
+        self._origins: dict[str, FileOrigin] = {}
         self._sha256: dict[str, str] = {}
         self._travelled = 0
 
@@ -88,8 +88,8 @@ class FetchRun:
 
     def _verify(self, file: RepoFile, place: Path | None, task: Task | None) -> None:
         target = target_path(self._dest, file.path)
-        origin: Origin = "network"
-        places: tuple[tuple[Path | None, Origin], ...] = (
+        origin: FileOrigin = "network"
+        places: tuple[tuple[Path | None, FileOrigin], ...] = (
             (target, "present"),
             (cached_blob(self.tree.repo_id, file), "cache"),
         )

@@ -10,7 +10,7 @@ from strata_pack.weights.hub.select import Selection
 from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.preflight import size_text
 
-Origin = Literal["present", "cache", "network"]
+FileOrigin = Literal["present", "cache", "network"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FetchedFile:
     path: str
     size: int
     sha256: str
-    origin: Origin
+    origin: FileOrigin
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FetchPlan:
 
     tree: RepoTree
     selection: Selection
-    origins: dict[str, Origin]
+    origins: dict[str, FileOrigin]
     to_travel: int
 
     def sentence(self) -> str:

@@ -8,7 +8,7 @@ from strata_pack.errors import BadInput
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.gguf.file import MetaValue
-from strata_pack.weights.quantize.presets import Facts, Preset, TensorPlace
+from strata_pack.weights.quantize.presets import Preset, PresetFacts, TensorPlace
 from strata_pack.weights.quantize.roles import Role, block_number, role_of
 from strata_pack.weights.tensor_source import SourceTensor
 
@@ -25,7 +25,7 @@ _70B_IF_GROUPED: Mapping[str, bool] = {
 attention values are small and worth more bits."""
 
 
-def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts:
+def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> PresetFacts:
     """Read the facts off a header; ``BadInput`` when it names no architecture or no number of layers."""
     architecture = metadata.get("general.architecture")
     name = None if architecture is None else architecture.value
@@ -46,7 +46,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
     layers = number("block_count", 0)
     heads = number("attention.head_count", 0)
     kv_heads = number("attention.head_count_kv", heads)
-    return Facts(
+    return PresetFacts(
         architecture=name,
         layers=layers,
         experts=number("expert_count", 0),
@@ -59,7 +59,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Facts
 class Assigner:
     """Walks over a model's tensors in writing order and names each one's type; counts layers as it goes."""
 
-    def __init__(self, preset: Preset, facts: Facts, names: Sequence[str]) -> None:
+    def __init__(self, preset: Preset, facts: PresetFacts, names: Sequence[str]) -> None:
         self._preset, self._facts = preset, facts
         self._tied = "output.weight" not in names
         self._values = sum(role_of(name) is Role.ATTN_V for name in names)

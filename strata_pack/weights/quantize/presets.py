@@ -18,7 +18,7 @@ from strata_pack.weights.quantize.roles import Role, role_of
 
 
 @dataclass(frozen=True)
-class Facts:
+class PresetFacts:
     """What presets want to know about a model."""
 
     architecture: str
@@ -49,59 +49,59 @@ class TensorPlace:
         return self.i < eighth or self.i >= 7 * self.n // 8 or (self.i - eighth) % 3 == 2
 
 
-Rule = Callable[[TensorPlace, Facts], Q | None]
+PresetRule = Callable[[TensorPlace, PresetFacts], Q | None]
 """Names a type, or ``None`` for the base type."""
 
 
-def always(type: Q) -> Rule:
+def always(type: Q) -> PresetRule:
     return lambda _place, _facts: type
 
 
-def grouped(type: Q, otherwise: Q | None = None) -> Rule:
+def grouped(type: Q, otherwise: Q | None = None) -> PresetRule:
     """``type`` where four or more heads share their keys and values."""
     return lambda _place, facts: type if facts.grouping >= 4 else otherwise
 
 
-def more_bits(type: Q) -> Rule:
+def more_bits(type: Q) -> PresetRule:
     return lambda place, _facts: type if place.more_bits else None
 
 
-def first_part(divisor: int, type: Q, otherwise: Q | None = None) -> Rule:
+def first_part(divisor: int, type: Q, otherwise: Q | None = None) -> PresetRule:
     """``type`` in the first ``n / divisor`` layers."""
     return lambda place, _facts: type if place.i < place.n // divisor else otherwise
 
 
-def first_few(count: int, type: Q, otherwise: Q | None = None) -> Rule:
+def first_few(count: int, type: Q, otherwise: Q | None = None) -> PresetRule:
     return lambda place, _facts: type if place.i < count else otherwise
 
 
-def with_imatrix(then: Rule, otherwise: Rule | None = None) -> Rule:
+def with_imatrix(then: PresetRule, otherwise: PresetRule | None = None) -> PresetRule:
     return lambda place, facts: (
         then(place, facts) if facts.has_imatrix else otherwise(place, facts) if otherwise else None
     )
 
 
-def without_imatrix(then: Rule) -> Rule:
+def without_imatrix(then: PresetRule) -> PresetRule:
     return lambda place, facts: None if facts.has_imatrix else then(place, facts)
 
 
-def unless_falcon(then: Rule, falcon: Rule | None = None) -> Rule:
+def unless_falcon(then: PresetRule, falcon: PresetRule | None = None) -> PresetRule:
     return lambda place, facts: then(place, facts) if not facts.is_falcon else falcon(place, facts) if falcon else None
 
 
-def either(first: Rule, second: Rule) -> Rule:
+def either(first: PresetRule, second: PresetRule) -> PresetRule:
     return lambda place, facts: first(place, facts) or second(place, facts)
 
 
-def _many_experts_or_grouped(otherwise: Q) -> Rule:
+def _many_experts_or_grouped(otherwise: Q) -> PresetRule:
     return lambda _place, facts: Q.Q4_K if facts.grouping >= 4 or facts.experts >= 4 else otherwise
 
 
-def _middle_layers(type: Q) -> Rule:
+def _middle_layers(type: Q) -> PresetRule:
     return lambda place, _facts: type if place.n // 8 <= place.i < 7 * place.n // 8 else None
 
 
-def _eight_experts_more_bits(type: Q) -> Rule:
+def _eight_experts_more_bits(type: Q) -> PresetRule:
     return lambda place, facts: type if facts.experts == 8 and place.more_bits else None
 
 
@@ -113,7 +113,7 @@ class Preset:
     file_type: int
     """``general.file_type`` of the result (``llama_ftype``)."""
     base: Q
-    rules: Mapping[Role, Rule] = field(default_factory=dict)
+    rules: Mapping[Role, PresetRule] = field(default_factory=dict)
     output: Q = Q.Q6_K
     """The output matrix, or the embedding where the two are one."""
     eight: Mapping[Role, Q] = field(default_factory=dict)
@@ -134,11 +134,11 @@ _EIGHT_OUTPUT: Final = {**_EIGHT, Role.ATTN_OUTPUT: Q.Q5_K}
 _EIGHT_LOWEST: Final = {Role.ATTN_K: Q.Q4_K, Role.ATTN_OUTPUT: Q.Q5_K}
 
 
-def _plain(name: str, file_type: int, base: Q, **rules: Rule) -> Preset:
+def _plain(name: str, file_type: int, base: Q, **rules: PresetRule) -> Preset:
     return Preset(name, file_type, base, {Role(role): rule for role, rule in rules.items()}, eight=_EIGHT)
 
 
-def _mixed(name: str, file_type: int, base: Q, output: Q = Q.Q6_K, **rules: Rule) -> Preset:
+def _mixed(name: str, file_type: int, base: Q, output: Q = Q.Q6_K, **rules: PresetRule) -> Preset:
     return Preset(name, file_type, base, {Role(role): rule for role, rule in rules.items()}, output, _EIGHT_OUTPUT)
 
 

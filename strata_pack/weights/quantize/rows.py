@@ -39,7 +39,7 @@ def usable_cores() -> int:
 
 
 @dataclass(frozen=True)
-class Target:
+class RowTarget:
     """One output of a tensor: its planned type, the importances (one row a matrix, or ``None``) and where it goes."""
 
     planned: PlannedTensor
@@ -53,7 +53,7 @@ class TensorJob:
 
     source: SourceTensor
     read: RowReader
-    targets: Mapping[int, Target]
+    targets: Mapping[int, RowTarget]
 
     def chunks(self) -> Iterator[Chunk]:
         """Cut the tensor into chunks; none reaches over two matrices that have different importances."""
@@ -193,7 +193,7 @@ class Pipeline:
                     data[output] = out
         return data, nonfinite
 
-    def _quantize(self, chunk: Chunk, target: Target, weights: Floats, out: Bytes, *, sound: bool) -> None:
+    def _quantize(self, chunk: Chunk, target: RowTarget, weights: Floats, out: Bytes, *, sound: bool) -> None:
         type, ggml = target.planned.type, self._ggml
         importance = None if target.importances is None else target.importances[chunk.matrix]
         if sound:

@@ -33,7 +33,7 @@ from strata_pack.weights.quantize.plan import (
     plan_quantization,
     requantize_note,
 )
-from strata_pack.weights.quantize.rows import Pipeline, RowWriter, Target, TensorJob, usable_cores
+from strata_pack.weights.quantize.rows import Pipeline, RowTarget, RowWriter, TensorJob, usable_cores
 
 __all__ = [
     "Output",
@@ -283,7 +283,7 @@ def _jobs(plans: Sequence[QuantPlan], writers: Sequence[PartialFiles]) -> Iterat
                 importances = loaded[id(plan.imatrix)]
             begin = ends[number][tensor.shard]
             ends[number][tensor.shard] += align(tensor.nbytes, plan.alignment)
-            targets[number] = Target(tensor, importances, _writer(files, tensor.shard, begin))
+            targets[number] = RowTarget(tensor, importances, _writer(files, tensor.shard, begin))
         if targets:
             yield TensorJob(first.source, plans[0].source.rows(first.source), targets)
 

@@ -19,7 +19,7 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import Ggml
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.assign import Assigner, read_facts
-from strata_pack.weights.quantize.presets import PRESETS, Facts, TensorPlace, fallback, find_preset, needs_imatrix
+from strata_pack.weights.quantize.presets import PRESETS, PresetFacts, TensorPlace, fallback, find_preset, needs_imatrix
 from strata_pack.weights.quantize.roles import is_quantizable, sort_key
 from strata_pack.weights.quantize.run import QuantPlan, plan_quantization
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
@@ -120,8 +120,8 @@ def test_there_are_186_pairs() -> None:
     assert len(PAIRS) == 186
 
 
-def facts(**changes: Any) -> Facts:
-    return Facts(**({"architecture": "llama", "layers": 16} | changes))
+def facts(**changes: Any) -> PresetFacts:
+    return PresetFacts(**({"architecture": "llama", "layers": 16} | changes))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from strata_pack.gateway.media import KINDS, media_part, placeholder
 from strata_pack.gateway.turn import CUSTOM_INPUT
 
 
-class Message(Kept):
+class ChatMessage(Kept):
     """A message. ``reasoning`` is read where ``reasoning_content`` is not given.
 
     ``function_call`` and the role "function" are the older names of ``tool_calls`` and "tool".

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from strata_pack.gateway.api.chat.messages import Message, check_continued, readable_messages
+from strata_pack.gateway.api.chat.messages import ChatMessage, check_continued, readable_messages
 from strata_pack.gateway.api.chat.tools import ToolFields, wanted_calls
 from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
 from strata_pack.gateway.api.fields import (
@@ -50,7 +50,7 @@ class StreamOptions(Body):
 class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
     """A chat completion request: OpenAI's fields, and those that llama.cpp's and vLLM's users know."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -13,7 +13,7 @@ from xml.sax.saxutils import quoteattr
 
 from strata_pack.gateway.api.fields import Kept, text_field
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.media import Part, media_part
+from strata_pack.gateway.media import MediaPart, media_part
 
 
 class Block(Kept):
@@ -25,7 +25,7 @@ class Block(Kept):
 Located = tuple[str, Block]
 """A block and its path."""
 
-Pieces = list[str | Part]
+Pieces = list[str | MediaPart]
 """Texts and media, one below the other."""
 
 TEXT_ONLY = ("text",)

@@ -17,7 +17,7 @@ from strata_pack.gateway.api.fields import Kept, text_field
 from strata_pack.gateway.api.responses.encrypted_content import thinking_of
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.media import KINDS, Part, joined, media_part, placeholder
+from strata_pack.gateway.media import KINDS, MediaPart, joined, media_part, placeholder
 from strata_pack.gateway.turn import CUSTOM_INPUT
 
 PARAGRAPH = "\n\n"
@@ -147,7 +147,7 @@ def _foreign_output(messages: Messages, where: str, given: dict[str, Any]) -> No
     _call_output(messages, where, {"output": output, "call_id": str(call_id)})
 
 
-def _client_call(name: str, field: str) -> Reader:
+def _client_call(name: str, field: str) -> ItemReader:
     """Return the reader of a call that the client ran, whose result is an item of its own."""
 
     def read(messages: Messages, _where: str, given: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ def _client_call(name: str, field: str) -> Reader:
     return read
 
 
-def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, kind: str | None = None) -> Reader:
+def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, kind: str | None = None) -> ItemReader:
     """Return the reader of a call that another server ran: ``fields`` are its arguments, ``result`` its result.
 
     ``kind``: the result is media.
@@ -191,8 +191,8 @@ def _dumped(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-Reader = Callable[[Messages, str, dict[str, Any]], None]
-READERS: Mapping[str, Reader] = {
+ItemReader = Callable[[Messages, str, dict[str, Any]], None]
+READERS: Mapping[str, ItemReader] = {
     "message": _message,
     "reasoning": _reasoning,
     "function_call": _function_call,
@@ -254,7 +254,7 @@ def _thinking(where: str, given: dict[str, Any]) -> str:
     )
 
 
-def _pieces(where: str, content: Any, *, thinking: bool = False, result: bool = False) -> list[str | Part]:
+def _pieces(where: str, content: Any, *, thinking: bool = False, result: bool = False) -> list[str | MediaPart]:
     """Return the texts and media of ``content``: null, a string or a list of parts.
 
     Raises a 400 for a part without text. ``result``: the parts are a tool's, so that what they are is not the user's
@@ -269,7 +269,7 @@ def _pieces(where: str, content: Any, *, thinking: bool = False, result: bool = 
     return [_piece(f"{where}.{number}", part, thinking=thinking, result=result) for number, part in enumerate(content)]
 
 
-def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | Part:
+def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | MediaPart:
     if not isinstance(part, dict):
         if result:
             return _dumped(part)

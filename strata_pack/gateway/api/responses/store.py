@@ -18,20 +18,20 @@ from typing import Any
 
 from strata_pack.gateway.failures import ApiError, bad_request
 
-Item = Mapping[str, Any]
+StoredItem = Mapping[str, Any]
 MAX_PAGE = 100
 MAX_CHAIN = 10_000
 """Responses of one conversation that follow each other."""
 
 
 @dataclass
-class Kept:
+class StoredResponse:
     """One response: the body that asked for it, itself as JSON, and the one that it goes on from."""
 
     id: str
     body: bytes
     response: bytes
-    previous: Kept | None
+    previous: StoredResponse | None
     at: float
     items: tuple[str, ...]
     length: int = 1
@@ -42,9 +42,9 @@ class Kept:
     def size(self) -> int:
         return len(self.body) + len(self.response)
 
-    def chain(self) -> Iterator[Kept]:
+    def chain(self) -> Iterator[StoredResponse]:
         """Yield this response and those before it, newest first."""
-        one: Kept | None = self
+        one: StoredResponse | None = self
         while one is not None:
             yield one
             one = one.previous
@@ -65,7 +65,7 @@ class Kept:
         output: list[dict[str, Any]] = json.loads(self.response)["output"]
         return output
 
-    def conversation(self) -> list[Item]:
+    def conversation(self) -> list[StoredItem]:
         """Return all the items that this response goes on from and has, oldest first."""
         return [item for part in reversed(list(self.chain())) for item in (*part.own_input(), *part.output())]
 
@@ -76,8 +76,8 @@ class Memory:
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
         self._seconds = seconds
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._items: dict[str, Kept] = {}
+        self._kept: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._items: dict[str, StoredResponse] = {}
         self._lock = threading.Lock()
         self.bytes = 0
 
@@ -88,7 +88,7 @@ class Memory:
             previous = self._kept.get(previous_id) if previous_id else None
             items = tuple(item["id"] for item in response["output"])
             length = previous.length + 1 if previous else 1
-            one = Kept(response["id"], body, data, previous, time.monotonic(), items, length)
+            one = StoredResponse(response["id"], body, data, previous, time.monotonic(), items, length)
             if one.size > self._limit or one.length > MAX_CHAIN:
                 return
             self._kept[one.id] = one
@@ -98,7 +98,7 @@ class Memory:
                 self.bytes += part.size if part.users == 1 else 0
             self._shrink()
 
-    def get(self, response_id: str) -> Kept:
+    def get(self, response_id: str) -> StoredResponse:
         """Return a response; raises 404 for one that is not kept."""
         with self._lock:
             self._shrink()
@@ -119,7 +119,7 @@ class Memory:
 
     # What the reader of inputs asks (``input.Recall``)
 
-    def item(self, item_id: str) -> Item | None:
+    def item(self, item_id: str) -> StoredItem | None:
         """Return an item that a response had."""
         with self._lock:
             self._shrink()
@@ -128,7 +128,7 @@ class Memory:
                 self._used(one)
         return None if one is None else next((item for item in one.output() if item["id"] == item_id), None)
 
-    def conversation(self, response_id: str) -> list[Item]:
+    def conversation(self, response_id: str) -> list[StoredItem]:
         """Return all the items that a response goes on from and has, oldest first; raises 400 for an unknown one."""
         try:
             one = self.get(response_id)
@@ -140,7 +140,7 @@ class Memory:
             ) from None  # fmt: skip
         return one.conversation()
 
-    def _used(self, one: Kept) -> None:
+    def _used(self, one: StoredResponse) -> None:
         one.at = time.monotonic()
         if one.id in self._kept:
             self._kept.move_to_end(one.id)
@@ -151,7 +151,7 @@ class Memory:
         while self._kept and (self.bytes > self._limit or next(iter(self._kept.values())).at < oldest):
             self._forget(next(iter(self._kept.values())))
 
-    def _forget(self, one: Kept) -> None:
+    def _forget(self, one: StoredResponse) -> None:
         if self._kept.pop(one.id, None) is None:
             return
         for item_id in one.items:
@@ -161,7 +161,7 @@ class Memory:
             self.bytes -= part.size if part.users == 0 else 0
 
 
-def input_items(kept: Kept, query: Mapping[str, str]) -> dict[str, Any]:
+def input_items(kept: StoredResponse, query: Mapping[str, str]) -> dict[str, Any]:
     """Return the page of the items that ``kept`` was an answer to; ``query`` has ``limit``, ``order`` and ``after``.
 
     Raises a 400 for a query that cannot be followed.
@@ -190,13 +190,13 @@ def input_items(kept: Kept, query: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-class NoMemory:
+class EmptyMemory:
     """What a gateway that keeps nothing knows."""
 
-    def item(self, _item_id: str) -> Item | None:
+    def item(self, _item_id: str) -> StoredItem | None:
         return None
 
-    def conversation(self, _response_id: str) -> list[Item]:
+    def conversation(self, _response_id: str) -> list[StoredItem]:
         raise ApiError(
             400, "previous_response_id: responses are not stored here; send the whole conversation as input",
             kind="bad_request", param="previous_response_id", code="previous_response_not_found",

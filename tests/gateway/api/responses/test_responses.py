@@ -11,7 +11,7 @@ import pytest
 from strata_pack.gateway.api.responses.encrypted_content import PREFIX, carried, thinking_of
 from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
-from strata_pack.gateway.api.responses.store import NoMemory
+from strata_pack.gateway.api.responses.store import EmptyMemory
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.generation import GenerationOutcome
 from strata_pack.gateway.reply import Choice
@@ -120,7 +120,7 @@ def said(text: str) -> dict[str, Any]:
 
 
 def turn_of(**body: Any) -> ResponsesTurn:
-    return responses_turn(ResponsesRequest.model_validate_json(json.dumps({"input": "Hi", **body})), NoMemory())
+    return responses_turn(ResponsesRequest.model_validate_json(json.dumps({"input": "Hi", **body})), EmptyMemory())
 
 
 def messages_of(*items: dict[str, Any]) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ def test_very_many_messages_of_one_turn_are_read_in_a_moment() -> None:
     items = [{"role": "assistant", "content": "a" * 50}] * 50_000
     request = ResponsesRequest.model_validate({"input": items})
     start = time.process_time()
-    responses_turn(request, NoMemory())
+    responses_turn(request, EmptyMemory())
     assert time.process_time() - start < 5
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_pack.gateway.api.responses.store import Memory, NoMemory, Store
+from strata_pack.gateway.api.responses.store import EmptyMemory, Memory, Store
 from strata_pack.gateway.failures import ApiError
 from tests.gateway.conftest import SETTINGS, House, events, with_limits
 
@@ -211,4 +211,4 @@ def test_bytes_are_those_of_all_that_is_reachable(steps: list[tuple[str, str, bo
 
 def test_without_memory_nothing_is_known() -> None:
     assert Store(0, 1.0).of("client") is None
-    assert NoMemory().item("msg_a") is None
+    assert EmptyMemory().item("msg_a") is None
