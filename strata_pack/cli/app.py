@@ -14,8 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from strata_pack import __version__
 from strata_pack.cli.commands import COMMANDS, SUMMARY, top_page
-from strata_pack.cli.face import leave
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import leave
 from strata_pack.errors import WrongUse
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.face import face
 from strata_pack.cli.fitting import fitted, refuse_with_fit
 from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import (
@@ -35,6 +34,7 @@ from strata_pack.cli.quant_options import (
     Threads,
     parse_split_size,
 )
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.pack.build import BuildResult
@@ -45,7 +45,7 @@ MIB = 1 << 20
 
 
 @app.command(epilog="Example: strata-pack build Qwen/Qwen3-0.6B --quant Q4_K_M --out packs/Qwen3-0.6B-Q4_K_M")
-@face
+@with_shared_flags
 def build(
     source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id (org/name, hf://org/name@rev/path).")],
     out_dir: Annotated[

@@ -9,8 +9,8 @@ import typer
 from strata_pack.cli import complete
 from strata_pack.cli.bars import amount_text
 from strata_pack.cli.confirm import DryRun, Yes, confirmed
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.cache import CacheEntry
@@ -19,7 +19,7 @@ app = typer.Typer(help="The folder of built runtimes and probes: show it, empty 
 
 
 @app.command("list", epilog="Example: strata-pack cache list")
-@face
+@with_shared_flags
 def list_(*, out: Out) -> None:
     """List what the cache holds. The Hub cache is not part of it: `hf cache` shows and empties that one."""
     from strata_pack.cache import cache_entries
@@ -33,7 +33,7 @@ def list_(*, out: Out) -> None:
 
 
 @app.command(epilog="Example: strata-pack cache clean --yes")
-@face
+@with_shared_flags
 def clean(
     names: Annotated[
         list[str] | None,

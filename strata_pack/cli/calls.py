@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.compare.calls.run import CallsResult
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack calls packs/my-model-Q4_K_M --against my-model-BF16.gguf --min 0.95")
-@face
+@with_shared_flags
 def calls(
     model: Annotated[
         Path | None, typer.Argument(metavar="PACK|GGUF", help="The model to ask.", show_default=False)

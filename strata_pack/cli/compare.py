@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.compare.many import Judged
@@ -19,7 +19,7 @@ app = typer.Typer()
 @app.command(
     epilog="Example: strata-pack compare packs/my-model-Q4_K_M --against my-model-BF16.gguf --max-kl 0.05",
 )
-@face
+@with_shared_flags
 def compare(
     model: Annotated[list[Path], typer.Argument(metavar="PACK|GGUF...", help="The models to judge.")],
     against: Annotated[Path, typer.Option(metavar="PACK|GGUF", help="The reference, as exact as you have it.")],

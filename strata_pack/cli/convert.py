@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli.confirm import DryRun
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack convert weights/qwen3-0.6b --outtype bf16 --out qwen3-0.6b-bf16.gguf")
-@face
+@with_shared_flags
 def convert(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A checkpoint in Hugging Face layout.")],
     dest: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .gguf file to write.")],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack env --json > environment.json")
-@face
+@with_shared_flags
 def env(*, out: Out) -> None:
     """Show versions, runtimes, devices, folders and variables: paste it into a fault report. It holds no secret."""
     from dataclasses import asdict

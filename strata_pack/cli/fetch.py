@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.weights.hub.outcome import FetchPlan
@@ -17,7 +17,7 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack fetch Qwen/Qwen3-0.6B --out weights/qwen3-0.6b")
-@face
+@with_shared_flags
 def fetch(
     repo: Annotated[str, typer.Argument(metavar="REPO", help="org/name, or hf://org/name@revision/path.")],
     dest: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to fetch into.")],

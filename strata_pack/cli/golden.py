@@ -10,9 +10,9 @@ import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.confirm import DryRun, Yes, confirmed
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer(help="Golden cases: conversations and the exact prompts they give.", no_args_is_help=True)
 
@@ -39,7 +39,7 @@ Model = Annotated[Path | None, typer.Option(help="The GGUF that the engine llama
 
 
 @app.command(epilog="Example: strata-pack golden check qwen3.8-flash-next -e jinja2 -e llama.cpp --junit golden.xml")
-@face
+@with_shared_flags
 def check(
     target: Target = None,
     golden: Golden = None,
@@ -88,7 +88,7 @@ def check(
 
 
 @app.command("list", epilog="Example: strata-pack golden list qwen3.8-flash-next")
-@face
+@with_shared_flags
 def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
     """List the golden cases of a template: what each expects, and on which engines it is known to differ."""
     from rich.table import Table
@@ -109,7 +109,7 @@ def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
 
 
 @app.command(epilog="Example: strata-pack golden add golden/mine/golden.json talk.json --name 'two calls' -t my.jinja")
-@face
+@with_shared_flags
 def add(
     suite: Annotated[Path, typer.Argument(metavar="SUITE", help="The golden file; made if it is not there.")],
     conversation: Annotated[Path, typer.Argument(metavar="FILE", help="Messages, or the body of a chat request.")],
@@ -140,7 +140,7 @@ def add(
 
 
 @app.command(epilog="Example: strata-pack golden update my.jinja --golden golden/mine")
-@face
+@with_shared_flags
 def update(
     target: Target = None, golden: Golden = None, dry_run: DryRun = False, yes: Yes = False, *, out: Out
 ) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, ReportFiles
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.weights.imatrix.show import Coverage
@@ -39,7 +39,7 @@ app = typer.Typer(
 @app.command(
     DEFAULT, epilog="Example: strata-pack imatrix collect qwen3-f16.gguf --text calibration.txt --out imatrix.gguf"
 )
-@face
+@with_shared_flags
 def collect(
     model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model, as exact as you have it.")],
     text: Annotated[
@@ -96,7 +96,7 @@ def collect(
 
 
 @app.command(epilog="Example: strata-pack imatrix show imatrix.gguf")
-@face
+@with_shared_flags
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An imatrix, as GGUF or .dat.")],
     html: HtmlFile = None,

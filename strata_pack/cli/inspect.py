@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 @app.command(epilog="Example: strata-pack inspect packs/SmolLM2-135M-Instruct-Q4_K_M")
-@face
+@with_shared_flags
 def inspect(
     target: Annotated[Path, typer.Argument(help="A pack folder or a .gguf file (any shard).", metavar="PACK|GGUF")],
     metadata: Annotated[bool, typer.Option("--metadata", help="Show every metadata key too.")] = False,

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.parsing import CallFormat, DialectName, ImplicitEnd
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack parse reply.txt --tools request.json")
-@face
+@with_shared_flags
 def parse(
     path: Annotated[Path, typer.Argument(help="A text, - for standard input, or a log (.jsonl, .gz, .zst).")] = Path(
         "-"

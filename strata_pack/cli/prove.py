@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli.confirm import DryRun
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.proof_compare import comparer
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
@@ -28,7 +28,7 @@ def program() -> str:
 
 
 @app.command(epilog="Example: strata-pack prove packs/SmolLM2-135M-Instruct-Q4_K_M")
-@face
+@with_shared_flags
 def prove(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
     dry_run: DryRun = False,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.fitting import fitted, refuse_with_fit
 from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import (
@@ -35,6 +34,7 @@ from strata_pack.cli.quant_options import (
     parse_split_size,
 )
 from strata_pack.cli.report_files import ReportFiles
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.weights.quantize.run import QuantPlan
@@ -43,7 +43,7 @@ app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack quantize qwen3-f16.gguf qwen3-Q4_K_M.gguf --quant Q4_K_M --dry-run")
-@face
+@with_shared_flags
 def quantize(
     source: Annotated[str, typer.Argument(help="A .gguf (or any shard of one), or a folder with safetensors.")],
     dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write, or a folder.")] = None,

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import Kernels, Threads
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack rebuild packs/Qwen3-0.6B-Q4_K_M")
-@face
+@with_shared_flags
 def rebuild(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
     source: Annotated[

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.parsing import CallFormat
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack replay replies.jsonl.zst --examples 5")
-@face
+@with_shared_flags
 def replay(
     logs: Annotated[list[Path], typer.Argument(help="Logs of replies in any known format, gzip and zstd too.")],
     call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer(help="The llama.cpp that packs are proved on: list, check, build, use.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ LlamaServerOption = Annotated[
 
 
 @app.command("list", epilog="Example: strata-pack runtime list")
-@face
+@with_shared_flags
 def list_(*, out: Out) -> None:
     """Show every llama.cpp that can be started here, and which one is taken."""
     from strata_pack.llama.runtimes import list_runtimes, pick_runtime
@@ -45,7 +45,7 @@ def list_(*, out: Out) -> None:
 
 
 @app.command(epilog="Example: strata-pack runtime check --model packs/Qwen3-0.6B-Q4_K_M --context 32768")
-@face
+@with_shared_flags
 def check(
     name: Annotated[
         str, typer.Argument(help="A runtime of `runtime list`.", autocompletion=complete.runtimes)
@@ -98,7 +98,7 @@ def check(
 
 
 @app.command(epilog="Example: strata-pack runtime build --backend cuda --arch 90")
-@face
+@with_shared_flags
 def build(
     *,
     backend: Annotated[
@@ -131,7 +131,7 @@ def build(
 
 
 @app.command(epilog="Example: strata-pack runtime use cpu-293ccb12702b")
-@face
+@with_shared_flags
 def use(
     name: Annotated[
         str, typer.Argument(help="A runtime of `runtime list`, or auto.", autocompletion=complete.runtimes)

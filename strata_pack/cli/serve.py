@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.parsing import ImplicitEnd
 
 app = typer.Typer()
@@ -29,7 +29,7 @@ class WithServerArguments(TyperCommand):
 @app.command(
     cls=WithServerArguments, epilog="Example: strata-pack serve packs/qwen3.8-flash-next --port 8080 --parallel 4"
 )
-@face
+@with_shared_flags
 def serve(
     out: Out,
     packs: Annotated[

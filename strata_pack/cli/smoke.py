@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
@@ -18,7 +18,7 @@ SERVER = "The server"
 
 
 @app.command(epilog="Example: strata-pack smoke packs/SmolLM2-135M-Instruct-Q4_K_M --html report.html")
-@face
+@with_shared_flags
 def smoke(
     target: Annotated[
         Path | None, typer.Argument(help="A pack folder or a .gguf file.", metavar="TARGET", show_default=False)

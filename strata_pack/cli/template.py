@@ -17,8 +17,8 @@ from strata_pack.cli import (
     template_prefix,
     template_repair,
 )
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.chat.library import ShippedTemplate
@@ -40,7 +40,7 @@ def _entry(shipped: ShippedTemplate) -> dict[str, object]:
 
 
 @app.command("list", epilog="Example: strata-pack template list")
-@face
+@with_shared_flags
 def list_(out: Out) -> None:
     """List the templates that ship with the tool."""
     from rich.table import Table
@@ -56,7 +56,7 @@ def list_(out: Out) -> None:
 
 
 @app.command(epilog="Example: strata-pack template show qwen3.8-flash-next > chat_template.jinja")
-@face
+@with_shared_flags
 def show(
     template_id: Annotated[
         str, typer.Argument(metavar="ID", help="The id of a shipped template.", autocompletion=complete.templates)
@@ -83,7 +83,7 @@ def show(
 
 
 @app.command(epilog="Example: strata-pack template status model/chat_template.jinja")
-@face
+@with_shared_flags
 def status(
     target: Annotated[
         Path, typer.Argument(metavar="FILE|FOLDER|GGUF|PACK", help="A template, a model's folder, a .gguf or a pack.")

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 
-@face
+@with_shared_flags
 def check(
     target: Annotated[
         str, typer.Argument(metavar="FOLDER|ORG/NAME|ORG", help="A folder tree, a hub repository, or an organisation.")

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli.differences import show_difference
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 SHOWN = 3
 """Conversations that are shown; all are counted and named in the JSON."""
@@ -17,7 +17,7 @@ SHOWN = 3
 _KINDS = "An id, a file, a .gguf, a model folder, a pack or a hub id."
 
 
-@face
+@with_shared_flags
 def diff(
     first: Annotated[str, typer.Argument(metavar="A", help=_KINDS)],
     out: Out,

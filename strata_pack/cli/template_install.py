@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.pack.template.install import InstallResult
@@ -35,7 +35,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything,
 ShowDiff = Annotated[bool, typer.Option("--diff", help="Show how the template changes.")]
 
 
-@face
+@with_shared_flags
 def install(
     target: Target,
     template: Template = "auto",
@@ -73,7 +73,7 @@ def install(
     out.result({"ok": True, **result.to_dict()})
 
 
-@face
+@with_shared_flags
 def rollback(target: Target, dry_run: DryRun = False, *, out: Out) -> None:
     """Take the last installation back: every file gets the bytes it had."""
     from strata_pack.pack.template.install import rollback_template as roll_back

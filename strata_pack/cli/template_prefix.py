@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, ReportFiles
+from strata_pack.cli.shared_flags import with_shared_flags
 
 
 class ModeChoice(StrEnum):
@@ -21,7 +21,7 @@ class ModeChoice(StrEnum):
     stripped = "stripped"
 
 
-@face
+@with_shared_flags
 def prefix(
     target: Annotated[
         str, typer.Argument(metavar="TEMPLATE", help="An id, a file, a .gguf, a model folder, a pack or a hub id.")

@@ -9,15 +9,15 @@ import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.differences import show_difference
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.chat.repair.repair import RepairRefused, RepairResult
     from strata_pack.pack.template.source import NamedTemplate
 
 
-@face
+@with_shared_flags
 def repair(
     target: Annotated[
         str, typer.Argument(metavar="TEMPLATE", help="A file, a .gguf, a model folder, a pack or a hub id.")

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 
 app = typer.Typer()
 
 
 @app.command(epilog="Example: strata-pack verify packs/SmolLM2-135M-Instruct-Q4_K_M")
-@face
+@with_shared_flags
 def verify(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
     *,

@@ -1,8 +1,7 @@
-"""The face shared by all commands: the shared flags, the error table, the end.
+"""The flags that every command has, and the exit code of every error.
 
-A command is a function that takes an ``out: Out`` and is wrapped by ``face``; it gets ``--json``, ``--quiet``,
-``--debug``, ``--color`` and ``--progress`` without naming them, and any ``StrataError`` it raises becomes one sentence
-and an exit code.
+A command is a function that takes ``out: Out``; ``with_shared_flags`` adds ``--json``, ``--quiet``, ``--debug``,
+``--color`` and ``--progress``, and turns any ``StrataError`` into one sentence and an exit code.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def os_failure(error: OSError) -> StrataError:
     return kind(str(error.strerror or error), where=str(error.filename) if error.filename else None)
 
 
-def face(command: Callable[..., None]) -> Callable[..., None]:
+def with_shared_flags(command: Callable[..., None]) -> Callable[..., None]:
     """Give ``command(..., out: Out)`` the shared flags and the error table."""
 
     @functools.wraps(command)

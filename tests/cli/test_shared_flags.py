@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 
 
@@ -21,7 +21,7 @@ def run(error: BaseException | None, *flags: str) -> tuple[int, str, str]:
     app = typer.Typer()
 
     @app.command()
-    @face
+    @with_shared_flags
     def command(*, out: Out) -> None:
         """Do it."""
         if error is not None:
@@ -82,7 +82,7 @@ def test_json_mode_prints_no_second_object() -> None:
     app = typer.Typer()
 
     @app.command()
-    @face
+    @with_shared_flags
     def command(*, out: Out) -> None:
         """Do it."""
         out.announce({"listening": True})
@@ -108,7 +108,7 @@ def test_ok_is_what_the_exit_code_says() -> None:
     app = typer.Typer()
 
     @app.command()
-    @face
+    @with_shared_flags
     def command(*, out: Out) -> None:
         """Do it."""
         out.result({"found": 3})
