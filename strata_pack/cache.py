@@ -1,4 +1,4 @@
-"""The folder of what can be made again: what lies in it, how large it is, and emptying it."""
+"""Lists, measures and empties the cache folder, which holds only what can be made again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doors of the rooms: a package exports its public names, and the module of a name is imported when it is used.
+"""Exports a package's public names lazily: a name's module is imported when the name is used.
 
 An ``__init__.py`` gives the table of its names to ``door`` and repeats them under ``if TYPE_CHECKING`` for type
 checkers and editors (PEP 562); a test keeps the two alike. This module imports nothing.

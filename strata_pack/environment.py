@@ -1,4 +1,4 @@
-"""The environment variables that strata-pack reads, in one table, and what a report of a fault should say.
+"""Tables the environment variables that strata-pack reads, and gathers the facts of a bug report.
 
 ``docs/environment.md`` is written from the table by ``page``.
 """

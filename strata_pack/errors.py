@@ -1,4 +1,4 @@
-"""The exceptions of strata-pack: what went wrong, where, and what to do about it, as one sentence.
+"""Defines the exceptions: each is one sentence with the place, the reason and the remedy.
 
 The command line prints ``str(error)`` and exits with ``error.exit_code``; the library raises the same objects.
 """

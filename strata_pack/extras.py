@@ -1,4 +1,4 @@
-"""Optional packages: when one is missing, the exact command that brings it from where this tool was installed.
+"""Names the exact command that installs a missing optional package where this tool is installed.
 
 pip, uv and pipx record where they took a distribution from (``direct_url.json``, PEP 610) and who installed it.
 """

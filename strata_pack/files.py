@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and their hashes.
+"""Writes files that appear whole or not at all, hashes them, and reads JSON within limits.
 
 Everything the tool writes goes through a temporary name in the target's own folder, ``fsync`` and ``rename``, so that
 a crash at any moment leaves the old file or the new one.

@@ -1,4 +1,4 @@
-"""Locks between processes: ``flock`` on an open file or folder, which the system drops when its holder ends.
+"""Locks files and folders between processes with ``flock``, which the system drops when the holder ends.
 
 A lock belongs to the open file, not to the process: who opens the same folder twice would wait for itself. So
 ``hold_folder`` remembers what this thread holds, and ``holds_folder`` tells.

@@ -1,4 +1,4 @@
-"""Outputs that must not destroy what a command reads: its own inputs, and finished packs.
+"""Refuses outputs that would destroy what a command reads, or a finished pack.
 
 Two paths are one file when the file system says so (device and inode), whatever their spelling and however many links
 lie between. Every command that writes a file or replaces a folder asks here before it reads the first byte.

@@ -1,4 +1,4 @@
-"""How long work tells its progress without knowing who listens.
+"""Reports the progress of long work to whoever listens.
 
 A room takes a ``Progress`` and opens one ``Task`` per unit of work; the command line passes an object that draws
 bars, a library user may pass nothing.

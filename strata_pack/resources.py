@@ -1,4 +1,4 @@
-"""Where the data that ships with the tool lies: ``templates/`` and ``golden/``.
+"""Finds the shipped data: ``templates/`` and ``golden/``.
 
 In a source checkout they stand beside the package, in a wheel inside it.
 """

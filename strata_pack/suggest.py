@@ -1,4 +1,4 @@
-"""A mistyped value: the sentence that names what comes nearest, and all there is."""
+"""Words the refusal of a mistyped value: the nearest valid values, and all of them."""
 
 from __future__ import annotations
 

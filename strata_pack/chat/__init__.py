@@ -1,4 +1,4 @@
-"""Messages to a prompt: chat templates are rendered, checked on golden cases, linted, measured and repaired here."""
+"""Turns messages into prompts: renders, checks, lints, measures and repairs chat templates."""
 
 from strata_pack.doors import door
 

@@ -1,4 +1,4 @@
-"""The templates that the tool ships: one folder each under ``templates/``, described by its ``template.toml``.
+"""Lists and loads the shipped templates: one folder each below ``templates/``, described by ``template.toml``.
 
 A template text is recognised by its SHA-256 (UTF-8, LF, no byte order mark); ``status_of`` says what it is to us.
 """

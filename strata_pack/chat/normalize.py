@@ -1,4 +1,4 @@
-"""From the messages of a request, as clients write them, to the messages that a template takes.
+"""Normalizes the messages of a request, as clients write them, to the messages that a template takes.
 
 Pure: nothing is changed in place, nothing is read from anywhere. What a template prints exactly as it is given (users'
 and tools' texts) stays as it is; what it cannot take, or what a client has put in another place than the template

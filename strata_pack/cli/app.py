@@ -1,4 +1,4 @@
-"""The command ``strata-pack`` as typer sees it: a group that imports a command when it is called, not before."""
+"""Defines the typer group ``strata-pack``, which imports a command's module only when the command is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress for people: rich bars on a terminal, a plain line now and then when the output is piped."""
+"""Shows progress to people: rich bars on a terminal, plain lines at intervals where output is piped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata-pack cache``: what can be made again, how large it is, and removing it."""
+"""``strata-pack cache``: list the cache and remove what can be made again."""
 
 from __future__ import annotations
 

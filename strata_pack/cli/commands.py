@@ -1,4 +1,4 @@
-"""Which commands there are: the name, the module that holds it and its line on the top page of the help.
+"""Tables the commands: name, module, and line on the top page of the help.
 
 This module and ``strata_pack.cli.main`` import nothing, so that ``--help`` and ``--version`` cost hardly more than
 a start of the interpreter. The order is that of the help.

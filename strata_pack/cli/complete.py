@@ -1,4 +1,4 @@
-"""What the shell may complete: the names of presets, templates, engines, scenarios and runtimes."""
+"""Completes values in the shell: presets, templates, engines, scenarios and runtimes."""
 
 from __future__ import annotations
 

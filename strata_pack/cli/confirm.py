@@ -1,4 +1,4 @@
-"""Before something is destroyed: the question, and the flags that answer it or stop short of it."""
+"""Asks before something is destroyed, and defines the flags that answer (``--yes``) or stop short (``--dry-run``)."""
 
 from __future__ import annotations
 

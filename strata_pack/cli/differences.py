@@ -1,4 +1,4 @@
-"""Where two prompts differ, drawn for a terminal."""
+"""Draws the differences of two prompts for a terminal."""
 
 from __future__ import annotations
 

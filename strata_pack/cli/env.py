@@ -1,4 +1,4 @@
-"""``strata-pack env``: what a report of a fault should say about the machine and the installation."""
+"""``strata-pack env``: print the facts that a bug report needs."""
 
 from __future__ import annotations
 

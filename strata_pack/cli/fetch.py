@@ -1,4 +1,4 @@
-"""``strata-pack fetch``: what a build needs of a repository on the Hub, into a folder."""
+"""``strata-pack fetch``: download what a build needs of a Hub repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``quantize --fit`` and ``build --fit`` share: the search, its sentence, and the recipe file it leaves."""
+"""Shares the search behind ``quantize --fit`` and ``build --fit``: its flags, its sentence, its recipe file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process ``strata-pack``: top page and version at once, everything else through ``strata_pack.cli.app``."""
+"""Starts ``strata-pack``: answers top page and version at once and leaves the rest to ``strata_pack.cli.app``."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Where a command prints: text for a terminal, one JSON object for a program, nothing when it shall be quiet."""
+"""Prints for a command: text on a terminal, one JSON object for a program, nothing with ``--quiet``."""
 
 from __future__ import annotations
 

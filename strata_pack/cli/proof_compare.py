@@ -1,4 +1,4 @@
-"""The comparison inside ``prove``: the pack against its source, on a short text and within a time limit.
+"""Compares a pack with its source inside ``prove``: a short text, within a time limit.
 
 It stands here because the rooms that prove and that compare are neighbours, which do not import each other.
 """

@@ -1,4 +1,4 @@
-"""``strata-pack prove``: verify, golden and smoke in one go, with one summary."""
+"""``strata-pack prove``: verify, golden and smoke in one command, with one summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a report: tried before the long work, written after it, and never at the cost of its result."""
+"""Writes report files: checks before the long work that they can be written, and never loses its result."""
 
 from __future__ import annotations
 

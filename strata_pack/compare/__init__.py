@@ -1,4 +1,4 @@
-"""How much a quantized model lost against another: perplexity, KL divergence, agreement."""
+"""Measures what quantization costs a model: perplexity, KL divergence, agreement."""
 
 from strata_pack.doors import door
 

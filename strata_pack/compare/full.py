@@ -1,4 +1,4 @@
-"""How much a model lost: two models and a text in, perplexities and the divergence of their next tokens out.
+"""Compares two models over a text by full logits: perplexities, KL divergence, agreement.
 
 Both models are evaluated side by side by the real llama.cpp (``llama.logits``), and every figure is computed here from
 the full logits, in double precision. Where full logits cannot be had, ``compare_top`` bounds the figures instead.

@@ -1,4 +1,4 @@
-"""The logits of a reference, computed once and kept for every model that is compared with it.
+"""Computes a reference's logits once and keeps them for every model that is compared with it.
 
 A row is kept as logarithms of probabilities: 16 bits each between the largest and 40 nats below it, and the likeliest
 64 exactly. What that adds to a divergence is the small probability of the rest times a rounding of 0.0003 nats. Half of

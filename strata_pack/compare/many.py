@@ -1,4 +1,4 @@
-"""Many models against one reference: its logits are computed once, every model is scored against them.
+"""Compares many models with one reference, whose logits are computed once.
 
 The result says how far each model is from the reference over every text and over all of them, how large it is, and
 which models no other beats in both (the Pareto front).

@@ -1,4 +1,4 @@
-"""A comparison as a report: one check a model, and a first one with the picture of size against divergence."""
+"""Reports a comparison: one check for each model, and a first one with the plot of size against divergence."""
 
 from __future__ import annotations
 

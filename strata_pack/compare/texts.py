@@ -1,4 +1,4 @@
-"""The texts that models are compared over: those that ship, and a user's."""
+"""Loads the texts that models are compared over: the shipped ones, and the user's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison where full logits cannot be had: from the likeliest tokens that any llama.cpp server tells.
+"""Compares by the likeliest tokens that any llama.cpp server returns, where full logits are not available.
 
 A server gives the exact probabilities of the ``n`` likeliest next tokens. All other tokens are taken as one, which can
 only make two distributions look more alike (the log-sum inequality; Cover and Thomas, "Elements of Information Theory",

@@ -1,4 +1,4 @@
-"""A running llama.cpp: its servers, its runtimes, its devices, and its native functions."""
+"""Runs llama.cpp: servers, runtimes, devices and native functions."""
 
 from strata_pack.doors import door
 

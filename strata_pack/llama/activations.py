@@ -1,4 +1,4 @@
-"""What flows into a model's weights: sums of squares of the activations, collected while llama.cpp evaluates a text.
+"""Sums the squares of the activations that each weight is multiplied with while llama.cpp evaluates a text.
 
 llama.cpp calls back after each node of its graph. The inputs of matrix multiplications are read there: for a dense
 weight every row of the input, for a mixture of experts the rows that each expert was given. The sums are kept in double

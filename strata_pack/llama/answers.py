@@ -1,4 +1,4 @@
-"""What a llama.cpp server answers, as values: properties, completions, chat replies, timings.
+"""Types the answers of a llama.cpp server: properties, completions, chat replies, timings.
 
 Every ``from_dict`` reads untrusted JSON: a field of the wrong kind is a ``GarbledAnswer``, never a crash later on.
 """

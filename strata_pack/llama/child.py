@@ -1,4 +1,4 @@
-"""The embedded llama.cpp server as a process of its own: ``python -m strata_pack.llama.child SETTINGS``.
+"""Runs the embedded llama.cpp server in its own process: ``python -m strata_pack.llama.child SETTINGS``.
 
 With the word ``devices`` instead, it prints what the library computes with, and ends.
 

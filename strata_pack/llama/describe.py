@@ -1,4 +1,4 @@
-"""What a runtime is, asked of itself: version, build, devices."""
+"""Asks a runtime what it is: version, build, devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What computes: the devices of this machine, and what the log of a server says it uses."""
+"""Lists the devices of this machine, and reads from a server's log which of them it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native functions of ggml that quantize: called through ctypes on the shared object of the ``xllamacpp`` wheel.
+"""Calls ggml's quantizing functions through ctypes on the shared object of the ``xllamacpp`` wheel.
 
 The module is never imported as Python; only its exported C functions are used. ctypes lets go of the GIL during a
 call, so threads that quantize different rows run on all cores.

@@ -1,4 +1,4 @@
-"""The types of ggml and GGUF as the package ``gguf`` numbers them, without what importing that package costs.
+"""Numbers ggml's and GGUF's types as the package ``gguf`` does, without the cost of importing it.
 
 ``gguf`` imports numpy, YAML and its writer before it says a number (0.1 s); its ``constants`` need none of them. They
 are loaded alone here, under their own name, so that whoever imports the package later gets the same classes. A type

@@ -1,4 +1,4 @@
-"""The quantizing kernels: C code of this project that writes ggml's bytes several times faster.
+"""Loads the quantizing kernels: C code of this project that writes ggml's bytes several times faster.
 
 A checkout has them in ``build/kernels``, a wheel inside the package; both may lack the one for this machine, and then
 ggml quantizes. ctypes lets go of the GIL during a call, as it does for ggml.

@@ -1,4 +1,4 @@
-"""A text and a model in, the model's logits at every scored position out, computed by the real llama.cpp.
+"""Computes a model's logits at every scored position of a text, with the real llama.cpp.
 
 The model runs in a child process (``logits_child``); its logits come through a pipe a few rows at a time, so memory
 here is a few MB whatever the vocabulary, and two models can be read side by side.

@@ -1,4 +1,4 @@
-"""Whether a model and its context fit in memory, before anything is loaded: weights plus KV cache.
+"""Estimates before loading whether a model and its context fit in memory: weights plus KV cache.
 
 The cache holds, for every token and every layer, one key and one value of each KV head in 16 bits (llama.cpp's
 default). Layers with a sliding window or with recurrent state need less, so for them the figure is an upper bound.

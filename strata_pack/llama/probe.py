@@ -1,4 +1,4 @@
-"""The blocks on which a kernel proves itself, and the hashes of what ggml on x86-64 makes of them.
+"""Makes the blocks that a kernel is tested on, with the hashes of what ggml writes for them on x86-64.
 
 Every float is an integer times a power of two, so that all machines make the same ones. Besides what models hold there
 is what a kernel that is almost right gets wrong: zero blocks, constant ones, scales far apart, denormals, overflow.

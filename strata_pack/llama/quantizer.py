@@ -1,4 +1,4 @@
-"""Quantizing with what is fastest and proved: by type a kernel of this project or ggml.
+"""Quantizes each type with the fastest proved code: a kernel of this project, or ggml.
 
 A kernel is used for a type only after it has written the same bytes as ggml for a probe: on x86-64 as the embedded
 library here and now, elsewhere as that library on x86-64, whose hashes are recorded (builds for other processors fuse

@@ -1,4 +1,4 @@
-"""Which llama.cpp there is to run: the embedded one of xllamacpp, any ``llama-server`` binary, and our own builds.
+"""Finds the runtimes: xllamacpp's embedded server, any ``llama-server`` binary, and our own builds.
 
 A ``Runtime`` knows how to turn ``ServerSettings`` into a command; it starts nothing itself.
 """

@@ -1,4 +1,4 @@
-"""A running llama.cpp server of ours, whichever runtime it is: started, watched, asked, and always ended.
+"""Starts, watches and always ends one llama.cpp server, whichever runtime it is.
 
 ``LlamaServer.start`` returns only when the model is loaded and answers; otherwise it raises ``StartFailed`` with the
 reason and the last lines of the server's log, and nothing is left running. The process cannot outlive us: see

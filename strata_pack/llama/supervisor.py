@@ -1,4 +1,4 @@
-"""Runs one server process and outlives nobody: the process ends when its owner ends, however that happens.
+"""Runs one server process and ends it when its owner ends, however that happens.
 
 ``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and holds on to standard input. The owner keeps the
 other end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), COMMAND is ended. COMMAND in turn asks the

@@ -1,4 +1,4 @@
-"""What a build of llama.cpp needs on this machine, and which piece is missing, each in one sentence.
+"""Checks what a build of llama.cpp needs on this machine and names each missing piece in one sentence.
 
 A table for each backend; every entry finds its piece or says what to install.
 """

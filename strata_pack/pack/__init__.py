@@ -1,4 +1,4 @@
-"""The pack, a folder that an engine serves as it is: built, opened, verified, inspected, its template exchanged."""
+"""Builds, opens, verifies and inspects packs (folders that an engine serves as they are) and changes their template."""
 
 from strata_pack.doors import door
 

@@ -1,4 +1,4 @@
-"""Putting a finished folder where a pack is wanted, in one atomic step, also over an older pack."""
+"""Puts a finished folder in the place of a pack, in one atomic step, also over an older pack."""
 
 from __future__ import annotations
 

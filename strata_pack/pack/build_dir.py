@@ -1,4 +1,4 @@
-"""The folder ``<pack>.partial`` in which a pack is built: its lock, its journal, and how it becomes the pack.
+"""Manages ``<pack>.partial``, the folder a pack is built in: its lock, its journal, and the move into place.
 
     <pack>.partial/
       build.json    what is being built from what; a build of anything else starts anew

@@ -1,4 +1,4 @@
-"""What lies in a pack: the files that its identity covers, and those that somebody else has put there.
+"""Tells the files that a pack's identity covers from those that somebody else put there.
 
 A rebuild replaces the first and keeps the second: a model card, a licence or notes are nobody's to delete.
 """

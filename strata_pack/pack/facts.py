@@ -1,4 +1,4 @@
-"""The facts of a manifest held against what the files tell: nothing in it stands on its word alone if a file knows.
+"""Checks the facts in a manifest against the files.
 
 What no file of the pack can tell (the hash of a source that is not here, the commit) is left to the signature.
 """

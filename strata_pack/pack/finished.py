@@ -1,4 +1,4 @@
-"""Is what a build is asked for there already? A finished pack of the same inputs is returned, not built again.
+"""Finds a finished pack of the same inputs, so that it is returned and not built again.
 
 Everything that decides about a pack stands in its manifest, by content. What is cheap is compared first; the hashes of
 the source and of the pack are computed last and only if all else agrees, so a pack is never taken for one it is not.

@@ -1,4 +1,4 @@
-"""What a planned pack will need: memory when it is served, and the disk while it is made.
+"""Forecasts what a planned pack needs: memory to serve it, disk to make it.
 
 A table of n-grams is no part of the memory: llama-server reads its rows from the disk as they are needed (``-lzm``,
 on by itself above 4 GiB). Layers with linear attention keep no keys and values.

@@ -1,4 +1,4 @@
-"""What a golden check is about: a shipped template, a pack, a GGUF or a template file, and the cases for it."""
+"""Resolves what a golden check is about: a shipped template, a pack, a GGUF or a file, and the cases for it."""
 
 from __future__ import annotations
 

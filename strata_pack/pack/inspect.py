@@ -1,4 +1,4 @@
-"""What is in a PACK or a GGUF: metadata, tensors by type, bits per weight, and the template's identity and status."""
+"""Inspects a pack or a GGUF: metadata, tensors by type, bits per weight, identity and status of the template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All changes of one installation as one step: a journal that is written first and can be carried out again.
+"""Makes all changes of one installation one step: a journal is written first and can be carried out again.
 
 A journal lists changes with the bytes before and after. It is written whole and made durable before the first change;
 from then on the installation has happened: whoever finds the journal carries it out to its end, however often it is

@@ -1,4 +1,4 @@
-"""How to open a pack, and how to read a GGUF's template.
+"""Opens a pack, and reads a GGUF's template.
 
 A pack is whole if and only if its ``manifest.json`` is there; a folder that is still being built is called
 ``<pack>.partial``.

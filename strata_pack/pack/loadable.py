@@ -1,4 +1,4 @@
-"""Would a loader take this model? What llama.cpp needs of a header, looked at without loading a weight.
+"""Checks without loading a weight whether a header has what llama.cpp needs.
 
 Shapes follow from the header's numbers for plain attention and feed-forward layers; for everything else the layers are
 held against each other: what most layers of a kind have, with which shape, every one of them must have.

@@ -1,4 +1,4 @@
-"""The source of a build, whatever its kind: where its files are, what they hash to, and its tensors."""
+"""Opens the source of a build, whatever its kind: its files, their hashes, its tensors."""
 
 from __future__ import annotations
 

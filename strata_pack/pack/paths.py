@@ -1,4 +1,4 @@
-"""What lies where in a pack: the names of its files, and the way from a manifest's path to a file.
+"""Names the files of a pack, and resolves a manifest's path to a file inside it.
 
 Paths in a manifest come from strangers: none may leave the folder.
 """

@@ -1,4 +1,4 @@
-"""The projector of a pack: the tower for images, beside the model that it was made for.
+"""Handles the projector of a pack: the vision encoder that belongs to its model.
 
 A checkpoint with a tower gives it by default; with a GGUF it is a file that stands beside or is named. A projector of
 another model is refused: its vectors have another width, or reach into layers that the model has not.

@@ -1,4 +1,4 @@
-"""Deriving a pack again from its manifest: the same source, recipe, importances and template, compared byte for byte.
+"""Builds a pack again from its manifest and compares the two byte for byte.
 
 What differs is named by its place (file, tensor, block) and with everything that may be the reason: a file that was
 changed after the build, another source, imatrix, recipe, template or quantizer.

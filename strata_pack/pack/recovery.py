@@ -1,4 +1,4 @@
-"""The state folder of a target: its journal, the ways back, and how an interrupted installation is finished.
+"""Keeps the state of an installation: its journal, its rollbacks, and the end of an interrupted one.
 
 ``recover`` is called by everything that opens a pack, so this module imports little.
 """

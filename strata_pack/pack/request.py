@@ -1,4 +1,4 @@
-"""What a build is asked for, and what its manifest says of that: enough to know a finished pack again."""
+"""Defines what a build is asked for, and what the manifest records of it."""
 
 from __future__ import annotations
 

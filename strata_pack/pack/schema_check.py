@@ -1,4 +1,4 @@
-"""The part of JSON Schema (draft 2020-12) that the manifest's schema uses: the first difference, with its place.
+"""Validates against the part of JSON Schema (draft 2020-12) that the manifest's schema uses; reports the first fault.
 
 A whole validator would bring five packages into the base installation for this one document. A keyword that is not
 known here is an error of the schema, so that no rule is passed over in silence.

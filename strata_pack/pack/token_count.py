@@ -1,4 +1,4 @@
-"""Counting tokens with whatever tokenizer is at hand: a ``tokenizer.json``, or the vocabulary inside a GGUF."""
+"""Counts tokens with the tokenizer at hand: a ``tokenizer.json``, or the vocabulary of a GGUF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a pack what its manifest says? Manifest, sizes, hashes, GGUF structure, and all copies of the template equal.
+"""Verifies a pack: manifest, sizes, hashes, GGUF structure, and that all copies of the template are equal.
 
 Every check runs even if another failed, so that one look shows all that is wrong.
 """

@@ -1,4 +1,4 @@
-"""Generated text to reasoning, content and tool calls. Pure: no I/O, nothing but the standard library.
+"""Parses generated text into reasoning, content and tool calls; pure: no I/O, only the standard library.
 
 ``OutputParser`` reads a reply delta by delta; ``parse`` and ``aparse`` read a whole or an asynchronous one.
 """

@@ -1,4 +1,4 @@
-"""What a tag does to the call that is being read: the actions of ``tool_call``'s table.
+"""Defines what each tag does to the call that is being read: the actions of ``tool_call``'s table.
 
 Each is given the tag at ``text[pos]`` and returns where reading goes on. A departure from the format that an action
 takes for a tag of the call counts as a defect of the call (``reading`` says what follows from that).

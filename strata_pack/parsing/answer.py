@@ -1,4 +1,4 @@
-"""The states of the answer: where a tag is text, because it stands in code, and where it begins a call."""
+"""Reads the answer: decides where a tag begins a call, and where it stands in code and is text."""
 
 from __future__ import annotations
 

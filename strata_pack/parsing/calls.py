@@ -1,4 +1,4 @@
-"""The states around a call: what must follow ``<tool_call>``, the call itself, what comes of it."""
+"""Reads the surroundings of a call: what may follow ``<tool_call>``, the call itself, and how it ends."""
 
 from __future__ import annotations
 

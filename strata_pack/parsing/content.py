@@ -1,4 +1,4 @@
-"""The text of the answer: which newlines around calls belong to it, and the look-out for the end of a code span."""
+"""Collects the text of the answer: drops the newlines that belong to calls, looks for the end of a code span."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The letters of one family's output: its tags, as a value. The machine that reads them is the same for all families.
+"""Defines a dialect: the tags of one model family, as a value. One machine reads all dialects.
 
 ``docs/parsing.md`` says how to add one.
 """

@@ -1,4 +1,4 @@
-"""What the parser says: events, the calls inside them, and the counters of one reply. Pure values, no behaviour.
+"""Defines the parser's output: events, the calls in them, and the counters of one reply.
 
 ``Event`` is a named tuple and not a dataclass because one is made for every delta of a reply: it must cost little.
 """

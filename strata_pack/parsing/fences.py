@@ -1,4 +1,4 @@
-"""Where a growing Markdown text stands: inside a fenced code block, inside a code span, or in plain prose.
+"""Tracks where a growing Markdown text stands: in a fenced code block, in a code span, or in prose.
 
 The block structure is CommonMark's (0.31, sections 4 and 5), followed line by line in work that depends on the
 beginning of each line only: containers (block quotes, list items), paragraphs with their lazy lines, fences. Left out

@@ -1,4 +1,4 @@
-"""Text that is held back: cheap to append to in tiny pieces, close to its own size in memory."""
+"""Holds text back: cheap to append to in tiny pieces, and close to its own size in memory."""
 
 from __future__ import annotations
 

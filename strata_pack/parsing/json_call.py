@@ -1,4 +1,4 @@
-"""Calls in the JSON form, read as they are written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
+"""Reads calls in JSON form while they are written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
 
 The end is found by counting braces outside strings, so that a tag inside a string is text. Whether it is a call at all
 shows only at its end; hence it is never sent in pieces. Several objects in one wrapper are several calls, if each is

@@ -1,4 +1,4 @@
-"""Whether a word of generated text is a misspelt word of the call's grammar: ``parametr1`` for ``parameter``.
+"""Recognises misspelt words of the call's grammar: ``parametr1`` for ``parameter``.
 
 A word is like another if the other begins it or is begun by it, or if at most two letters were added, dropped,
 changed or swapped (one in a short word).

@@ -1,4 +1,4 @@
-"""Python literals of lists and dicts, as models write them into arguments, read without evaluating anything.
+"""Reads the Python lists and dicts that models write into arguments, without evaluating anything.
 
 ``ast.literal_eval`` would warn on stray backslashes, may exhaust the C stack on nested brackets and knows types that
 JSON has not; this reader knows exactly what JSON can hold.

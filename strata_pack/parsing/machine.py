@@ -1,4 +1,4 @@
-"""The ground of the parser's state machine: its states, its memory, and how text is read, held and passed on.
+"""Holds the base of the parser's state machine: its states, its memory, and how text is held and released.
 
 The states lie in layers, each a class on the one below: ``Machine``, the thinking, the calls, the answer, and the
 parser that others use. A state is a method that reads from a place in the text and returns where it stopped. What it

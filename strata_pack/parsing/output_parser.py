@@ -1,4 +1,4 @@
-"""The parser of generated text, as others use it: deltas in, events out.
+"""Parses generated text delta by delta into events; this is the public class.
 
 This module imports nothing, so that naming the class costs nothing; the machine (``strata_pack.parsing.parser``) is
 imported when the first parser is made, as ``pathlib.Path`` makes a ``PosixPath``.

@@ -1,4 +1,4 @@
-"""The machine behind ``OutputParser``: deltas in, events out.
+"""Combines the layers of the state machine into the one that ``OutputParser`` runs.
 
 Its states are in the layers below (``machine`` says how they work); here are the short way that nearly every delta
 takes, and the end of the text.

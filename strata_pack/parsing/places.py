@@ -1,4 +1,4 @@
-"""Where the reader of a call stands: its places, and the ends that are in doubt. Pure values, no behaviour."""
+"""Defines the positions inside a call, and the ends that are in doubt."""
 
 from __future__ import annotations
 

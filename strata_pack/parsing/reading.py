@@ -1,4 +1,4 @@
-"""How one call in the XML form is read: its places, its text, its values; what a token does is ``tool_call``'s table.
+"""Holds the state of reading one call in XML form; what a token does is ``tool_call``'s table.
 
 The text of a call is kept until it is certain that it is one, in segments that begin with each value. A value that is
 sent while it is written is sent up to the first tag that may turn out to be its end; what is ahead of that is held.

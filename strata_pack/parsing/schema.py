@@ -1,4 +1,4 @@
-"""What the request's tools say about arguments: JSON Schema reduced to the types a text may be read as.
+"""Reduces the JSON Schemas of the request's tools to the types that an argument may be read as.
 
 Only what decides a type is looked at: ``type``, ``anyOf``, ``oneOf``, ``allOf``, ``enum``, ``const``, ``nullable`` and
 ``$ref`` inside the tool's own schema. Everything else is for the client to validate.

@@ -1,4 +1,4 @@
-"""Tags that ordinary tokens spell: text, where a caller knows that they are not the special tokens of the vocabulary.
+"""Treats a tag as text where the caller knows that ordinary tokens spelt it.
 
 Such a tag goes through the machine with ``SPELLED`` for its ``<``, so that no state takes it for a tag, and comes out
 with its ``<``.

@@ -1,4 +1,4 @@
-"""Counts the complete calls that stay text in a thinking, without holding anything of it back."""
+"""Counts the complete calls that remain text in the thinking, and holds nothing back for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON text of a call's arguments, written piece by piece while the call is read."""
+"""Writes the JSON text of a call's arguments piece by piece while the call is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tags of a dialect, well formed and misspelt, and how one is recognised in a text that is still growing.
+"""Recognises a dialect's tags, well formed or misspelt, in a text that still grows.
 
 A tag is one ``<`` and then characters that are no ``<``; so a beginning that cannot go on as a tag is text as a whole.
 Misspelt tags are looked for only where one is due, or where one stands alone on its line (``likeness`` says what is

@@ -1,4 +1,4 @@
-"""The states of the thinking: its beginning, its end, and the ``<tool_call>`` in it that may be its end."""
+"""Reads the thinking: its beginning, its end, and the ``<tool_call>`` in it that may be its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call in the XML form, read as it is written: its function's header, its parameters, its end, and all known drift.
+"""Reads one call in XML form while it is written: header, parameters, end, and all known drift.
 
 The reader is a table: what was read before (a ``Place``) and what stands here (a ``Token``) name the one thing to do.
 The well-formed grammar and each tolerated drift are rows of it; what has no row is no call. The hard part is where a

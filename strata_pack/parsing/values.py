@@ -1,4 +1,4 @@
-"""The text of one argument as a JSON value, by the type its schema allows: never a guess, never an exception.
+"""Converts the text of an argument to a JSON value of a type that its schema allows; never guesses, never raises.
 
 A text that fits no type of its schema stays what it is, a string.
 """

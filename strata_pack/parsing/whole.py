@@ -1,4 +1,4 @@
-"""A whole reply at once, and a reply that arrives asynchronously."""
+"""Parses a whole reply, or one that arrives asynchronously."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recorded replies read again: which turns ended inside the thinking, and which calls a policy would have saved."""
+"""Reads recorded replies again: which turns ended inside the thinking, and which policy would save their calls."""
 
 from strata_pack.doors import door
 

@@ -1,4 +1,4 @@
-"""Replies that spread over several records: streams, and sessions that write one line for each part of a turn.
+"""Joins replies that spread over several records: streams, and sessions with a line for each part of a turn.
 
 ``Chunks`` puts them together. It keeps a bounded number of replies open; the oldest is given out when there are more.
 """

@@ -1,4 +1,4 @@
-"""How many of the calls in a text were not written in canonical form."""
+"""Counts the calls in a text that are not in canonical form."""
 
 from __future__ import annotations
 

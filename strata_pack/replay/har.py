@@ -1,4 +1,4 @@
-"""HTTP archives, as browsers and proxies save them: each entry has a request and what was answered."""
+"""Reads HTTP archives, as browsers and proxies save them: each entry has a request and its response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assistants' messages in any maker's words, and the small readings that all shapes share."""
+"""Reads assistants' messages of every vendor, and holds the small readers that all shapes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry's spans and logs of generative AI, as exporters write them.
+"""Reads OpenTelemetry's spans and logs of generative AI, as exporters write them.
 
 Source: OpenTelemetry's semantic conventions for generative AI, and OTLP's JSON encoding.
 """

@@ -1,4 +1,4 @@
-"""A log in, its replies out, one at a time."""
+"""Reads the replies of a log, one at a time."""
 
 from __future__ import annotations
 

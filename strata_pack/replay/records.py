@@ -1,4 +1,4 @@
-"""A log file as records: JSON values or lines of text, one at a time, in a few megabytes of memory.
+"""Reads a log file as records, JSON values or lines of text, one at a time, in a few megabytes of memory.
 
 The packing (none, gzip, zstd) is seen by the first bytes. A file is JSON lines, one pretty-printed JSON value, an
 array, a transcript of server-sent events or a text log; which of them is seen line by line. Of a JSON value that

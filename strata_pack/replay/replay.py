@@ -1,4 +1,4 @@
-"""What would have become of recorded replies: how many calls were stranded, and which policy would have saved them.
+"""Counts the stranded calls of recorded replies, and those that each policy would save.
 
 Replies go through one at a time, so a log of any size is read in constant memory. Only a reply whose thinking holds a
 ``<tool_call>`` is parsed at all.

@@ -1,4 +1,4 @@
-"""Recorded replies as values: what a model wrote, however a server or a client wrote it down.
+"""Defines recorded replies as values, whatever server or client wrote them down.
 
 ``reader.read_log`` is the way in: it opens a file by its content, cuts it into records (``records``) and knows their
 shapes (``shapes``, ``chunks``, ``text_lines``). Nothing in a log raises.

@@ -1,4 +1,4 @@
-"""The shapes of a recorded reply: one function a shape, one table of them all.
+"""Recognises the shapes of recorded replies: one function for each shape, one table of them all.
 
 A shape looks at a JSON object and returns the turns it holds, an empty list if it knows the object and it holds none (a
 user's line, say), or None if it does not know it. The first shape of the table that knows an object decides.

@@ -1,4 +1,4 @@
-"""Texts and recorded replies, parsed for people: what ``strata-pack parse`` prints, as plain values."""
+"""Parses texts and recorded replies to plain values: what ``strata-pack parse`` prints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies in the text logs of servers: llama-server with ``--verbose``, vLLM with its requests and outputs logged.
+"""Reads replies from the text logs of servers: llama-server's ``--verbose``, vLLM's logged requests and outputs.
 
 llama-server writes the JSON of a response, or of each piece of a stream, after a few words. vLLM writes the generated
 text as a Python literal.

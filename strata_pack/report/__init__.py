@@ -1,4 +1,4 @@
-"""One result model, ``Report`` of ``Check``s, and its faces: terminal, JSON, JUnit XML, SARIF, HTML."""
+"""Defines one result model, a ``Report`` of ``Check``s, and its outputs: terminal, JSON, JUnit XML, SARIF, HTML."""
 
 from strata_pack.report.machine import junit, sarif, schema, to_json
 from strata_pack.report.model import Chart, Check, Point, Report, Scatter, Status, Table

@@ -1,4 +1,4 @@
-"""A bar chart of a few series as inline SVG, drawn in the page's own colours. Every bar says its value."""
+"""Draws a bar chart of a few series as inline SVG in the page's colours; every bar shows its value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where two texts differ, character by character, as segments that show white space.
+"""Compares two texts character by character, as segments that show white space.
 
 Linear outside the part that differs; inside it the exact comparison is quadratic, so it is bounded: beyond the bound
 the whole part counts as replaced, which is still true.

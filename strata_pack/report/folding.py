@@ -1,4 +1,4 @@
-"""Checks of one cause, told once: a server without Jinja fails 150 conversations alike, and one line says so.
+"""Folds checks with one cause: a server without Jinja fails 150 conversations alike, and one line says so.
 
 JSON keeps every check; the faces for people and CI show the first of each cause, which names the others.
 """

@@ -1,4 +1,4 @@
-"""The faces of a report that programs read: JSON with a schema, JUnit XML, SARIF 2.1.0."""
+"""Writes a report for programs: JSON with a schema, JUnit XML, SARIF 2.1.0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a check found, as values: ``Report`` of ``Check``s. Every face (terminal, JSON, JUnit, SARIF, HTML) reads these.
+"""Defines the result of a check as values: a ``Report`` of ``Check``s, which every output format reads.
 
 Nothing here knows how it will be shown, and nothing here does I/O.
 """

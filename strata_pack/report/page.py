@@ -1,4 +1,4 @@
-"""The report as one HTML page: no request leaves it, it follows light and dark, and works without its script.
+"""Writes a report as one HTML page that loads nothing, follows light and dark mode, and works without its script.
 
 Everything in a report is untrusted text (a model wrote some of it), so every piece is escaped here, the page carries a
 content security policy that forbids all loading, and its script only shows and hides what is already there.

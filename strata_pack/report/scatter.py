@@ -1,4 +1,4 @@
-"""Points in two dimensions as inline SVG: one thing against another, the best ones joined by a line.
+"""Draws points in two dimensions as inline SVG; a line joins the best ones.
 
 In a page the colours are the page's own; ``standalone`` makes a picture for a card or a README.
 """

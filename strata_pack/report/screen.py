@@ -1,4 +1,4 @@
-"""The report for a terminal: one table, then what needs a person, with the place where texts part."""
+"""Prints a report on a terminal: one table, then the checks that need a person, with the first difference of texts."""
 
 from __future__ import annotations
 

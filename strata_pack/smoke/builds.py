@@ -1,4 +1,4 @@
-"""Which build of llama.cpp a server is, and what builds are known to do differently before a template sees a request.
+"""Recognises a server's build of llama.cpp, and lists builds with known differences in request handling.
 
 A template's capabilities are recorded for the build that the tool carries. Another build may derive others from the
 same template; that is its own affair and no fault of the pack, and it is named with the build's number.

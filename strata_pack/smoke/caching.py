@@ -1,4 +1,4 @@
-"""Scenario ``prefix-cache``: how much of an agent's history the server reads again at each turn.
+"""Plays ``prefix-cache``: how much of an agent's history the server reads again at each turn.
 
 A model's thinking is part of what it generated, so it is in the server's cache. A client that sends it back gets a
 prompt that continues the cache, if the template lets it; what the template writes anew, `template prefix` says. The

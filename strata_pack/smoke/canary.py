@@ -1,4 +1,4 @@
-"""Scenario ``canary``: conversations whose every text is a word of its own, so that whatever gets lost is named.
+"""Plays ``canary``: conversations in which every text is a unique word, so that whatever is lost is named.
 
 For templates that have no golden cases. Each word must come back from the server once, in a turn of its role and in
 the order of the conversation, and the turn marks must be balanced. Then the ten mentions are put into the history:

@@ -1,4 +1,4 @@
-"""What the scenarios are played on: a server, its template, and servers beside it that are started when asked for."""
+"""Holds what scenarios are played on: a server, its template, and further servers that start on demand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios' data: what is played, written in JSON files beside this module, with calls in either form.
+"""Loads the scenarios' data: JSON files in this folder, with calls in either form.
 
 A text may hold ``{{call N}}`` (the case's N-th call as the family writes it), ``{{call N|PREFIX}}`` (each of its lines
 after PREFIX), ``{{other N}}`` (in the form that the family does not use) and ``{{opening N}}`` (its beginning, cut

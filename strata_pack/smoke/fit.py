@@ -1,4 +1,4 @@
-"""Whether a model on disk fits in the memory of this machine, told before it is loaded."""
+"""Says before loading whether a model on disk fits in the memory of this machine."""
 
 from __future__ import annotations
 

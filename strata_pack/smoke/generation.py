@@ -1,4 +1,4 @@
-"""Scenarios in which the model is made to write a known text by a grammar, streamed, and our parser reads it.
+"""Plays generation: a grammar makes the model write a known text, streamed, and our parser reads it.
 
 A grammar makes any model, also a random one, produce exactly the text that is wanted: so the failing outputs of real
 models are played again on a real server, delta by delta as its detokenizer cuts them.

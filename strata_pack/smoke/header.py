@@ -1,4 +1,4 @@
-"""Scenarios that read a model's header: its end-of-turn token, its shape against the source, its projector.
+"""Plays scenarios on a model's header: end-of-turn token, shape against the source, projector.
 
 A grammar makes a model write past any of these mistakes, so no forced text shows them.
 """

@@ -1,4 +1,4 @@
-"""Scenarios about history: a call that was left in the thinking must come back outside it.
+"""Plays history scenarios: a call left in the thinking must be outside it in the next prompt.
 
 What a turn must look like is not written down here: it is what the template itself makes of a *healthy* turn of the
 same content, in which the call stands where it belongs. Each named history is played twice, on the server under test

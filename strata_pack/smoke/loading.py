@@ -1,4 +1,4 @@
-"""Scenarios about what was loaded: the template, its golden cases, the vocabulary."""
+"""Plays loading scenarios: the template, its golden cases, the vocabulary."""
 
 from __future__ import annotations
 

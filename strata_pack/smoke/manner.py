@@ -1,4 +1,4 @@
-"""How a template speaks: whether and in which form it writes calls, and how a reply to its prompts begins.
+"""Detects how a template writes: whether and in which form it has calls, and how a reply to its prompts begins.
 
 Nothing is read off the template's text: a probe is rendered, and the prompt says it.
 """

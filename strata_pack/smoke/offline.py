@@ -1,4 +1,4 @@
-"""Scenarios that need the model's files and no server: they are played first, and say what no server would."""
+"""Plays the scenarios that need the model's files and no server; they come first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All proofs of a pack in one go: verify, golden cases on every engine at hand, smoke; kept in its ``reports/``."""
+"""Proves a pack: verify, golden cases on every available engine, smoke; the reports go to its ``reports/``."""
 
 from __future__ import annotations
 

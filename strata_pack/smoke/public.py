@@ -1,4 +1,4 @@
-"""Scenarios that need nothing but ``/v1/chat/completions``: for vLLM, SGLang, Ollama, LM Studio, a gateway, anything.
+"""Plays the scenarios that need only ``/v1/chat/completions``: vLLM, SGLang, Ollama, LM Studio, a gateway.
 
 Nobody can be made to strand a call through that interface alone, so calls are looked for where clients never look: in
 the thinking and in the content of real replies, whole and streamed. Servers that obey a grammar are made to write one.

@@ -1,4 +1,4 @@
-"""Which function plays which scenario."""
+"""Maps each scenario to the function that plays it."""
 
 from __future__ import annotations
 

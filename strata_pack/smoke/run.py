@@ -1,4 +1,4 @@
-"""The smoke test: scenarios played on a real server, one report, whatever goes wrong on the way.
+"""Runs the smoke test on a real server and returns one report, whatever goes wrong.
 
 Every server is stopped when this module is left, by whatever way.
 """

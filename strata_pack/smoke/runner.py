@@ -1,4 +1,4 @@
-"""Plays scenarios one after the other and turns whatever happens into checks.
+"""Plays scenarios one after the other and turns every outcome into checks.
 
 A server that dies, hangs or talks nonsense ends the scenario it does it in, with a line that says so and with its log;
 the next scenario gets a new server, where it is ours to give.

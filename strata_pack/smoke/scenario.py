@@ -1,4 +1,4 @@
-"""What a scenario is: an id, what it proves, what it needs, its time limit, and the function that plays it.
+"""Defines a scenario: id, what it proves, what it needs, its time limit, and its function.
 
 The words are data (``data/scenarios.json``); the functions are in ``plays``. A play returns what it found; time, log
 and failures of the server are the player's business.

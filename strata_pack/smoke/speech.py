@@ -1,4 +1,4 @@
-"""Scenarios on a running server about what a grammar hides: whether the model can read text, and how a prompt begins.
+"""Plays scenarios that a grammar would hide: whether the model reads text, and how a prompt begins.
 
 Every token of a short plain text is scored as the model would have written it unforced: the server tells the
 probability that it gave to the token before anything was forced.

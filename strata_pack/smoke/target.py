@@ -1,4 +1,4 @@
-"""From what the user names (a pack, a GGUF) and the template asked for, to the ``Target`` of a smoke test."""
+"""Resolves what the user named (a pack, a GGUF) and the template to the ``Target`` of a smoke test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenario ``tensors``: values that no weight may have, found by reading every tensor once, in pieces.
+"""Plays ``tensors``: reads every tensor once, in pieces, and finds values that no weight may have.
 
 A grammar makes a broken model write what it should, so broken weights must be looked for where they lie: NaN and
 infinite values in plain tensors, NaN and infinite block scales in quantized ones, and tensors that are zero all over.

@@ -1,5 +1,4 @@
-"""What an OpenAI-compatible server may not do to a reply with tool calls: one list of faults for a whole reply and for
-a streamed one.
+"""Lists what an OpenAI-compatible server must not do to a reply with tool calls, whole or streamed.
 
 The rules are those of the OpenAI API reference (chat completions): arguments are a JSON text, a call names a declared
 tool, a reply with calls finishes for ``tool_calls``. A call that stands in a text has not been delivered.

@@ -1,4 +1,4 @@
-"""The bytes of weights: fetched from the Hub, converted from safetensors, quantized, read and written as GGUF."""
+"""Fetches weights from the Hub, converts them from safetensors, quantizes them, and reads and writes GGUF."""
 
 from strata_pack.doors import door
 

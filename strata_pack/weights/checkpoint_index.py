@@ -1,4 +1,4 @@
-"""Which safetensors files make up a checkpoint: those that its index names, whatever they are called.
+"""Finds the safetensors files of a checkpoint: those that its index names, whatever they are called.
 
 The index (``model.safetensors.index.json``, or one of another stem) maps every tensor to a file, also in a subfolder:
 shards, and files of their own for heads that were added later. Without an index one file is the whole model.

@@ -1,4 +1,4 @@
-"""The files that a build reads, held against what the file system said of them when reading began.
+"""Detects input files that change while a build reads them.
 
 A manifest names the hash of its source, and the source is read more than once: for its header, its tensors, its hash.
 All of it is the same bytes only if no file changed from the first look to the last.

@@ -1,4 +1,4 @@
-"""Weights on this disk, whatever their format: found in a folder, opened as tensors."""
+"""Finds weights of any format in a folder and opens them as tensors."""
 
 from __future__ import annotations
 

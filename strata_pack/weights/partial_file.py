@@ -1,4 +1,4 @@
-"""The hidden file in which a large output grows: one name an output, held by a lock while somebody writes.
+"""Names and locks the hidden file in which a large output grows.
 
 A run that was killed leaves its file behind without the lock, so that the next one with the same output finds it and
 takes its place: nothing stays for ever, and what another run is writing is never touched.

@@ -1,4 +1,4 @@
-"""Disk space, checked before the first byte: every stage of a job, added up per file system.
+"""Checks disk space before the first byte: every stage of a job, added up for each file system.
 
 A stage says how many bytes it will still write and where. Bytes that are there already are the caller's to leave out.
 """

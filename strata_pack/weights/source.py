@@ -1,4 +1,4 @@
-"""What a SOURCE argument means: a local GGUF file, a local folder, or a place on the Hub.
+"""Parses a SOURCE argument: a local GGUF file, a local folder, or a place on the Hub.
 
 A path that exists is always the path; only text that names nothing on this disk is read as a hub id.
 """

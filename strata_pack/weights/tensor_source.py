@@ -1,4 +1,4 @@
-"""What the quantizer reads from: a list of tensors, the header they came with, and their rows on demand.
+"""Defines what the quantizer reads from: tensors, their header, and rows on demand.
 
 A GGUF model (split or not) is one ``TensorSource``, a safetensors checkpoint that is converted on the fly another.
 The quantizer asks for a few rows at a time, from several threads, and never holds a whole tensor.

@@ -1,4 +1,4 @@
-"""The engines that render a chat template in the field, each behind the same small face.
+"""Gives every template engine in use (jinja2, minijinja, transformers, llama.cpp) the same small interface.
 
 ``jinja2`` is always there; ``minijinja`` and ``transformers`` are optional packages; ``llama.cpp`` is a real server.
 """

@@ -1,4 +1,4 @@
-"""A model of 70 KB that llama.cpp loads: enough to make a server render templates, of no use for anything else.
+"""Writes a 70 KB model that llama.cpp loads: its server renders templates, its output means nothing.
 
 Llama architecture with one block of zeros and a vocabulary of the 256 bytes.
 """

@@ -1,4 +1,4 @@
-"""Golden suites as data: files of cases, each a conversation and the exact prompt (or error) it must give.
+"""Reads golden suites: files of cases, each a conversation and the exact prompt (or error) that it must give.
 
 Two forms are read. Ours: ``name``, ``messages``, ``tools``, ``kwargs`` (the template's other variables), ``expected``
 or ``error``, and ``differs_on`` (engines known to differ, as a list or as engine -> reason). The common flat form: a

@@ -1,4 +1,4 @@
-"""The golden check: every case of a suite, rendered by every engine, must be the recorded prompt byte for byte."""
+"""Renders every case of a golden suite on every engine and compares each prompt byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden files, changed: a case added, or recorded results replaced by what the template renders today.
+"""Adds a case to a golden file, or replaces recorded results by what the template renders today.
 
 The file keeps every character outside of the results that change: order, indentation, escapes, line ends, a byte order
 mark. Nothing is written here that the caller has not been given to look at first: ``plan_add`` and ``plan_update``

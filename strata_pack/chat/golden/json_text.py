@@ -1,4 +1,4 @@
-"""JSON as it stands in a text: where every item and member lies, so that one can be changed and all else stays.
+"""Locates every item and member of a JSON text, so that one can be changed and the rest stays as it is.
 
 Reading and writing a file anew would keep what it means and lose how it is written: order, spaces, escapes, line ends.
 The text must be JSON already (``json.loads`` has read it).

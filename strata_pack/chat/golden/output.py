@@ -1,4 +1,4 @@
-"""The faces of a golden check: table and differences for a terminal, checks for JUnit and SARIF, GitHub annotations."""
+"""Writes the result of a golden check: terminal table and differences, checks for JUnit and SARIF, annotations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Golden cases for a template that has none: generated conversations, rendered once and recorded.
+"""Records golden cases for a template that has none: generated conversations, each rendered once.
 
 They do not say what the template should print, only what it printed when it was proved: whoever changes the template
 later sees what that changes.

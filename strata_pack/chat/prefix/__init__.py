@@ -1,1 +1,1 @@
-"""How much of a prompt stays the same from turn to turn, and why it does not."""
+"""Measures how much of a prompt stays the same from turn to turn, and names the cause where it changes."""

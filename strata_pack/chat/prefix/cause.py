@@ -1,4 +1,4 @@
-"""Why a prompt is not a continuation of what the cache holds: one table of causes, and how to tell them apart."""
+"""Names the cause of a prefix break: one table of causes, each with the test that recognises it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a prefix cache survives a conversation: turn by turn, what a server must read again, and why.
+"""Measures turn by turn how much of a conversation a server with a prefix cache reads again, and why.
 
 After a turn the server's cache holds the prompt and what the model generated. The next prompt is cheap only if it
 starts with exactly that text. Templates that drop old thinking, and clients that do not send it back, break this: the

@@ -1,4 +1,4 @@
-"""Prefix stability on a terminal: a bar a turn, the first break of each kind with its texts, and what it all costs."""
+"""Shows prefix stability on a terminal: a bar for each turn, the first break of each kind, and the total cost."""
 
 from __future__ import annotations
 

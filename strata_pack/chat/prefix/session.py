@@ -1,4 +1,4 @@
-"""The conversations that prefix stability is measured on: a bundled agent session, or a file of the user's."""
+"""Loads the conversation to measure: the bundled agent session, or the user's file."""
 
 from __future__ import annotations
 

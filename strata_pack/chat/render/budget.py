@@ -1,4 +1,4 @@
-"""What one rendering may use up: steps, bytes of text made, time.
+"""Limits what one rendering may use: steps, characters of text, time.
 
 Every place where a template can repeat or multiply something asks the budget of the running rendering first, so a
 hostile template stops with a ``LimitExceeded`` before the work is done, not after. Python cannot interrupt a single

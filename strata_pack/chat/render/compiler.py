@@ -1,4 +1,4 @@
-"""Compiles a template into Python that asks the running rendering's budget.
+"""Compiles a template to Python code that charges every step to the budget of the running rendering.
 
 The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` count a block of
 statements or the test of a loop, ``made`` counts a container, ``joined`` and ``joined_escaped`` are the operator ``~``,

@@ -1,4 +1,4 @@
-"""How a template, or an engine that runs it, fails."""
+"""Defines how a template, or the engine that runs it, fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards of what a template can do: methods, operators, filters, tests and functions, each asked before it runs.
+"""Guards methods, operators, filters, tests and functions: each asks the budget before it runs.
 
 The sandbox of jinja2 keeps a template away from the interpreter; it does not keep it from asking for ``'a' * 10**9``.
 Two tables say which methods there are and what must be checked first. Anything a template can reach that costs more

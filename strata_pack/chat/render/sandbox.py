@@ -1,4 +1,4 @@
-"""The environment in which a template runs: what transformers gives it, inside jinja2's sandbox, under a budget.
+"""Builds the environment of a template: the names that transformers gives it, jinja2's sandbox, the budget.
 
 The template is compiled with calls into the running rendering's ``Budget``: one per block of statements, one per loop
 turn, one before whatever can grow (see ``guards.py``).

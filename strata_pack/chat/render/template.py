@@ -1,4 +1,4 @@
-"""A chat template: a conversation goes in, a prompt comes out, exactly as Hugging Face transformers renders it.
+"""Renders a chat template to a prompt, exactly as Hugging Face transformers does.
 
 A template is somebody else's program. It is compiled once, into the sandbox of ``sandbox.py``, and every rendering
 has limits (``Limits``), so that a hostile one ends in a ``TemplateError`` and never in a machine that hangs.

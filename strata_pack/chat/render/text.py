@@ -1,4 +1,4 @@
-"""The text of a template as a file holds it: read, decoded and cleaned, not yet compiled."""
+"""Reads and decodes the text of a template file; nothing is compiled."""
 
 from __future__ import annotations
 

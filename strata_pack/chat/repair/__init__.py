@@ -1,1 +1,1 @@
-"""Repairing a chat template, with proof."""
+"""Repairs chat templates and proves each repair."""

@@ -1,4 +1,4 @@
-"""The engines of a proof: those of this process, and llama.cpp's own, restarted for each template.
+"""Opens the engines of a proof: those in this process, and llama.cpp's, whose server restarts for each template.
 
 A repair is proved by rendering with two templates, before and after; a server knows only the one it started with.
 """

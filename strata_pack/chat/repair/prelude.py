@@ -1,4 +1,4 @@
-"""The history repair itself: the Jinja that is put in front of a template, and how one that is there is recognised."""
+"""Holds the history repair: the Jinja prelude of a repaired template, and how a prelude is recognised."""
 
 from __future__ import annotations
 

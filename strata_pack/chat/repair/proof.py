@@ -1,4 +1,4 @@
-"""The proof of a repair: every generated conversation, rendered before and after, on every engine.
+"""Proves a repair: renders every generated conversation before and after it on every engine.
 
 With *healed* for the messages as the rules want them, the repaired template must give, for every conversation, what
 the stock template gives for the healed one, byte for byte. For a conversation without a stranded call the two are the

@@ -1,4 +1,4 @@
-"""Other people's templates, repaired with a proof: a stock template goes in, the same with history repair comes out.
+"""Adds history repair to a stock template and proves that nothing else changed.
 
 The repair is a prelude: some Jinja in front of the template that moves stranded tool calls out of the thinking in
 ``messages`` before the template reads them. Nothing is returned that ``repair_proof`` could not prove on every engine.

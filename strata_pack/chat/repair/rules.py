@@ -1,4 +1,4 @@
-"""What history repair does to a message, in Python: the rules that a repaired template is proved against.
+"""Repairs a message in Python: the reference that the prompts of a repaired template are compared with.
 
 A *stranded run* is one or more whole tool calls at the end of an assistant's open thinking, outside any code fence,
 with nothing but blank lines between and after them. ``heal`` moves it out of the thinking.

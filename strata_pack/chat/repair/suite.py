@@ -1,4 +1,4 @@
-"""The generated conversations on which a repaired template is proved: the same ones every time, for either call form.
+"""Generates the conversations of a proof, the same in every run, for either call form.
 
 Three parts: every kind of assistant turn in every small conversation; every setting of the variables on a mixed
 history; and longer conversations drawn at random from a fixed seed. Whether a conversation is stranded is decided by

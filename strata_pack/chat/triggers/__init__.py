@@ -1,1 +1,1 @@
-"""Templates that say something else when the conversation holds a trigger: found by running them."""
+"""Finds templates that change their output when the conversation holds a trigger, by running them."""

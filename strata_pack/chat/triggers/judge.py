@@ -1,4 +1,4 @@
-"""Whether a prompt is what it must be: the prompt without a trigger, with nothing changed but the text in the slots.
+"""Judges a prompt: it must equal the prompt without the trigger, apart from the text in the slots.
 
 What the template writes around the slots is taken from a prompt in which every slot has a text of its own. A prompt
 that is not so made may still be right for a reason: the text switches what a variable of the template switches, too, or

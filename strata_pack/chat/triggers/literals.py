@@ -1,4 +1,4 @@
-"""What a template's text says that it may look for: the literals of its conditions, and which conditions test a text.
+"""Collects the literals of a template's conditions, and the conditions that test a text.
 
 Rendering finds the rest (``recording``): what is put together only while the template runs.
 """

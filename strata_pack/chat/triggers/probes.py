@@ -1,4 +1,4 @@
-"""The texts that are tried: a literal in every place where a condition might look for it, and texts of every sort."""
+"""Makes the texts that are tried: each literal where a condition can see it, and texts of every kind."""
 
 from __future__ import annotations
 

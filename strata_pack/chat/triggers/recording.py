@@ -1,4 +1,4 @@
-"""A template that tells what it tests: every literal, number and date that its conditions look for, while it renders.
+"""Records what a template tests while it renders: every literal, number and date of its conditions.
 
 The syntax tree is changed before it is compiled: comparisons, slices and conditions go through the environment, which
 writes down what it sees. The template's own text and output stay as they are, and the sandbox and its limits hold.

@@ -1,4 +1,4 @@
-"""The conversations that triggers are looked for in: small shapes with a slot wherever a conversation holds text.
+"""Defines the conversations of the trigger search: small ones with a slot wherever a conversation holds text.
 
 A slot is written ``@name@``; ``filled`` puts a text into each. The text of a slot has its own word in it, so that a
 prompt tells where each slot went.

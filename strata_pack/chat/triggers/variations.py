@@ -1,5 +1,4 @@
-"""What is not a text of the conversation: how many turns, tools and calls there are, what day it is, and branches that
-no conversation reached."""
+"""Varies what is no text: the numbers of turns, tools and calls, the date, and branches not reached so far."""
 
 from __future__ import annotations
 

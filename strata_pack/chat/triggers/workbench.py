@@ -1,4 +1,4 @@
-"""One template under search: it is rendered here, and what all renderings together looked for is kept."""
+"""Renders the template under search and keeps what all its renderings looked for."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Does a model still call tools? Seeded tasks, replies without a grammar, judged by parser and schemas."""
+"""Measures whether a model still calls tools: seeded tasks, replies without a grammar, judged by parser and schemas."""

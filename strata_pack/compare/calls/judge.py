@@ -1,4 +1,4 @@
-"""A reply and what must have come, to a verdict."""
+"""Judges a reply against the call that must come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The calls of one or two models as a report: a check for each kind of task, with the replies that were wrong."""
+"""Reports the calls of one or two models: a check for each kind of task, with the replies that were wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pack or a server in, the share of right tool calls out.
+"""Runs the tasks on a pack or a server and returns the share of right calls.
 
 Prompts are rendered by the pack's own template, replies are generated greedily and without a grammar, one at a time, so
 that a second run gives the same numbers.

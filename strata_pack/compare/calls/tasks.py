@@ -1,4 +1,4 @@
-"""The tasks: conversations in which it is plain which call must come next, or that none must.
+"""Generates the tasks: conversations in which exactly one call is right, or none.
 
 ``make_tasks(seed)`` draws names, numbers and places from small lists, so that two seeds ask different things and one
 seed always the same. Every task says its kind; the kinds are those in which quantized models fail first.

@@ -1,1 +1,1 @@
-"""The best mix of types for a size: errors of each tensor at each type, what an error costs, and the choice."""
+"""Chooses the best mix of types for a size from each tensor's error at each type and what an error costs."""

@@ -1,4 +1,4 @@
-"""A size as people say it: ``600MiB``, ``4.5bpw``, or ``16GiB card at 32k context``."""
+"""Reads a size as people write it: ``600MiB``, ``4.5bpw``, or ``16GiB card at 32k context``."""
 
 from __future__ import annotations
 

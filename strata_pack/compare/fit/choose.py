@@ -1,4 +1,4 @@
-"""Which type for which tensor: the least cost under a number of bytes.
+"""Chooses a type for each tensor: the least cost within a number of bytes.
 
 Every tensor has options, each with its bytes and its cost. Only options on the lower convex hull of a tensor's bytes
 and costs can be part of a best choice at some price of a byte (Everett, "Generalized Lagrange Multiplier Method",

@@ -1,4 +1,4 @@
-"""How far each tensor is from its source at each type: squared errors, weighted by importances.
+"""Measures each tensor's squared error at each type, weighted by importances.
 
 Rows are sampled evenly over a tensor, quantized by the library that will quantize the file, and read back. The error is
 relative: the sum of importance times squared difference, over the same sum of the weights themselves. For a layer

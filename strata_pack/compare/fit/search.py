@@ -1,4 +1,4 @@
-"""A source, a size and perhaps an imatrix in; a recipe out that makes the best file of that size.
+"""Searches the recipe of the best file of a size, from a source and, if there is one, an importance matrix.
 
     result = fit(source, parse_budget("600MiB"), imatrix)
     Path("fit.toml").write_text(result.text)        # gives the same bytes later, without any search

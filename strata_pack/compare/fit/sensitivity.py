@@ -1,4 +1,4 @@
-"""What an error costs: how far the model's next tokens move when one group of tensors is stored less exactly.
+"""Measures what an error costs: how far predictions move when one group of tensors is stored less exactly.
 
 A copy of the model in F16 is evaluated over a short text. Then, group after group, the tensors are rounded to a block
 type, written back as F16 into that copy, evaluated and restored. The divergence over the group's errors is the cost of

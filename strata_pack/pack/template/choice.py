@@ -1,4 +1,4 @@
-"""Which template a pack gets, and which golden cases prove it."""
+"""Chooses the template of a pack and the golden cases that prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How two templates differ: as texts, and in what they make of the same conversations.
+"""Compares two templates, as texts and by the prompts that they make of the same conversations.
 
 A change of the text may change no prompt, and a change of one tag all of them; what counts for a model is the prompt.
 """

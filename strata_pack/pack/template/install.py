@@ -1,4 +1,4 @@
-"""A template into a finished pack or GGUF, and back: one atomic step that leaves the tensors where they are.
+"""Installs a template into a finished pack or GGUF, or takes it out again, in one atomic step; no tensor moves.
 
 ``install`` decides, proves and plans first (``template_choice``, golden cases, ``template_install_plan``), then writes
 a journal and carries it out (``template_install_journal``). ``recover`` finishes what was interrupted; everything that

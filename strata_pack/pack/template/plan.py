@@ -1,4 +1,4 @@
-"""From "this template into that target" to the list of changes that does it, without writing anything.
+"""Plans an installation: the list of changes that puts a template into a target, without writing anything.
 
 The GGUF's key is changed in place when the header has room. When it has not, a pack gets a header-only first shard, and
 a plain file, which must keep its name, is copied under a longer header.

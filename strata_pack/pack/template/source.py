@@ -1,4 +1,4 @@
-"""Where a chat template can be taken from: an id of ours, a file, a GGUF, a model folder, a pack, a hub repository.
+"""Reads a chat template from an id of ours, a file, a GGUF, a model folder, a pack or a Hub repository.
 
 A model often carries its template several times; ``read_copies`` returns all of them, for somebody to compare, and
 ``read_all`` those that a tokenizer has under other names too. The order is that of transformers: what lies in a

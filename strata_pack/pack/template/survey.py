@@ -1,4 +1,4 @@
-"""All copies of a chat template in a folder tree or in repositories of the Hub, and which of them differ.
+"""Finds all copies of a chat template in a folder tree or on the Hub, and those that differ.
 
 A repository often holds a template a dozen times: in every quantization, next to the tokenizer, in its configuration.
 They should be one text; a fix that reached some of them is the usual fault.

@@ -1,4 +1,4 @@
-"""What a template can be installed into: a pack or a GGUF, with every copy of a template it holds, and who reads them.
+"""Opens what a template can be installed into: a pack or a GGUF, with every copy of a template that it holds.
 
 Nothing is written here.
 """

@@ -1,4 +1,4 @@
-"""The model classes that can be converted, as one table: their GGUF architecture, defaults, and rules.
+"""Tables the model classes that can be converted: GGUF architecture, defaults, rules.
 
 A class that is not in the table is refused by name. Every entry is proved by whole-file comparison with llama.cpp's
 converter. Defaults are those of the class's configuration in transformers, for keys that a config.json may leave out.

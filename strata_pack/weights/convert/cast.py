@@ -1,4 +1,4 @@
-"""From a stored float type to an output type, row by row, with the roundings of llama.cpp's converter.
+"""Casts rows from a stored float type to an output type with the rounding of llama.cpp's converter.
 
 BF16 travels as its sixteen bits and never through a wider type than float32. NaNs come out quiet, as ggml makes them.
 """

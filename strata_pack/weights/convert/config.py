@@ -1,4 +1,4 @@
-"""config.json as llama.cpp's converter sees it: the file's own values over the defaults of the model class.
+"""Reads config.json as llama.cpp's converter does: the file's values over the defaults of the model class.
 
 The converter asks transformers for the configuration, which fills in what the file leaves out and gathers everything
 about rotary positions under ``rope_parameters``. The same is done here from a table, for the supported classes.

@@ -1,4 +1,4 @@
-"""A safetensors checkpoint as a GGUF model: planned at once, read a few rows at a time, written or quantized.
+"""Converts a safetensors checkpoint to a GGUF model: planned first, then read a few rows at a time.
 
     with SafetensorsSource.open(folder, "bf16") as source:
         convert_checkpoint(source, Path("model.gguf"))

@@ -1,4 +1,4 @@
-"""What the model classes' configurations in transformers say for keys that a config.json leaves out.
+"""Holds the defaults of transformers' configuration classes for keys that a config.json leaves out.
 
 Qwen3.8-Flash-Next has none here: its released files say everything, and its converter reads the file alone.
 """

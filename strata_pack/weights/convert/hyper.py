@@ -1,4 +1,4 @@
-"""What Qwen3.8-Flash-Next (qwen4exp) stores otherwise than Qwen3.5: its indexer, n-gram table and draft head.
+"""Converts what Qwen3.8-Flash-Next (qwen4exp) adds to Qwen3.5: its indexer, n-gram table and draft head.
 
 The n-gram table is kept in many tensors that may stand in any order in the files; it becomes one tensor, whose rows are
 read where they are stored, and is written where the last of them is met, as llama.cpp's converter does.

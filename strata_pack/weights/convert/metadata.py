@@ -1,4 +1,4 @@
-"""The GGUF header of a converted model: who made it, what it is, how it is tokenized, in llama.cpp's order.
+"""Writes the GGUF header of a converted model, with its keys in llama.cpp's order.
 
 Keys and their types come from ``gguf.GGUFWriter``, which only collects them here; nothing is written through it.
 """

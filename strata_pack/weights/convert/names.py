@@ -1,4 +1,4 @@
-"""What a tensor is called in GGUF: the table of the gguf package, and the names that its version 0.19 has not."""
+"""Names tensors as GGUF does: the table of the gguf package, and the names that its version 0.19 lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys of a GGUF header that describe the network: sizes, heads, positions, and what each family has of its own."""
+"""Writes the header keys that describe the network: sizes, heads, positions, and each family's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tower for images of the Qwen3-VL kind, as the projector file that llama.cpp loads with a model.
+"""Converts the vision encoder of the Qwen3-VL kind to the projector file that llama.cpp loads with a model.
 
 The same tower is in Qwen3-VL (dense and mixture of experts), Qwen3.5, 3.6, 3.8 and Qwen3.8-Flash-Next. Its header
 holds ``clip.*`` keys and no tokenizer.

@@ -1,4 +1,4 @@
-"""Qwen3 models for search that bear the name of the text model: embeddings, which pool, and rerankers, which judge.
+"""Converts Qwen3 retrieval models under the text model's class name: embeddings (pooling) and rerankers (scoring).
 
 A reranker keeps two rows of its output matrix, those of the tokens "yes" and "no", and the conversation it judges by.
 """

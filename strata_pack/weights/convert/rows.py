@@ -1,4 +1,4 @@
-"""The rows of one output tensor, read from wherever they are stored and converted on the way."""
+"""Reads and converts the rows of one output tensor, wherever they are stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the tensors of a checkpoint to those of a GGUF: names, order, stacking, permutations. No weight is read here.
+"""Maps a checkpoint's tensors to a GGUF's: names, order, stacking, permutations. Reads no weight.
 
 Every output tensor is a ``View`` (see ``views``), which says where its rows are and what becomes of them.
 """

@@ -1,4 +1,4 @@
-"""Safetensors files and checkpoints of several of them: headers that are checked, bodies that are read by rows.
+"""Reads safetensors files and sharded checkpoints: checked headers, bodies row by row.
 
 Nothing in a header is believed before it was held against the size of the file: offsets lie inside, do not overlap, and
 fit shape and type. Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON, the bodies).

@@ -1,4 +1,4 @@
-"""Checkpoints whose weights are stored in 8 bits with scales beside them: which scale belongs to which weight.
+"""Pairs 8-bit weights with their scales.
 
 A weight is the stored value times its scale, the product in float32, as llama.cpp's converter computes it; only then it
 is transformed and rounded to the output's type. Other encodings are refused by name.

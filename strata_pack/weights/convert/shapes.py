@@ -1,4 +1,4 @@
-"""Does config.json tell the truth? Its sizes held against the tensors' shapes, before anything is made from them.
+"""Checks the sizes in config.json against the tensors' shapes before anything is made from them.
 
 A size that lies would cost gigabytes of memory or give a file that no server loads; the shapes are in the headers of
 the weights, a few kilobytes that can be read from the Hub before any weight travels.

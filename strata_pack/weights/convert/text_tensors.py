@@ -1,4 +1,4 @@
-"""Which of a checkpoint's tensors are the text model's, what they are called there, and where the draft head stands.
+"""Selects the tensors of the text model, and finds its draft head.
 
 MTP layers (multi-token prediction) go after the real ones, whether they are stored as ``mtp.*`` or, as merges do, as
 ``model.layers.N.*``. Scales of 8-bit weights are gone afterwards: each is with its weight.

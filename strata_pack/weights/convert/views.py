@@ -1,4 +1,4 @@
-"""One output tensor in the making: rows of stored tensors in some order, and what becomes of their values.
+"""Describes one output tensor: rows of stored tensors in an order, and the changes to their values.
 
 Everything that conversion does to weights is a choice of rows, a choice of columns, rows that are laid end to end, or
 a function of a value, so a view can be read a few rows at a time, in any order, by anyone.

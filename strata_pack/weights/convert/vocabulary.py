@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, whichever kind it is, in the form the GGUF header wants."""
+"""Writes a checkpoint's tokenizer, whichever kind it is, as GGUF metadata."""
 
 from __future__ import annotations
 

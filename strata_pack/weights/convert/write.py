@@ -1,4 +1,4 @@
-"""Writing a ``TensorSource`` as one GGUF file in its own types: read ahead on several threads, hashed while written."""
+"""Writes a ``TensorSource`` as one GGUF file in its own types: several threads read ahead, one hashes and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A copy of a GGUF under another header, as cheap as the file system allows.
+"""Copies a GGUF under another header, as cheaply as the file system allows.
 
 The kernel copies (``copy_file_range``): extents are shared where the file system can (btrfs, XFS), so the copy costs
 neither time nor room there; holes stay holes everywhere. For this ``gguf_edit.outgrow`` moves tensors by whole blocks.

@@ -1,4 +1,4 @@
-"""New metadata for a GGUF whose tensors stay where they are.
+"""Replaces the metadata of a GGUF and leaves its tensors where they are.
 
 A header may change freely as long as its aligned end, where the tensors begin, does not move. So a metadata string that
 nobody reads (``PAD_KEY``, right behind the template) takes up what a new value leaves over, and gives back what it

@@ -1,4 +1,4 @@
-"""GGUF files: a header parser that believes nothing, and the encoder of headers.
+"""Reads GGUF headers, checking every length before it is used, and writes them.
 
 ``GgufFile.open`` checks every count, length and offset against the size of the file before it uses it, and refuses
 with one sentence; what it returns can be trusted: names are printable and unique, every tensor lies whole inside the

@@ -1,4 +1,4 @@
-"""The metadata of a GGUF that is not on this disk, read from its first bytes."""
+"""Reads the metadata of a remote GGUF from its first bytes."""
 
 from __future__ import annotations
 

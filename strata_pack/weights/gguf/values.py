@@ -1,4 +1,4 @@
-"""The values of GGUF metadata: one typed value, decoded when asked for and kept as the bytes it came in.
+"""Holds a GGUF metadata value: decoded on demand, kept as the bytes it came in.
 
 A vocabulary has 150,000 strings; most readers never look at them, and a rewritten header must carry them over to the
 byte. So a value that was read keeps its raw encoding and decodes itself on the first look.

@@ -1,1 +1,1 @@
-"""Downloading from the Hugging Face Hub: choosing files, fetching bodies, checking content."""
+"""Downloads from the Hugging Face Hub: chooses files, fetches bodies, checks content."""

@@ -1,4 +1,4 @@
-"""The Hub's JSON answers, asked for patiently and read warily: a proxy, a login page or a mirror may answer instead.
+"""Requests the Hub's JSON: retries faults, and checks every answer, since a proxy or login page may send it.
 
 Every failure is one sentence. What may pass by itself is tried again, never for longer than a person would wait: the
 Hub's own client sleeps as long as any server tells it to.

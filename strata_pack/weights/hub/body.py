@@ -1,4 +1,4 @@
-"""One body over HTTP, from the first byte or from where it broke, until its content hash is proved.
+"""Downloads one body over HTTP, from the start or from where it broke, and checks its content hash.
 
 The partial file is the whole state: its length is where the next request starts, whatever stopped the last one. The
 hash is computed while writing; after a new start the bytes at hand are hashed again, from the disk.

@@ -1,4 +1,4 @@
-"""The cache that ``huggingface_hub`` keeps: files that are there already need not travel.
+"""Finds files in ``huggingface_hub``'s cache, which need no download.
 
 Layout (its documentation, "Understand caching"): ``models--org--name/`` holds ``blobs/<etag>``, ``refs/<revision>``
 (a commit) and ``snapshots/<commit>/<path>``, links to the blobs. An etag is the LFS SHA-256 or the git blob id.

@@ -1,4 +1,4 @@
-"""Which Hub is talked to, as whom, and how long its faults are borne."""
+"""Defines the Hub to talk to, the credentials, and the limits on retries."""
 
 from __future__ import annotations
 

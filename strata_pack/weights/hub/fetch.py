@@ -1,4 +1,4 @@
-"""A model's files from the Hub into a folder: only what a build needs, every byte proved, no byte fetched twice.
+"""Fetches the files that a build needs from the Hub into a folder: every byte checked, none fetched twice.
 
 ``huggingface_hub`` tells what there is; the bodies are ours, because its download starts again after a kill and never
 checks contents. Files in the folder or in the Hub cache count only after their hash was computed and agreed.

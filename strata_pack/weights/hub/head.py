@@ -1,4 +1,4 @@
-"""The first bytes of a repository's large files: the headers of weights, read before the weights travel.
+"""Reads the first bytes of a repository's large files: the headers of weights, before any download.
 
 They are looked at to refuse early and then forgotten: nothing is built from bytes whose hash is not proved.
 """

@@ -1,4 +1,4 @@
-"""Several bodies at once, stopped together: the first failure, or an interruption of the main thread, stops all.
+"""Runs several downloads at once and stops all on the first failure or interruption.
 
 The workers are daemon threads on purpose. A thread that waits for a silent server must not hold up a person's Ctrl-C;
 it may die at any moment, since the partial file is the whole state of a body.

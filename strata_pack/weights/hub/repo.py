@@ -1,4 +1,4 @@
-"""A model repository as the Hub describes it: the pinned commit and every file with its size and content hash.
+"""Reads a model repository: the pinned commit, and every file with its size and content hash.
 
 What comes back is checked before anything believes it: names that could leave the folder, links, absurd sizes and
 malformed hashes are refused here.

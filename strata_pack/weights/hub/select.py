@@ -1,4 +1,4 @@
-"""Which files of a repository a build needs: weights in one format, tokenizer, config, template. Nothing else travels.
+"""Selects the files that a build needs: weights in one format, tokenizer, config, template.
 
 The choice is made on names and on a checkpoint's index, so the same rules serve a repository on the Hub and a folder
 on this disk.

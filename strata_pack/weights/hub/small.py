@@ -1,4 +1,4 @@
-"""Small files of a repository that have to be read before the choice of files is made: the index of a checkpoint.
+"""Reads small files of a repository before files are selected, such as the index of a checkpoint.
 
 They are proved like every body, kept in memory, and handed to the fetch so that no byte travels twice.
 """

@@ -1,4 +1,4 @@
-"""What a fetch remembers in its target folder: a lock, the partial bodies, and a record of the repository.
+"""Keeps the state of a fetch in its target folder: a lock, partial bodies, a record of the repository.
 
 The record is written before the first body, so that a later run (or one without a network) knows which files are ours,
 which commit they belong to, and which of them a new commit leaves behind.

@@ -1,4 +1,4 @@
-"""What a repository holds, as plain values: files with sizes and content hashes, and names that stay in a folder."""
+"""Defines the contents of a repository as values: files, sizes, content hashes, safe names."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Importance matrices: collected through llama.cpp on a calibration text, merged, written and looked at."""
+"""Collects, merges, writes and shows importance matrices."""

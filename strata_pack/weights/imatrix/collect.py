@@ -1,4 +1,4 @@
-"""A model and a calibration text in, an importance matrix out, computed by the real llama.cpp.
+"""Computes a model's importance matrix over a calibration text with the real llama.cpp.
 
 The model runs in a child process (``llama.activations_child``) that saves its sums while it works, next to the file
 that is written at the end. A run that was killed goes on from there when it is called again with the same arguments.

@@ -1,4 +1,4 @@
-"""Importance matrices as files: raw sums in, the GGUF or ``.dat`` form out, and back for merging.
+"""Writes importance matrices as GGUF or ``.dat`` from raw sums, and reads them back for merging.
 
 Source: ``save_imatrix``, ``save_imatrix_legacy`` and ``load_imatrix`` of llama.cpp's ``tools/imatrix``.
 """

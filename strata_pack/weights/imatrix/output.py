@@ -1,4 +1,4 @@
-"""What an importance matrix covers, as a report: pictures of experts and of weights that few columns dominate."""
+"""Reports the coverage of an importance matrix, with plots of experts and of weights that few columns dominate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an importance matrix says: how much text it saw, which experts it never saw, where single columns dominate."""
+"""Summarises an importance matrix: tokens seen, experts never seen, columns that dominate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what a user names (a path, a preset, a few flags) to a plan and a quantized file."""
+"""Turns what a user names (a path, a preset, a few flags) into a plan and a quantized file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes to a model while it is quantized: layers left out, metadata replaced, importances picked, as llama-quantize.
+"""Changes a model while it is quantized: prunes layers, replaces metadata, picks importances, as llama-quantize does.
 
 ``edit_source`` gives the planner and the writer a source in which the changes are made already. What decides about
 types stays that of the whole model, as in the reference: the number of layers is the original one.

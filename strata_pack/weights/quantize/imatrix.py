@@ -1,4 +1,4 @@
-"""Importance matrices: how much each column of a weight mattered on a calibration text.
+"""Reads importance matrices: how much each column of a weight mattered on a calibration text.
 
 Read from GGUF (``general.type`` "imatrix") or from the older ``.dat`` form, one tensor at a time when it is quantized:
 for a large mixture of experts the whole file is hundreds of megabytes.

@@ -1,4 +1,4 @@
-"""Files that grow tensor by tensor and survive a kill: partial files, and the journal that says how far they are sound.
+"""Keeps partial files that survive a kill, with a journal of the tensors that are complete.
 
 While a model is written, ``.<name>.partial`` (see ``partial_file``) holds its bytes and the journal gets a line after
 every tensor: where it ends and the SHA-256 of the file up to there. After a crash the partial file is read once and

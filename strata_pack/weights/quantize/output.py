@@ -1,4 +1,4 @@
-"""A quantization plan as a report: how the bytes are spent, and the type of every tensor."""
+"""Reports a quantization plan: bytes by type, and the type of every tensor."""
 
 from __future__ import annotations
 

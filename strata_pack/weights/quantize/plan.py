@@ -1,4 +1,4 @@
-"""The plan of a quantization: the type, size and place of every tensor, decided before the first byte is read."""
+"""Plans a quantization: type, size and place of every tensor, before the first byte is read."""
 
 from __future__ import annotations
 

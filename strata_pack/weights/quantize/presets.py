@@ -1,4 +1,4 @@
-"""The presets of llama-quantize: which type each tensor of a model gets.
+"""Gives each tensor the type that llama-quantize's presets give it.
 
 A preset is one row of ``PRESETS``: a base type and, for the roles whose weights matter more, a rule. A rule looks at
 where the tensor stands (layer ``i`` of ``n``) and at a few facts of the model, and names a type or leaves the base.

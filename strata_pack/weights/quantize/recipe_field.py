@@ -1,4 +1,4 @@
-"""A dataclass field that takes a recipe or the name of a preset and always holds a recipe."""
+"""Defines a dataclass field that takes a recipe or a preset's name and always holds a recipe."""
 
 from __future__ import annotations
 

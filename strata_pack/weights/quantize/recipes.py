@@ -1,4 +1,4 @@
-"""Recipes: a base preset and ordered rules that give chosen tensors another type.
+"""Reads recipes: a base preset and ordered rules that give chosen tensors another type.
 
 A recipe is a TOML file, a handful of command-line flags, or both (flags come first). The first rule that matches a
 tensor decides; the base preset decides the rest exactly as it would alone, so that a recipe differs from its base

@@ -1,4 +1,4 @@
-"""Rows in, quantized rows out: the pipeline of threads between the source and the file.
+"""Runs the pipeline of threads between source and file: rows in, quantized rows out.
 
 Work is cut into chunks of a few rows (2 MiB as floats, so that a chunk stays in a core's cache). Threads read, convert,
 quantize and write chunks in any order; the results come out in order, for the hash. A fixed set of buffers bounds the

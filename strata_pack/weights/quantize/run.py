@@ -1,4 +1,4 @@
-"""Quantizing a model: from a ``TensorSource`` and a plan to one GGUF file, or to one a shard of the source.
+"""Quantizes a ``TensorSource`` by a plan to one GGUF file, or to one for each shard of the source.
 
     plan = plan_quantization(source, "Q4_K_M")
     result = run_plan(plan, Path("model-Q4_K_M.gguf"))

@@ -1,1 +1,1 @@
-"""Tokenizers as GGUF metadata and as files."""
+"""Converts tokenizers to GGUF metadata, and writes them as files."""

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer.json as GGUF metadata: tokens, their types, merges and the name of the pre-tokenizer."""
+"""Converts a byte-level BPE tokenizer.json to GGUF metadata: tokens, types, merges, name of the pre-tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three tokenizer files that the Strata engine reads, taken from GGUF metadata.
+"""Writes the three tokenizer files that the Strata engine reads, from GGUF metadata.
 
 ``vocab.json`` maps token to id, ``merges.txt`` lists the merges in order, ``token_type.json`` holds the ggml token type
 of every id (1 normal, 3 control, 4 user-defined, 5 unused, 6 byte). Only byte-level BPE ("gpt2") has such files.

@@ -1,4 +1,4 @@
-"""Which pre-tokenizer a tokenizer.json uses, by llama.cpp's names: recognised by its rules, or named, never guessed.
+"""Recognises the pre-tokenizer of a tokenizer.json by its rules and names it as llama.cpp does; never guesses.
 
 llama.cpp's converter encodes a text and looks the hash of the ids up in a list. The rules themselves are in the file,
 so they are compared instead: the same regular expression in the same place is the same pre-tokenizer.

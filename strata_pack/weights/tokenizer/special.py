@@ -1,4 +1,4 @@
-"""Which tokens begin, end and pad, and which are added by themselves, as llama.cpp's converter reads it off the files.
+"""Finds the special tokens (begin, end, pad) and those added automatically, as llama.cpp's converter does.
 
 tokenizer_config.json names the tokens, the post-processor of tokenizer.json says which of them are added, config.json
 has ids for what is left. The chat template comes along, since it lives in the same files.

@@ -1,4 +1,4 @@
-"""A SentencePiece ``tokenizer.model`` as GGUF metadata: tokens, scores and types, without the SentencePiece library.
+"""Converts a SentencePiece ``tokenizer.model`` to GGUF metadata, without the SentencePiece library.
 
 The file is a protocol buffer of which three fields of one message matter: the text, score and type of every piece.
 Source: sentencepiece_model.proto, https://github.com/google/sentencepiece (ModelProto.pieces = 1).
