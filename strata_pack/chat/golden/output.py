@@ -12,7 +12,7 @@ from strata_pack.chat.golden.check import CaseResult, CaseStatus, GoldenReport
 from strata_pack.report import model
 from strata_pack.report.screen import STYLES, difference
 
-AS_CHECK: dict[CaseStatus, model.CaseStatus] = {"passed": "passed", "failed": "failed", "known": "skipped"}
+AS_CHECK: dict[CaseStatus, model.Status] = {"passed": "passed", "failed": "failed", "known": "skipped"}
 
 
 def to_report(checked: Sequence[tuple[str, GoldenReport]]) -> model.Report:
