@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from tests.parsing.invariants import Outcome, read_events
 
 CASES = read_lines("cases.jsonl")
 SERVER_CASES = read_lines("server_cases.jsonl")
+Cuts = Callable[[dict[str, Any]], Iterator[list[str]]]
 
 
 def outcome_of(case: dict[str, Any], deltas: list[str], *, stream_tools: bool) -> Outcome:
@@ -23,8 +24,8 @@ def outcome_of(case: dict[str, Any], deltas: list[str], *, stream_tools: bool) -
     return read_events(events, stream_tools=stream_tools)
 
 
-def every_cut(case: dict[str, Any]) -> Iterator[list[str]]:
-    """Yield the case's own deltas, every size from 1 to 8, random sizes, and every cut in two."""
+def some_cuts(case: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield the case's own deltas, every size from 1 to 8, and random sizes."""
     text = case["input"]
     yield case.get("deltas") or [text]
     yield [text]
@@ -34,16 +35,22 @@ def every_cut(case: dict[str, Any]) -> Iterator[list[str]]:
     for _ in range(10):
         cuts = sorted(chance.choices(range(len(text) + 1), k=chance.randint(1, 12)))
         yield [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def cuts_in_two(case: dict[str, Any]) -> Iterator[list[str]]:
+    """Yield every cut of the text in two."""
+    text = case["input"]
     for cut in range(1, len(text), 1 if len(text) < 1000 else 17):
         yield [text[:cut], text[cut:]]
 
 
+@pytest.mark.parametrize("cuts", [some_cuts, pytest.param(cuts_in_two, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stream_tools", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_case_holds_for_every_cut(case: dict[str, Any], stream_tools: bool) -> None:
+def test_case_holds_for_every_cut(case: dict[str, Any], stream_tools: bool, cuts: Cuts) -> None:
     expected = case["expect"]
     calls = [(call["name"], call["arguments"]) for call in expected["calls"]]
-    for deltas in every_cut(case):
+    for deltas in cuts(case):
         outcome = outcome_of(case, deltas, stream_tools=stream_tools)
         assert outcome.calls == calls, deltas
         assert outcome.reasoning == expected["reasoning"], deltas

@@ -299,25 +299,21 @@ HOSTILE = {
 
 
 def seconds(text: str, **options: Any) -> float:
-    """Return the CPU seconds for ``text`` in one delta and in deltas of 4, the lesser of two times.
+    """Return this thread's processor seconds for ``text`` in one delta and in deltas of 4.
 
     Without the garbage collector, which looks at all that the other tests have left.
     """
     gc.disable()
+    start = time.thread_time()
     try:
-        return min(_seconds(text, **options) for _ in range(2))
+        for size in (len(text), 4):
+            parser = OutputParser(tools=TOOLS, **options)
+            for at in range(0, len(text), size):
+                parser.feed(text[at : at + size])
+            parser.finish()
+        return time.thread_time() - start
     finally:
         gc.enable()
-
-
-def _seconds(text: str, **options: Any) -> float:
-    start = time.thread_time()
-    for size in (len(text), 4):
-        parser = OutputParser(tools=TOOLS, **options)
-        for at in range(0, len(text), size):
-            parser.feed(text[at : at + size])
-        parser.finish()
-    return time.thread_time() - start
 
 
 VALUE = "<tool_call><function=save><parameter=path>\n"
@@ -346,5 +342,5 @@ def test_cost_grows_with_the_text_and_not_with_its_square(name: str) -> None:
     unit = HOSTILE[name]
     policy: list[dict[str, Any]] = [{"thinking": False, "stream_tools": True}, {"implicit_end": "strict"}]
     for options in policy:
-        few, many = (seconds(lead + repeated(unit, size), **options) for size in (3_000, 24_000))
-        assert many < 30 * few + 0.05, f"8 times the text took {many / few:.0f} times as long ({options})"
+        few, many = (seconds(lead + repeated(unit, size), **options) for size in (1_500, 18_000))
+        assert many < 48 * few + 0.05, f"12 times the text took {many / few:.0f} times as long ({options})"

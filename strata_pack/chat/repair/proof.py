@@ -8,7 +8,7 @@ must also be in the prompt, outside of any thinking.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,11 +96,11 @@ def render(engine: Engine, source: str, inputs: dict[str, Any]) -> RenderOutcome
 
 
 def prove_repair(base: Baseline, repaired: str) -> EngineProof | Difference:
-    """Render the suite with the template ``repaired`` and compare; return the first difference, if there is one."""
-    return compare_renders(base, [render(base.engine, repaired, one.inputs()) for one in base.suite])
+    """Render the suite with the template ``repaired``, up to the first difference, which is returned."""
+    return compare_renders(base, (render(base.engine, repaired, one.inputs()) for one in base.suite))
 
 
-def compare_renders(base: Baseline, results: Sequence[RenderOutcome]) -> EngineProof | Difference:
+def compare_renders(base: Baseline, results: Iterable[RenderOutcome]) -> EngineProof | Difference:
     """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
     unchanged = closed = refused = 0
     for one, wanted, got in zip(base.suite, base.healed, results, strict=True):

@@ -6,17 +6,18 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_pack.chat.golden.json_text import Edit, edited, items, members, whole
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20)
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
 LAYOUTS = st.sampled_from([None, 0, 1, "\t"])
 
 
-@given(st.lists(VALUES), LAYOUTS, st.booleans())
+@settings(max_examples=40)
+@given(st.lists(VALUES, max_size=6), LAYOUTS, st.booleans())
 def test_every_item_of_a_list_stands_where_it_is_said_to(values: list[Any], indent: Any, escaped: bool) -> None:
     text = json.dumps(values, indent=indent, ensure_ascii=escaped)
     found = list(items(text, whole(text)))
@@ -24,7 +25,8 @@ def test_every_item_of_a_list_stands_where_it_is_said_to(values: list[Any], inde
     assert [json.loads(text[item.start : item.end]) for item in found] == values
 
 
-@given(st.dictionaries(st.text(), VALUES), LAYOUTS, st.booleans())
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), VALUES, max_size=6), LAYOUTS, st.booleans())
 def test_every_member_of_an_object_stands_where_it_is_said_to(
     values: dict[str, Any], indent: Any, escaped: bool
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.repair import repair
 from strata_pack.chat.repair.engines import RestartingServer, proof_engines
 from strata_pack.chat.repair.repair import RepairRefused, RepairResult, repair_template
 from strata_pack.errors import WrongUse
@@ -21,16 +22,18 @@ def repaired_on_a_server(name: str) -> RepairResult:
         return repair_template((STOCK / f"{name}.jinja").read_text(encoding="utf-8"), engines)
 
 
-def test_a_repair_is_proved_on_a_real_server_and_keeps_its_capability_flags() -> None:
+def test_a_repair_is_proved_on_a_real_server_and_keeps_its_capability_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    sample = repair.generate("json")[::6]
+    monkeypatch.setattr(repair, "generate", lambda _form: sample)
     result = repaired_on_a_server("qwen3_like")
     proof = result.proof.engines[1]
     assert (proof.engine, result.changed) == ("llama.cpp", True)
-    assert proof.unchanged > 100
-    assert proof.closed > 150
+    assert (proof.unchanged + proof.closed + proof.refused) == len(sample)
+    assert min(proof.unchanged, proof.closed) > 15
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["coder_like", "qwen35_like", "qwen38_like"])
+@pytest.mark.parametrize("name", ["qwen3_like", "coder_like", "qwen35_like", "qwen38_like"])
 def test_each_shape_is_proved_on_a_real_server(name: str) -> None:
     assert repaired_on_a_server(name).proof.engines[1].closed > 150
 
@@ -43,8 +46,6 @@ class Forgetful(RestartingServer):
 
 
 def test_a_changed_capability_flag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from strata_pack.chat.repair import repair
-
     # One conversation a kind is enough here: the flags are looked at when the proof is done.
     whole = repair.generate("json")
     short = [next(one for one in whole if one.stranded), next(one for one in whole if not one.stranded)]
