@@ -29,7 +29,7 @@ PARALLEL = 4
 """Bodies at once: enough to fill a line that one connection does not, few enough not to be throttled."""
 
 
-class Access(TypedDict, total=False):
+class HubAccess(TypedDict, total=False):
     """How the Hub is reached; what is missing or ``None`` is as the environment says.
 
     ``offline`` (``HF_HUB_OFFLINE``) uses the folder and the Hub cache alone.
@@ -52,7 +52,7 @@ def fetch_repo(
     announce: Callable[[FetchPlan], None] | None = None,
     before_weights: Callable[[Path], None] | None = None,
     check_heads: Callable[[Path, OpenHead], None] | None = None,
-    **access: Unpack[Access],
+    **access: Unpack[HubAccess],
 ) -> FetchResult:
     """Bring what a build needs of ``repo_id`` into the folder ``dest`` and return what is there.
 
@@ -100,7 +100,7 @@ def look(
     *,
     path: str | None = None,
     progress: Progress | None = None,
-    **access: Unpack[Access],
+    **access: Unpack[HubAccess],
 ) -> FetchPlan:
     """Return what ``fetch_repo`` with the same arguments would do, without writing anything."""
     record = fetch_state.read_fetch_record(dest)
@@ -109,7 +109,13 @@ def look(
 
 
 def _start(
-    repo_id: str, revision: str | None, dest: Path, path: str | None, progress: Progress, parallel: int, access: Access
+    repo_id: str,
+    revision: str | None,
+    dest: Path,
+    path: str | None,
+    progress: Progress,
+    parallel: int,
+    access: HubAccess,
 ) -> FetchRun:
     """Ask the Hub (or offline the disk) what there is, and choose the files."""
     hub = connect(access.get("endpoint"), access.get("token"), access.get("patience"))

@@ -130,9 +130,8 @@ class FetchRun:
         if not travelling:
             return
         total = self._progress.task(f"{len(travelling)} files", sum(file.size for file in travelling))
-        timeout = self.hub.patience.timeout_seconds
         limits = httpx.Limits(max_connections=self._parallel)
-        client = httpx.Client(follow_redirects=True, timeout=timeout, limits=limits)
+        client = httpx.Client(follow_redirects=True, timeout=self.hub.patience.timeout_seconds, limits=limits)
         try:
             run_all(
                 [partial(self._from_network, client, file, total) for file in travelling], self._parallel, self._stop
