@@ -18,6 +18,7 @@ VARIABLES: dict[str, dict[str, str]] = {
     "strata-pack": {
         "STRATA_CACHE": "Folder of what can be made again: built runtimes, kernels, probes. See `strata-pack cache`.",
         "STRATA_LLAMA_SERVER": "Path of a llama-server binary; it is taken before the embedded llama.cpp.",
+        "STRATA_CUDA_INDEX": "`runtime install --backend cuda`: the index that has xllamacpp's CUDA wheels.",
         "STRATA_API_KEY": "`serve`: the key that clients must send.",
         "STRATA_UPSTREAM_KEY": "`serve --upstream`: the key to send upstream.",
         "STRATA_SMOKE_API_KEY": "`smoke --url`: the key to send to the server.",

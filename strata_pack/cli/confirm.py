@@ -10,6 +10,9 @@ import typer
 from strata_pack.errors import WrongUse
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Write without asking.")]
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Start the server also if the model needs more memory than there is.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and stop.")]
 
 

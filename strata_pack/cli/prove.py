@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from strata_pack.cli.confirm import DryRun
+from strata_pack.cli.confirm import Anyway, DryRun
 from strata_pack.cli.output import Out
 from strata_pack.cli.proof_compare import comparer
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
@@ -37,6 +37,7 @@ def prove(
         Path | None,
         typer.Option(help="What it was made from: a GGUF or pack is compared too.", metavar="PATH", show_default=False),
     ] = None,
+    anyway: Anyway = False,
     html: HtmlFile = None,
     junit: JunitFile = None,
     sarif: SarifFile = None,
@@ -48,6 +49,7 @@ def prove(
 
     from strata_pack.report import terminal
     from strata_pack.smoke.prove import plan_proof, prove_pack
+    from strata_pack.smoke.run import SmokeOptions
     from strata_pack.smoke.runner import Interrupted
 
     files = ReportFiles(html, junit, sarif)
@@ -61,7 +63,7 @@ def prove(
     try:
         with out.progress() as progress:
             compare = comparer(progress) if source is not None else None
-            proof = prove_pack(pack, progress=progress, source=source, compare=compare)
+            proof = prove_pack(pack, SmokeOptions(anyway=anyway), progress, source=source, compare=compare)
     except Interrupted as stopped:
         if stopped.report is not None:
             out.show(terminal(stopped.report))

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
-app = typer.Typer(help="The llama.cpp that packs are proved on: list, check, build, use.", no_args_is_help=True)
-
-GIB = 1 << 30
+app = typer.Typer(
+    help="The llama.cpp that packs are proved on: list, check, install, build, use.", no_args_is_help=True
+)
 
 LlamaServerOption = Annotated[
     Path | None, typer.Option("--llama-server", help="A llama-server binary to look at.", metavar="FILE")
@@ -32,9 +33,10 @@ def list_(*, out: Out) -> None:
         {
             "name": runtime.name,
             "backend": runtime.backend,
-            "path": str(runtime.path) if runtime.path else None,
+            "path": str(runtime.path or runtime.python) if runtime.path or runtime.python else None,
             "origin": runtime.origin,
             "taken": runtime == taken,
+            "why": taken.why or None if runtime == taken else None,
         }
         for runtime in list_runtimes()
     ]
@@ -62,7 +64,7 @@ def check(
     from strata_pack.llama.describe import describe_runtime
     from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import pick_runtime
-    from strata_pack.smoke.fit import fit_of
+    from strata_pack.pack.fit import fit_of, fit_sentence
 
     runtime = pick_runtime(name, llama_server)
     what = describe_runtime(runtime)
@@ -71,30 +73,67 @@ def check(
     answer: dict[str, Any] = {
         "name": runtime.name,
         "backend": runtime.backend,
+        "why": runtime.why or None,
         "version": what.version,
         "build": what.build,
         "devices": devices,
         "kernels": asdict(kernels),
     }
-    out.line(f"{runtime.name}: {what.version}, {what.build}")
+    taken = f" ({runtime.why})" if runtime.why else ""
+    out.line(f"{runtime.name}{taken}: {what.version}, {what.build}")
     out.line(f"devices: {', '.join(devices) or 'CPU'}")
     fit = fit_of(model, context, runtime) if model is not None else None
     if fit is not None:
         answer["fit"] = {
-            "weights": fit.weights,
-            "kv_cache": fit.kv_cache,
-            "total": fit.total,
-            "available": fit.available,
-            "place": fit.place,
+            "weights": fit.need.held,
+            "lazy": fit.need.lazy,
+            "kv_cache": fit.need.kv_cache,
+            "total": fit.need.total,
+            "available": fit.room.free,
+            "place": fit.room.place,
             "fits": fit.fits,
+            "runs": fit.runs,
         }
-        out.line(
-            f"{'fits' if fit.fits else 'does not fit'} in {fit.place}: weights {fit.weights / GIB:.2f} GiB, "
-            f"KV cache {fit.kv_cache / GIB:.2f} GiB for {context:,} tokens, {fit.available / GIB:.2f} GiB free"
+        verdict = (
+            "fits" if fit.fits else "fits in part; the other layers go to main memory" if fit.runs else "does not fit"
         )
+        out.line(f"{verdict}: {fit_sentence(fit)}")
     out.line(kernel_line(kernels))
     out.result(answer)
     raise typer.Exit(0 if fit is None or fit.fits else 1)
+
+
+@app.command(epilog="Example: strata-pack runtime install --backend vulkan --yes")
+@with_shared_flags
+def install(
+    *,
+    backend: Annotated[Literal["vulkan", "cuda"], typer.Option("--backend", help="What it computes with.")],
+    index_url: Annotated[
+        str | None,
+        typer.Option(
+            "--index-url", envvar="STRATA_CUDA_INDEX", help="The index that has xllamacpp's CUDA wheels.", metavar="URL"
+        ),
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option("--sha256", help="The hash that the CUDA wheel must have.", metavar="HEX")
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    out: Out,
+) -> None:
+    """Fetch a prebuilt server with pip, try it, and register it if it works here."""
+    from strata_pack.llama.install import install_runtime, plan_install
+
+    plan = plan_install(backend, index_url)
+    for line in plan:
+        out.note(line)
+    if dry_run or not confirmed("Fetch and install it?", yes=yes):
+        out.result({"installed": None, "plan": plan})
+        return
+    with out.progress() as progress:
+        runtime = install_runtime(backend, index_url, sha256, progress)
+    out.line(f"{runtime.name}: {runtime.path or runtime.python}, sha256 {' '.join(runtime.details['sha256'])}")
+    out.result({"installed": runtime.name, "path": str(runtime.path or runtime.python), **runtime.details})
 
 
 @app.command(epilog="Example: strata-pack runtime build --backend cuda --arch 90")
@@ -107,6 +146,10 @@ def build(
     arch: Annotated[
         str | None, typer.Option("--arch", help="Architectures: 90 or 80;90 (CUDA), gfx1100 (HIP).", metavar="LIST")
     ] = None,
+    toolkit: Annotated[
+        Literal["system", "pip"],
+        typer.Option("--toolkit", help="CUDA's tools, cmake and ninja: this machine's, or wheels fetched with pip."),
+    ] = "system",
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Cores to use; all by default.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check the toolchain, show the flags, build nothing.")
@@ -116,7 +159,7 @@ def build(
     """Build llama-server from the pinned source; what was built before with the same tools is kept."""
     from strata_pack.llama.build import build_runtime, plan_runtime_build
 
-    plan = plan_runtime_build(backend, arch, jobs)
+    plan = plan_runtime_build(backend, arch, jobs, toolkit)
     answer: dict[str, Any] = {"name": plan.name, "flags": list(plan.flags), "minutes": round(plan.minutes, 1)}
     if dry_run:
         out.line(f"{plan.name}: about {plan.minutes:.0f} minutes")
@@ -140,8 +183,20 @@ def use(
     out: Out,
 ) -> None:
     """Take this runtime from now on wherever none is named."""
+    _use(name, out)
+
+
+@app.command(epilog="Example: strata-pack runtime auto")
+@with_shared_flags
+def auto(*, out: Out) -> None:
+    """Take the best there is from now on (CUDA, then Vulkan, then the CPU), and say which that is."""
+    _use("auto", out)
+
+
+def _use(name: str, out: Out) -> None:
     from strata_pack.llama.runtimes import use_runtime
 
     runtime = use_runtime(name)
-    out.line(f"{name}: {runtime.path or runtime.origin}")
-    out.result({"use": name, "runtime": runtime.name})
+    why = f" ({runtime.why})" if runtime.why else ""
+    out.line(f"{name}: {runtime.name}{why}, {runtime.path or runtime.origin}")
+    out.result({"use": name, "runtime": runtime.name, "backend": runtime.backend, "why": runtime.why or None})

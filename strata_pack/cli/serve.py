@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
+from strata_pack.cli.confirm import Anyway
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.parsing import ImplicitEnd
@@ -70,6 +71,7 @@ def serve(
         float | None, typer.Option(metavar="S", help="Seconds without a request until a model is unloaded.", min=1)
     ] = None,
     runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
+    anyway: Anyway = False,
     reasoning_budget: Annotated[
         int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
     ] = None,
@@ -126,6 +128,7 @@ def serve(
             queue=queue,
             context=context,
             runtime=runtime,
+            anyway=anyway,
             reasoning_budget=reasoning_budget,
             cors=tuple(cors or ()),
             allow_hosts=tuple(allow_host or ()),

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.confirm import Anyway
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 from strata_pack.cli.shared_flags import with_shared_flags
@@ -69,6 +70,7 @@ def smoke(
     start_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds for loading.", metavar="SECONDS", rich_help_panel=SERVER)
     ] = 60.0,
+    anyway: Anyway = False,
     html: HtmlFile = None,
     junit: JunitFile = None,
     sarif: SarifFile = None,
@@ -99,6 +101,7 @@ def smoke(
         context=context,
         gpu_layers=gpu_layers,
         threads=threads,
+        anyway=anyway,
     )
     try:
         with out.progress() as progress:

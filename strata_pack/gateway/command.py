@@ -33,6 +33,7 @@ from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, GatewayLimits, Served, Settings
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.llama.server import LlamaServer, StartFailed
+from strata_pack.pack.fit import DoesNotFit, fit_of, refuse_misfit
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
 from strata_pack.parsing import ImplicitEnd
@@ -54,7 +55,7 @@ class Options:
     """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
 
     ``max_loaded`` and ``idle`` are those of ``Models``; with either, or with several packs, a model is loaded when it
-    is asked for.
+    is asked for. ``anyway``: also if it needs more memory than there is.
     """
 
     packs: tuple[Path, ...]
@@ -71,6 +72,7 @@ class Options:
     queue: int = 64
     context: int = 32768
     runtime: str | None = None
+    anyway: bool = False
     reasoning_budget: int | None = None
     cors: tuple[str, ...] = ()
     allow_hosts: tuple[str, ...] = ()
@@ -204,6 +206,8 @@ def _loaded(source: _Source, options: Options) -> Loaded:
     """Start the server of ``source`` and ask it what it is."""
     try:
         server = source.start(None)
+    except DoesNotFit as error:
+        raise NoMemory(str(error)) from error
     except StartFailed as error:
         raise (NoMemory(str(error)) if error.reason == "memory" else error) from error
     try:
@@ -264,13 +268,17 @@ def _source(options: Options, path: Path) -> _Source:
         pass  # what is damaged is told in one sentence; the server would tell it in its log, and much later
     layers, extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
 
+    slots = options.parallel or 1
+
     def start(port: int | None) -> LlamaServer:
+        if not options.anyway:
+            refuse_misfit(path, fit_of(path, options.context * slots, runtime, slots))
         return LlamaServer.start(
             file,
             runtime=runtime,
             port=port,
             context=options.context,
-            parallel=options.parallel or 1,
+            parallel=slots,
             timeout_seconds=options.start_seconds,
             gpu_layers=layers,
             extra=extra,

@@ -1,7 +1,7 @@
 """Builds ``llama-server`` from the pinned source with cmake, once for each source, flags and compiler.
 
-The result lies in a folder of its own under the cache, its ``runtime.json`` written last; an interrupted build is begun
-again. The whole log is kept, also of a build that fails.
+The result lies in a folder of its own under the cache, its ``runtime.json`` written last; an interrupted build goes on
+where it was. The whole log is kept, also of a build that fails.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.files import dump_json, write_atomic
-from strata_pack.llama.runtimes import BUILD_RECORD, Backend, Runtime, built_runtimes, runtimes_dir
-from strata_pack.llama.source_code import BUILD, VERSION, SourceArchive, fetch_source, unpack_source
+from strata_pack.llama.cuda_wheels import WheelToolkit, fetch_toolkit, toolkit_key
+from strata_pack.llama.devices import nvidia_devices
+from strata_pack.llama.runtimes import BUILD_RECORD, Backend, Runtime, cached_runtimes, runtimes_dir
+from strata_pack.llama.source_code import BUILD, INSIDE, VERSION, SourceArchive, fetch_source, unpack_source
 from strata_pack.llama.toolchain import Toolchain, cuda_flags, find_toolchain
+from strata_pack.locks import hold_folder
 from strata_pack.progress import Progress, Silent
 
 COMMON_FLAGS = (
@@ -40,6 +42,17 @@ BACKEND_FLAGS: Mapping[Backend, tuple[str, ...]] = {
     "hip": ("-DGGML_HIP=ON",),
     "metal": ("-DGGML_METAL=ON",),
 }
+WHEEL_FLAGS = (
+    # Virtual memory is the one thing for which the server would need the driver's library when it is linked.
+    *("-DGGML_CUDA_NO_VMM=ON", "-DGGML_CUDA_NCCL=OFF"),
+    # The libraries that a finished server needs lie next to it.
+    "-DCMAKE_BUILD_RPATH=$ORIGIN/../lib",
+)
+"""Of a CUDA build whose toolkit are NVIDIA's wheels."""
+
+ToolkitKind = Literal["system", "pip"]
+"""Where a CUDA build's tools come from: this machine, or wheels of the package index."""
+
 ARCH_FLAGS: Mapping[Backend, str] = {"cuda": "CMAKE_CUDA_ARCHITECTURES", "hip": "AMDGPU_TARGETS"}
 
 CORE_MINUTES: Mapping[Backend, float] = {"cpu": 14, "cuda": 52, "vulkan": 24, "hip": 52, "metal": 16}
@@ -61,6 +74,7 @@ class BuildPlan:
     compiler: str
     key: str
     minutes: float
+    toolkit: ToolkitKind = "system"
 
     @property
     def name(self) -> str:
@@ -68,26 +82,36 @@ class BuildPlan:
         return f"{self.backend}-{self.key}"
 
 
-def plan_runtime_build(backend: Backend, arch: str | None = None, jobs: int | None = None) -> BuildPlan:
-    """Check the toolchain and return the plan.
+def plan_runtime_build(
+    backend: Backend, arch: str | None = None, jobs: int | None = None, toolkit: ToolkitKind = "system"
+) -> BuildPlan:
+    """Check the toolchain and return the plan; with the toolkit ``"pip"`` only a C++ compiler has to be there.
 
     Raises ``EnvironmentFailure`` with one sentence for each missing piece, ``WrongUse`` for an architecture where the
-    backend has none.
+    backend has none, or where one must be named.
     """
     if arch is not None and backend not in ARCH_FLAGS:
         raise WrongUse(f"the backend {backend} has no architectures", where="--arch", remedy="leave it out")
     if arch is not None and not re.fullmatch(r"[\w;.:-]+", arch):
         raise WrongUse(f"{arch!r} is no architecture", where="--arch", remedy="such as 90, or gfx1100")
-    toolchain = find_toolchain(backend)
+    in_wheels = toolkit == "pip"
+    if in_wheels and backend != "cuda":
+        raise WrongUse(f"there are no wheels of a toolkit for {backend}", where="--toolkit", remedy="leave it out")
+    if in_wheels and arch is None and not nvidia_devices():
+        raise WrongUse(
+            "no GPU is here whose architecture could be taken", where="--arch", remedy="name it, such as --arch 90"
+        )
+    toolchain = find_toolchain("compiler" if in_wheels else backend)
     if toolchain.missing:
         raise EnvironmentFailure("; ".join(toolchain.missing), where=f"runtime build --backend {backend}")
     flags = [*COMMON_FLAGS, *BACKEND_FLAGS[backend]]
     flags += [f"-D{ARCH_FLAGS[backend]}={arch}"] if arch is not None else []
-    flags += cuda_flags(toolchain) if backend == "cuda" else []
-    compiler = _compilers(toolchain)
+    if backend == "cuda":
+        flags += WHEEL_FLAGS if in_wheels else cuda_flags(toolchain)
+    compiler = _compilers(toolchain) + (f"; wheels {toolkit_key()}" if in_wheels else "")
     cores = jobs or os.cpu_count() or 1
     digest = hashlib.sha256("\0".join([VERSION, compiler, *flags]).encode()).hexdigest()
-    return BuildPlan(backend, tuple(flags), compiler, digest[:12], CORE_MINUTES[backend] / cores)
+    return BuildPlan(backend, tuple(flags), compiler, digest[:12], CORE_MINUTES[backend] / cores, toolkit)
 
 
 def _compilers(toolchain: Toolchain) -> str:
@@ -109,35 +133,75 @@ def build_runtime(
     source_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Build ``plan``, or return what was built of it before.
+    """Build ``plan``, or return what was built of it before; what an interrupted build compiled is not compiled again.
 
     ``source_dir`` is where the archive is looked for and fetched to. Raises ``EnvironmentFailure`` with the first lines
     that tell of an error, and where the whole log is.
     """
     shown = progress or Silent()
-    ready = next((runtime for runtime in built_runtimes() if runtime.name == plan.name), None)
-    if ready is not None:
-        shown.note(f"{plan.name} was built before")
-        return ready
-    archive = fetch_source(source_dir or runtimes_dir() / "source")
     folder = runtimes_dir() / plan.name
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "build.log"
-    shown.note(f"building {plan.name}: about {plan.minutes:.0f} minutes; log: {log}")
-    started = time.monotonic()
-    with _work_folder() as work, log.open("w", encoding="utf-8") as sink:
-        tree = unpack_source(archive, work)
-        made = work / "build"
-        _run(["cmake", "-S", str(tree), "-B", str(made), *plan.flags], sink, log, shown, "configuring")
-        command = ["cmake", "--build", str(made), "--target", TARGET, "-j", str(jobs or os.cpu_count() or 1)]
-        _run(command, sink, log, shown, "compiling")
-        binary = folder / "bin" / TARGET
-        binary.parent.mkdir(exist_ok=True)
-        fresh = binary.with_suffix(".new")
-        shutil.copy2(made / "bin" / TARGET, fresh)
-        os.replace(fresh, binary)
-    write_atomic(folder / BUILD_RECORD, dump_json(_record(plan, archive, time.monotonic() - started)))
-    return next(runtime for runtime in built_runtimes() if runtime.name == plan.name)
+    busy = EnvironmentFailure("is being built by another process", where=folder, remedy="wait for it")
+    with hold_folder(folder, busy):
+        ready = next((runtime for runtime in cached_runtimes() if runtime.name == plan.name), None)
+        if ready is not None:
+            shown.note(f"{plan.name} was built before")
+            return ready
+        archive = fetch_source(source_dir or runtimes_dir() / "source")
+        toolkit = fetch_toolkit(shown) if plan.toolkit == "pip" else None
+        log = folder / "build.log"
+        shown.note(f"building {plan.name}: about {plan.minutes:.0f} minutes; log: {log}")
+        started = time.monotonic()
+        with _work_folder(plan.name) as work, log.open("a", encoding="utf-8") as sink:
+            tree = _source_tree(archive, work)
+            made = work / "build"
+            _compile(plan, tree, made, toolkit, jobs, _Log(sink, log, shown))
+            _install_file(made / "bin" / TARGET, folder / "bin" / TARGET)
+            for library in toolkit.libraries() if toolkit is not None else ():
+                _install_file(library, folder / "lib" / library.name)
+        write_atomic(folder / BUILD_RECORD, dump_json(_record(plan, archive, time.monotonic() - started)))
+    return next(runtime for runtime in cached_runtimes() if runtime.name == plan.name)
+
+
+def _install_file(file: Path, place: Path) -> None:
+    place.parent.mkdir(exist_ok=True)
+    fresh = place.with_name(f"{place.name}.new")
+    fresh.unlink(missing_ok=True)
+    try:
+        os.link(file, fresh)
+    except OSError:
+        shutil.copy2(file, fresh)
+    os.replace(fresh, place)
+
+
+def _source_tree(archive: SourceArchive, work: Path) -> Path:
+    """Unpack the source, once: new files would all be compiled again."""
+    done = work / "unpacked"
+    if done.is_file():
+        return work / INSIDE
+    tree = unpack_source(archive, work)
+    done.touch()
+    return tree
+
+
+@dataclass(frozen=True)
+class _Log:
+    """Where the output of a build goes: the open log, its path, and whoever watches."""
+
+    sink: IO[str]
+    path: Path
+    progress: Progress
+
+
+def _compile(
+    plan: BuildPlan, tree: Path, made: Path, toolkit: WheelToolkit | None, jobs: int | None, log: _Log
+) -> None:
+    cmake, tools = "cmake", []
+    if toolkit is not None:
+        cmake, tools = str(toolkit.cmake), ["-G", "Ninja", *toolkit.flags()]
+    _run([cmake, "-S", str(tree), "-B", str(made), *tools, *plan.flags], log, "configuring")
+    command = [cmake, "--build", str(made), "--target", TARGET, "-j", str(jobs or os.cpu_count() or 1)]
+    _run(command, log, "compiling")
 
 
 def _record(plan: BuildPlan, archive: SourceArchive, seconds: float) -> dict[str, Any]:
@@ -153,16 +217,21 @@ def _record(plan: BuildPlan, archive: SourceArchive, seconds: float) -> dict[str
 
 
 @contextmanager
-def _work_folder() -> Iterator[Path]:
-    """A folder for source and objects (about 1 GB), gone afterwards."""
-    runtimes_dir().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=runtimes_dir()) as folder:
-        yield Path(folder)
+def _work_folder(name: str) -> Iterator[Path]:
+    """A folder for source and objects (about 1 GB), gone after success and after a failure, kept by an interruption."""
+    work = runtimes_dir() / f".build-{name}"
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        yield work
+    except Exception:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
 
 
-def _run(command: Sequence[str], sink: Any, log: Path, progress: Progress, label: str) -> None:
-    """Run one step; its output goes to the log, its percentages to ``progress``."""
-    task = progress.task(label, 100, "percent")
+def _run(command: Sequence[str], log: _Log, label: str) -> None:
+    """Run one step; its output goes to the log, its percentages to the log's ``progress``."""
+    task = log.progress.task(label, 100, "percent")
     done = 0
     telling: list[str] = []
     with subprocess.Popen(
@@ -171,7 +240,7 @@ def _run(command: Sequence[str], sink: Any, log: Path, progress: Progress, label
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                sink.write(line)
+                log.sink.write(line)
                 percent = _percent(line)
                 if percent is not None and percent > done:
                     task.advance(percent - done)
@@ -182,10 +251,10 @@ def _run(command: Sequence[str], sink: Any, log: Path, progress: Progress, label
             process.terminate()
             raise
     status = process.returncode
-    sink.flush()
+    log.sink.flush()
     if status != 0:
         words = " | ".join(telling) or f"status {status}"
-        raise EnvironmentFailure(f"{label} failed: {words}", where=log, remedy="read the log")
+        raise EnvironmentFailure(f"{label} failed: {words}", where=log.path, remedy="read the log")
     task.advance(100 - done)
     task.done()
 

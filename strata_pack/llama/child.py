@@ -1,6 +1,7 @@
 """Runs the embedded llama.cpp server in its own process: ``python -m strata_pack.llama.child SETTINGS``.
 
-With the word ``devices`` instead, it prints what the library computes with, and ends.
+With the word ``about`` instead, it prints the library's version and what it computes with, and ends. It imports nothing
+of strata-pack, so that the interpreter of another environment can run this file.
 
 SETTINGS is a JSON object: ``params`` (attribute of ``xllamacpp.CommonParams`` -> value, dots for nested ones) and
 ``ready`` (a file that receives the server's URL once the model is loaded). A crash of native code, an out-of-memory
@@ -45,20 +46,23 @@ def serve(settings: dict[str, Any]) -> None:
         signal.pause()
 
 
-def devices() -> None:
-    """Print the devices that the library computes with, as a JSON array."""
+def about() -> None:
+    """Print the version of the library's package and the devices that it computes with, as a JSON object."""
+    from importlib.metadata import version
+
     import xllamacpp
 
     keys = ("name", "description", "memory_total", "memory_free")
-    print(json.dumps([{key: entry[key] for key in keys} for entry in xllamacpp.get_device_info()]))
+    devices = [{key: entry[key] for key in keys} for entry in xllamacpp.get_device_info()]
+    print(json.dumps({"version": version("xllamacpp"), "devices": devices}))
 
 
 def main() -> None:
     """Do what the argument says; status 1 and the library's own words on standard error if that fails."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        if sys.argv[1] == "devices":
-            devices()
+        if sys.argv[1] == "about":
+            about()
         else:
             serve(json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log

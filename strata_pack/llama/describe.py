@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass
 
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.llama.devices import Device, binary_devices, embedded_devices
-from strata_pack.llama.runtimes import Runtime
+from strata_pack.llama.devices import Device
+from strata_pack.llama.runtimes import Runtime, runtime_devices
 
 TIMEOUT_SECONDS = 30.0
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
@@ -27,8 +27,7 @@ class Description:
 def describe_runtime(runtime: Runtime) -> Description:
     """Ask ``runtime`` what it is; ``EnvironmentFailure`` if it cannot even say that."""
     if runtime.path is None:
-        gpus = tuple(device for device in embedded_devices() if device.name != "CPU")
-        return Description(runtime.origin.rpartition(" ")[2], "prebuilt wheel", gpus)
+        return Description(str(runtime.package_version), "prebuilt wheel", runtime_devices(runtime))
     try:
         done = subprocess.run(
             [str(runtime.path), "--version"], capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False
@@ -40,4 +39,4 @@ def describe_runtime(runtime: Runtime) -> Description:
     if done.returncode != 0 or version is None:
         last = (said.strip().splitlines() or ["it says nothing"])[-1]
         raise EnvironmentFailure(f"is no llama-server that works ({last})", where=runtime.path)
-    return Description(version.group(1), built.group(1) if built else "unknown", binary_devices(runtime.path))
+    return Description(version.group(1), built.group(1) if built else "unknown", runtime_devices(runtime))

@@ -62,16 +62,25 @@ def nvidia_devices() -> tuple[Device, ...]:
     )
 
 
+def child_command(python: Path | None, argument: str) -> list[str]:
+    """Return the command that runs the embedded library's process; ``python`` is another environment's interpreter."""
+    if python is None:
+        return [sys.executable, "-m", "strata_pack.llama.child", argument]
+    # Isolated: neither this installation's packages nor PYTHONPATH may hide what that environment holds.
+    return [str(python), "-I", str(Path(__file__).with_name("child.py")), argument]
+
+
 @cache
-def embedded_devices() -> tuple[Device, ...]:
+def embedded_devices(python: Path | None = None) -> tuple[Device, ...]:
     """Return the devices of the embedded library, asked in a process of its own."""
-    text = _answer([sys.executable, "-m", "strata_pack.llama.child", "devices"])
-    return tuple(Device(**entry) for entry in json.loads(text)) if text else ()
+    text = _answer(child_command(python, "about"))
+    return tuple(Device(**entry) for entry in json.loads(text)["devices"]) if text else ()
 
 
 _LISTED = re.compile(r"^\s+(\w+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
 
 
+@cache
 def binary_devices(path: Path) -> tuple[Device, ...]:
     """Return the GPUs that a ``llama-server`` binary sees (``--list-devices``); none for a CPU build."""
     found = _LISTED.findall(_answer([str(path), "--list-devices"]))

@@ -1,12 +1,14 @@
-"""Estimates before loading whether a model and its context fit in memory: weights plus KV cache.
+"""Works out from a header what a model and its context need in memory, and says what room there is.
 
-The cache holds, for every token and every layer, one key and one value of each KV head in 16 bits (llama.cpp's
-default). Layers with a sliding window or with recurrent state need less, so for them the figure is an upper bound.
+The KV cache holds, for every token and every layer, one key and one value of each KV head in 16 bits (llama.cpp's
+default). Layers with linear attention keep none; layers with a sliding window keep the window and one batch of each
+slot. A table of n-grams is no part of the memory: llama-server reads its rows from the disk as they are needed
+(``--lazy-mode auto``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,27 +20,92 @@ KV_BYTES = 2
 OVERHEAD = 256 << 20
 """Bytes for compute buffers and the program: a few hundred MB for common models."""
 
+NGRAM_TABLE = "per_layer_token_embd.weight"
+"""The tensor of which llama.cpp reads single rows."""
+
+LAZY_ABOVE = 4 << 30
+"""A table with more bytes than this stays on the disk."""
+
+BATCH = 512
+"""Tokens that llama.cpp computes at once: a sliding window's cache has room for them too."""
+
+WINDOW_PERIODS: Mapping[str, int] = {
+    "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "llama4": 4, "olmo2": 4,
+}  # fmt: skip
+"""By architecture: every how manyth layer looks at the whole context (llama.cpp's ``src/models``)."""
+
 
 @dataclass(frozen=True)
-class Fit:
-    """Bytes needed and there. ``total`` includes an allowance for compute buffers."""
+class MemoryNeed:
+    """Bytes: ``held`` weights in memory, ``lazy`` ones that stay on the disk, the KV cache, and the projector.
 
-    weights: int
-    kv_cache: int
-    available: int
-    place: str
+    ``kv_cache`` is None where the model does not say enough.
+    """
+
+    held: int
+    lazy: int
+    kv_cache: int | None
+    projector: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + OVERHEAD
+        """Bytes of memory to serve it, with llama.cpp's own buffers."""
+        return self.held + (self.kv_cache or 0) + self.projector + OVERHEAD
+
+
+@dataclass(frozen=True)
+class Room:
+    """``free`` bytes in ``place``; layers that do not fit there may use ``behind`` bytes of main memory."""
+
+    free: int
+    place: str
+    behind: int = 0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What a model needs against the room there is. ``runs``: it fits, if need be with layers in main memory."""
+
+    need: MemoryNeed
+    room: Room
 
     @property
     def fits(self) -> bool:
-        return self.total <= self.available
+        return self.need.total <= self.room.free
+
+    @property
+    def runs(self) -> bool:
+        return self.need.total <= self.room.free + self.room.behind
 
 
-def kv_cache_bytes(metadata: Mapping[str, object], context: int) -> int:
-    """Return the size of the KV cache for ``context`` tokens, from a GGUF's metadata (plain values).
+def memory_need(
+    metadata: Mapping[str, object],
+    tensors: Iterable[tuple[str, int]],
+    context: int,
+    *,
+    slots: int = 1,
+    projector: int = 0,
+) -> MemoryNeed:
+    """Return what a server of the model needs for ``context`` tokens of all ``slots`` together.
+
+    ``metadata`` are the plain values of a GGUF header, ``tensors`` names and bytes of all its tensors, ``projector``
+    the bytes of a projector beside it.
+    """
+    held = lazy = 0
+    for name, size in tensors:
+        if name == NGRAM_TABLE and size > LAZY_ABOVE:
+            lazy += size
+        else:
+            held += size
+    try:
+        cache: int | None = kv_cache_bytes(metadata, context, slots)
+    except BadInput:
+        cache = None
+    return MemoryNeed(held, lazy, cache, projector)
+
+
+def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1) -> int:
+    """Return the size of the KV cache for ``context`` tokens of all ``slots``, from a GGUF's metadata (plain values).
 
     Raises ``BadInput`` if the model does not say its shape.
     """
@@ -63,17 +130,45 @@ def kv_cache_bytes(metadata: Mapping[str, object], context: int) -> int:
     assert isinstance(key, int)
     assert isinstance(value, int)
     per_layer = kv_heads if isinstance(kv_heads, list) else [kv_heads] * layers
-    return context * KV_BYTES * (key + value) * sum(per_layer)
+    kept = _kept_tokens(metadata, str(architecture), len(per_layer), context, slots)
+    return KV_BYTES * (key + value) * sum(map(int.__mul__, per_layer, kept))
 
 
-def available_memory() -> int:
-    """Return the bytes of main memory that a new program can have; the smaller of the system's and the cgroup's."""
-    system = _meminfo()
-    limit, used = _read_number("/sys/fs/cgroup/memory.max"), _read_number("/sys/fs/cgroup/memory.current")
-    return system if limit is None or used is None else min(system, max(limit - used, 0))
+def _kept_tokens(metadata: Mapping[str, object], architecture: str, layers: int, context: int, slots: int) -> list[int]:
+    """How many tokens each layer's cache has room for."""
+    kept = [context] * layers
+    window = metadata.get(f"{architecture}.attention.sliding_window")
+    if isinstance(window, int) and window > 0:
+        narrow = min(context, slots * (window + BATCH))
+        kept = [narrow if slides else context for slides in _sliding(metadata, architecture, layers)]
+    for layer in range(layers):
+        if _is_linear(metadata, architecture, layer):
+            kept[layer] = 0
+    return kept
 
 
-def _meminfo() -> int:
+def _sliding(metadata: Mapping[str, object], architecture: str, layers: int) -> list[bool]:
+    pattern = metadata.get(f"{architecture}.attention.sliding_window_pattern", WINDOW_PERIODS.get(architecture, 1))
+    if isinstance(pattern, list):
+        return [bool(slides) for slides in pattern[:layers]] + [False] * (layers - len(pattern))
+    period = pattern if isinstance(pattern, int) and pattern > 0 else 1
+    return [layer % period < period - 1 for layer in range(layers)]
+
+
+def _is_linear(metadata: Mapping[str, object], architecture: str, layer: int) -> bool:
+    listed = metadata.get(f"{architecture}.attention.recurrent_layers")
+    if isinstance(listed, list):
+        return layer < len(listed) and bool(listed[layer])
+    interval = metadata.get(f"{architecture}.full_attention_interval")
+    return isinstance(interval, int) and interval > 1 and (layer + 1) % interval != 0
+
+
+def main_memory() -> Room:
+    """Return the main memory that a new program can have; the smaller of the system's and the control group's."""
+    return Room(min(_system_memory(), *_group_memory()), "main memory")
+
+
+def _system_memory() -> int:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -83,9 +178,33 @@ def _meminfo() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
 
 
+_GROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
+)
+"""Control groups, version 2 and 1: folder, limit, use, and what of the use are cached files, which give way."""
+
+
+def _group_memory() -> list[int]:
+    found = []
+    for folder, limit_file, used_file, cached in _GROUPS:
+        limit, used = _read_number(f"{folder}/{limit_file}"), _read_number(f"{folder}/{used_file}")
+        if limit is not None and used is not None:
+            found.append(max(limit - used + _read_entry(f"{folder}/memory.stat", cached), 0))
+    return found
+
+
 def _read_number(path: str) -> int | None:
     try:
         text = Path(path).read_text(encoding="ascii").strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def _read_entry(path: str, name: str) -> int:
+    try:
+        lines = Path(path).read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)

@@ -1,4 +1,4 @@
-"""Finds the runtimes: xllamacpp's embedded server, any ``llama-server`` binary, and our own builds.
+"""Finds the runtimes: xllamacpp's embedded server, any ``llama-server`` binary, what was built or installed here.
 
 A ``Runtime`` knows how to turn ``ServerSettings`` into a command; it starts nothing itself.
 """
@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.files import dump_json, read_bytes, write_atomic
-from strata_pack.llama.devices import embedded_devices, nvidia_devices
+from strata_pack.llama.devices import Device, binary_devices, child_command, embedded_devices, nvidia_devices
 from strata_pack.resources import cache_dir
 from strata_pack.suggest import unknown
 
@@ -63,9 +62,11 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Runtime:
-    """One llama.cpp that can be started. ``path`` is the binary; None for the embedded one.
+    """One llama.cpp that can be started. ``path`` is the binary; None for an embedded one.
 
-    ``origin`` says in words where it was found; ``details`` is what is known of its making.
+    ``python`` is the interpreter of the environment that holds an embedded one; None for our own. ``origin`` says in
+    words where it was found; ``details`` is what is known of its making; ``why`` says why it was taken, if nobody named
+    it.
     """
 
     name: str
@@ -74,28 +75,48 @@ class Runtime:
     path: Path | None = None
     origin: str = field(default="", compare=False)
     details: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)
+    python: Path | None = None
+    why: str = field(default="", compare=False)
 
     def command(self, settings: ServerSettings, ready: Path) -> list[str]:
         """Return the command that serves ``settings``; the embedded server writes its URL into ``ready``."""
         if self.path is None:
-            return _embedded_command(settings, ready)
+            return _embedded_command(self.python, settings, ready)
         return _binary_command(self.path, settings)
+
+    @property
+    def package_version(self) -> str | None:
+        """The version of the package that an embedded one is part of; None for a binary."""
+        if self.kind == "binary":
+            return None
+        return str(self.details["version"]) if self.python is not None else _xllamacpp_version()
+
+
+def _xllamacpp_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("xllamacpp")
+    except PackageNotFoundError:
+        raise EnvironmentFailure("xllamacpp is not installed", remedy="pip install strata-pack") from None
 
 
 def embedded() -> Runtime:
     """Return the embedded runtime; what it computes with is asked only where there is a GPU to ask about."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        found = version("xllamacpp")
-    except PackageNotFoundError:
-        raise EnvironmentFailure("xllamacpp is not installed", remedy="pip install strata-pack") from None
+    found = _xllamacpp_version()
     on_cuda = bool(nvidia_devices()) and any(device.name.startswith("CUDA") for device in embedded_devices())
     backend: Backend = "cuda" if on_cuda else "cpu"
     return Runtime(EMBEDDED_NAME, "embedded", backend, origin=f"the Python package xllamacpp {found}")
 
 
-def _embedded_command(settings: ServerSettings, ready: Path) -> list[str]:
+def runtime_devices(runtime: Runtime) -> tuple[Device, ...]:
+    """Return the GPUs that ``runtime`` computes with, in its own words; none for a CPU build or without a driver."""
+    if runtime.path is not None:
+        return binary_devices(runtime.path)
+    return tuple(device for device in embedded_devices(runtime.python) if device.name != "CPU")
+
+
+def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path) -> list[str]:
     if settings.extra:
         raise WrongUse("options of llama-server cannot be given to the embedded server")
     params: dict[str, Any] = {
@@ -117,7 +138,7 @@ def _embedded_command(settings: ServerSettings, ready: Path) -> list[str]:
         params["chat_template"] = settings.template_file.read_bytes().decode("utf-8", "surrogateescape")
     if settings.threads is not None:
         params["cpuparams.n_threads"] = settings.threads
-    return [sys.executable, "-m", "strata_pack.llama.child", json.dumps({"params": params, "ready": str(ready)})]
+    return child_command(python, json.dumps({"params": params, "ready": str(ready)}))
 
 
 def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
@@ -144,7 +165,7 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
 
 
 def runtimes_dir() -> Path:
-    """Return the folder of our own builds; each has a folder of its own with a ``runtime.json`` in it, written last."""
+    """Return the folder of what we built or installed: a folder for each, with a ``runtime.json``, written last."""
     return cache_dir() / "runtimes"
 
 
@@ -165,25 +186,33 @@ def find_binary(given: str | Path | None = None) -> Runtime | None:
     return None if found is None else Runtime(BINARY_NAME, "binary", path=Path(found).absolute(), origin="PATH")
 
 
-def built_runtimes() -> list[Runtime]:
-    """Return our own finished builds, ordered by name; a folder whose record cannot be read does not count."""
+def cached_runtimes() -> list[Runtime]:
+    """Return what we built or installed, ordered by name; a folder whose record cannot be read does not count."""
     found = []
     for record in sorted(runtimes_dir().glob(f"*/{BUILD_RECORD}")):
         try:
-            details = json.loads(read_bytes(record, RECORD_LIMIT))
-            binary = record.parent / details["binary"]
-            runtime = Runtime(record.parent.name, "binary", details["backend"], binary, "built here", details)
+            runtime = _recorded(record.parent, json.loads(read_bytes(record, RECORD_LIMIT)))
         except (BadInput, ValueError, KeyError, TypeError):
             continue
-        if binary.is_file():
+        program = runtime.path or runtime.python
+        if program is not None and program.is_file():
             found.append(runtime)
     return found
+
+
+def _recorded(folder: Path, details: dict[str, Any]) -> Runtime:
+    backend, origin = details["backend"], str(details.get("origin", "built here"))
+    if "python" in details:
+        str(details["version"])
+        python = folder / details["python"]
+        return Runtime(folder.name, "embedded", backend, origin=origin, details=details, python=python)
+    return Runtime(folder.name, "binary", backend, folder / details["binary"], origin, details)
 
 
 def list_runtimes() -> list[Runtime]:
     """Return every runtime that can be started here, the embedded one first."""
     binary = find_binary()
-    return [embedded(), *([binary] if binary else []), *built_runtimes()]
+    return [embedded(), *([binary] if binary else []), *cached_runtimes()]
 
 
 def _choice_file() -> Path:
@@ -201,7 +230,7 @@ def used_runtime() -> str:
 
 def use_runtime(name: str) -> Runtime:
     """Make ``name`` the runtime that is taken when none is named; return what that is now."""
-    chosen = _named(name) if name != AUTO else _best()
+    chosen = _named(name) if name != AUTO else best_runtime()
     write_atomic(_choice_file(), dump_json({"use": name}))
     return chosen
 
@@ -210,7 +239,7 @@ def pick_runtime(name: str | None = None, llama_server: Path | None = None) -> R
     """Return the runtime to start.
 
     ``llama_server`` (a binary) wins, then ``STRATA_LLAMA_SERVER`` if no name is given, then ``name``, then the one of
-    ``use_runtime``; ``"auto"`` takes a CUDA runtime where ``nvidia-smi`` shows a device, else the embedded one.
+    ``use_runtime``; ``"auto"`` is what ``best_runtime`` takes.
     """
     if llama_server is not None:
         binary = find_binary(llama_server)
@@ -222,7 +251,7 @@ def pick_runtime(name: str | None = None, llama_server: Path | None = None) -> R
             assert named is not None
             return named
         name = used_runtime()
-    return _best() if name == AUTO else _named(str(name))
+    return best_runtime() if name == AUTO else _named(str(name))
 
 
 def _named(name: str) -> Runtime:
@@ -233,8 +262,27 @@ def _named(name: str) -> Runtime:
     raise unknown("runtime", name, [AUTO, *(runtime.name for runtime in known)])
 
 
-def _best() -> Runtime:
-    ours = embedded()
-    if ours.backend == "cuda" or not nvidia_devices():
-        return ours
-    return next((runtime for runtime in built_runtimes() if runtime.backend == "cuda"), ours)
+def best_runtime() -> Runtime:
+    """Return the runtime that computes fastest here: CUDA, then Vulkan, then the CPU. Its ``why`` says why.
+
+    CUDA is taken where ``nvidia-smi`` shows a device, Vulkan where the runtime itself lists one.
+    """
+    ours, made, nvidia = embedded(), cached_runtimes(), nvidia_devices()
+    if nvidia:
+        on_cuda = [runtime for runtime in (ours, *made) if runtime.backend == "cuda"]
+        if on_cuda:
+            return replace(on_cuda[0], why=f"CUDA on {_names(nvidia)}")
+        no_cuda = f"no CUDA runtime for {_names(nvidia)} (`strata-pack runtime install --backend cuda`)"
+    else:
+        no_cuda = "no NVIDIA device"
+    on_vulkan = [runtime for runtime in made if runtime.backend == "vulkan"]
+    for runtime in on_vulkan:
+        devices = runtime_devices(runtime)
+        if devices:
+            return replace(runtime, why=f"{no_cuda}; Vulkan on {_names(devices)}")
+    no_vulkan = "no Vulkan device" if on_vulkan else "no Vulkan runtime"
+    return replace(ours, why=f"{no_cuda}, {no_vulkan}: the CPU")
+
+
+def _names(devices: Sequence[Device]) -> str:
+    return ", ".join(dict.fromkeys(device.description for device in devices))

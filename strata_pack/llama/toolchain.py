@@ -14,12 +14,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from strata_pack.llama.runtimes import Backend
 
 CUDA_ROOTS = ("/usr/local/cuda", "/opt/cuda", "/usr/lib/cuda")
 LIBRARY_DIRS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib", "lib/x86_64-linux-gnu")
 SYSTEM_ROOTS = ("/usr", "/usr/local", "/usr/local/nvidia")
+
+
+Needs = Backend | Literal["compiler"]
+"""What a build is for; "compiler" is all that a build needs whose other tools are wheels."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class ToolchainPart:
 class Toolchain:
     """What was found (by name) and what is missing (sentences); with nothing missing a build can start."""
 
-    backend: Backend
+    needs: Needs
     found: Mapping[str, Path]
     missing: tuple[str, ...]
 
@@ -88,13 +93,15 @@ def _driver_stub() -> Path | None:
     return _library("stubs/libcuda.so", cuda_roots()) or _library("libcuda.so", map(Path, SYSTEM_ROOTS))
 
 
+_COMPILER = ToolchainPart(
+    "C++ compiler",
+    partial(_program, os.environ.get("CXX", "c++"), "g++", "clang++"),
+    "a C++ compiler is missing: install the package g++",
+)
+
 _BASE = (
     ToolchainPart("cmake", partial(_program, "cmake"), "cmake is missing: install the package cmake (3.14 or later)"),
-    ToolchainPart(
-        "C++ compiler",
-        partial(_program, os.environ.get("CXX", "c++"), "g++", "clang++"),
-        "a C++ compiler is missing: install the package g++",
-    ),
+    _COMPILER,
     ToolchainPart(
         "build tool", partial(_program, "ninja", "make"), "ninja and make are missing: install the package ninja-build"
     ),
@@ -155,7 +162,8 @@ _METAL = (
     ToolchainPart("xcrun", partial(_program, "xcrun"), "xcrun is missing: install the Xcode command line tools"),
 )
 
-PIECES: Mapping[Backend, tuple[ToolchainPart, ...]] = {
+PIECES: Mapping[Needs, tuple[ToolchainPart, ...]] = {
+    "compiler": (_COMPILER,),
     "cpu": _BASE,
     "cuda": (*_BASE, *_CUDA),
     "vulkan": (*_BASE, *_VULKAN),
@@ -164,17 +172,17 @@ PIECES: Mapping[Backend, tuple[ToolchainPart, ...]] = {
 }
 
 
-def find_toolchain(backend: Backend) -> Toolchain:
-    """Return what of the backend's table is here and what is missing."""
+def find_toolchain(needs: Needs) -> Toolchain:
+    """Return what of the table of ``needs`` is here and what is missing."""
     found: dict[str, Path] = {}
     missing: list[str] = []
-    for piece in PIECES[backend]:
+    for piece in PIECES[needs]:
         place = piece.find()
         if place is None:
             missing.append(piece.missing)
         else:
             found[piece.name] = place
-    return Toolchain(backend, found, tuple(missing))
+    return Toolchain(needs, found, tuple(missing))
 
 
 def cuda_flags(toolchain: Toolchain) -> list[str]:

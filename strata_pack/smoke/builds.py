@@ -7,13 +7,12 @@ same template; that is its own affair and no fault of the pack, and it is named 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from strata_pack.chat.golden.check import CaseResult
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.llama.answers import Props
-from strata_pack.llama.runtimes import Runtime
+from strata_pack.llama.runtimes import Runtime, embedded
 
 UNKNOWN = ("", "b0-unknown")
 """What builds call themselves that were made without their number."""
@@ -25,18 +24,17 @@ def build_name(runtime: Runtime | None, props: Props) -> str:
     """Return the build's number in words: its own, or that of the package that an embedded one comes in."""
     if props.build not in UNKNOWN:
         return props.build
-    if runtime is None or runtime.kind != "embedded":
+    package = None if runtime is None else runtime.package_version
+    if package is None:
         return "a build that does not know its number"
-    try:
-        package = version("xllamacpp")
-    except PackageNotFoundError:
-        return "a build that does not know its number"
-    return f"b{package.rpartition('.')[2]} (xllamacpp {package})"
+    number = package.partition("+")[0].rpartition(".")[2]
+    return f"b{number} (xllamacpp {package})"
 
 
 def is_recorded(runtime: Runtime | None) -> bool:
-    """Whether this is the build for which capabilities and differences are recorded: the embedded one."""
-    return runtime is not None and runtime.kind == "embedded"
+    """Whether this is the build for which capabilities and differences are recorded: that of the embedded one."""
+    package = None if runtime is None else runtime.package_version
+    return package is not None and package.partition("+")[0] == embedded().package_version
 
 
 def difference_of_build(result: CaseResult, template: ChatTemplate, caps: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
-from strata_pack.llama.runtimes import pick_runtime
+from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import REPORTS_DIR, is_pack, member
 from strata_pack.pack.template.source import read_pack_template
@@ -110,9 +110,13 @@ def plan_proof(path: Path) -> list[dict[str, str]]:
     return [
         {"what": "verify", "detail": f"{len(pack.manifest['files'])} files, {size} bytes to hash"},
         {"what": "golden", "detail": f"{cases} cases on {names}" if cases else "the pack has no cases"},
-        {"what": "smoke", "detail": f"on {pick_runtime().name}: {', '.join(played)}"},
+        {"what": "smoke", "detail": f"on {_taken(pick_runtime())}: {', '.join(played)}"},
         {"what": "write", "detail": f"{REPORTS_DIR}/golden.json and {REPORTS_DIR}/smoke.json in the pack"},
     ]
+
+
+def _taken(runtime: Runtime) -> str:
+    return f"{runtime.name} ({runtime.why})" if runtime.why else runtime.name
 
 
 def keep_report(pack: Pack, name: str, report: Report) -> None:

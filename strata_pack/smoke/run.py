@@ -17,17 +17,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from strata_pack import __version__
-from strata_pack.errors import BadInput, EnvironmentFailure, StrataError, WrongUse
+from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_SECONDS, LlamaServer, StartFailed
+from strata_pack.pack.fit import fit_of, fit_sentence, refuse_misfit
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.builds import build_name
 from strata_pack.smoke.context import SmokeContext, Target
-from strata_pack.smoke.fit import fit_of
 from strata_pack.smoke.offline import play_offline
 from strata_pack.smoke.public import loss_table
 from strata_pack.smoke.runner import Interrupted, Nobody, error_line, play_all, skipped
@@ -40,12 +40,14 @@ CONTEXT = 8192
 
 SLOTS = 8
 MAX_RESTARTS = 3
-MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """How to play: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their own time limits."""
+    """How to play: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their own time limits.
+
+    ``anyway``: start the server also if the model needs more memory than there is.
+    """
 
     runtime: Runtime | None = None
     only: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ class SmokeOptions:
     gpu_layers: int | None = None
     threads: int | None = None
     log_dir: Path | None = None
+    anyway: bool = False
 
 
 def run_smoke(
@@ -77,7 +80,9 @@ def run_smoke(
     runtime = chosen.runtime or pick_runtime()
     log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
     started, begin = datetime.now(UTC), time.monotonic()
-    facts = _facts(target, runtime) | _memory_fact(pack_or_model, chosen.context, runtime)
+    facts = _facts(target, runtime)
+    fit = fit_of(pack_or_model, chosen.context, runtime, SLOTS)
+    facts["memory"] = fit_sentence(fit)
     house = _House(target, runtime, chosen, log_dir)
     on_files = [scenario for scenario in played if "file" in scenario.needs]
     played = tuple(scenario for scenario in played if "file" not in scenario.needs)
@@ -91,6 +96,8 @@ def run_smoke(
         found = play_offline(target, on_files, progress or Silent())
         if not played:
             return report(found)
+        if not chosen.anyway:
+            refuse_misfit(pack_or_model, fit)
         server = house.start()
         with server.time_limit(chosen.start_seconds):
             facts |= _server_facts(server)
@@ -274,20 +281,10 @@ def _facts(target: Target, runtime: Runtime) -> dict[str, str]:
     return {
         "model": target.name,
         "template": f"{target.template_name}, sha256 {sha256_text(template)[:16]}" if template else "none",
-        "runtime": f"{runtime.name} ({where})",
+        "runtime": f"{runtime.name} ({where})" + (f"; {runtime.why}" if runtime.why else ""),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "strata-pack": __version__,
     }
-
-
-def _memory_fact(path: Path, context: int, runtime: Runtime) -> dict[str, str]:
-    """Say before the start whether the model fits; the start itself shows whether that was right."""
-    try:
-        fit = fit_of(path, context, runtime)
-    except BadInput as error:
-        return {"memory": error_line(error)}
-    verdict = "fits in" if fit.fits else "is more than there is in"
-    return {"memory": f"{fit.total / MIB:,.0f} MiB (weights, KV cache, buffers) {verdict} {fit.place}"}
 
 
 def _server_facts(server: LlamaServer) -> dict[str, str]:

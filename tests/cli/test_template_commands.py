@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from strata_pack.chat.engines.stub_model import write_stub_model
 from strata_pack.chat.repair.prelude import prelude
 from strata_pack.cli.app import app
+from strata_pack.llama.stub_model import write_stub_model
 
 STOCK = Path(__file__).parent.parent / "data/chat/stock"
 QUICK = ["--engine", "jinja2"]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
-from strata_pack.llama import build, source_code, toolchain
+from strata_pack.llama import build, cuda_wheels, devices, source_code, toolchain
 from strata_pack.llama.build import build_runtime, plan_runtime_build
 from strata_pack.llama.server import LlamaServer
 from strata_pack.llama.source_code import ARCHIVE, SourceArchive, fetch_source, unpack_source
+from strata_pack.llama.trial import try_runtime
 
-BACKENDS = ("cpu", "cuda", "vulkan", "hip", "metal")
+BACKENDS = ("compiler", "cpu", "cuda", "vulkan", "hip", "metal")
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_everything_that_is_missing_is_named_in_a_sentence_of_its_own(backend):
     found = toolchain.find_toolchain(backend)
     assert len(found.missing) + len(found.found) == len(toolchain.PIECES[backend])
     assert {"cmake", "C++ compiler", "build tool"}.isdisjoint(found.found)
+    assert found.missing
     for sentence in found.missing:
         assert ": " in sentence
         assert "\n" not in sentence
@@ -117,6 +119,57 @@ def test_an_architecture_that_is_no_architecture_is_refused(arch):
         plan_runtime_build("cuda", arch)
 
 
+def test_a_toolkit_of_wheels_needs_a_compiler_alone_and_no_driver_library(monkeypatch, tmp_path):
+    _needs_compiler()
+    compiler = toolchain.find_toolchain("compiler").found["C++ compiler"]
+    (tmp_path / compiler.name).symlink_to(compiler)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    plan = plan_runtime_build("cuda", "90", toolkit="pip")
+    assert "-DGGML_CUDA_NO_VMM=ON" in plan.flags
+    assert not [flag for flag in plan.flags if "libcuda" in flag or "/" in flag.replace("$ORIGIN/../lib", "")]
+
+
+def test_other_pinned_wheels_are_another_build(monkeypatch):
+    _needs_compiler()
+    first = plan_runtime_build("cuda", "90", toolkit="pip")
+    monkeypatch.setattr(cuda_wheels, "TOOLKIT_WHEELS", cuda_wheels.TOOLKIT_WHEELS[1:])
+    assert plan_runtime_build("cuda", "90", toolkit="pip").key != first.key
+
+
+@pytest.mark.parametrize(
+    ("backend", "arch", "words"), [("cpu", None, "no wheels of a toolkit for cpu"), ("cuda", None, "--arch 90")]
+)
+@pytest.mark.usefixtures("bare")
+def test_a_toolkit_of_wheels_is_for_cuda_and_for_a_known_architecture(backend, arch, words):
+    devices.nvidia_devices.cache_clear()
+    with pytest.raises(WrongUse, match=words):
+        plan_runtime_build(backend, arch, toolkit="pip")
+
+
+def _unpacked_wheels(folder: Path) -> Path:
+    for name in ("cmake/data/bin/cmake", "bin/ninja", "nvidia/cu13/bin/nvcc", "nvidia/cu13/lib/libcudart.so.13"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for name in ("libcublas.so.13", "libcublasLt.so.13"):
+        (folder / "nvidia/cu13/lib" / name).touch()
+    return folder
+
+
+def test_libraries_of_wheels_get_the_names_that_a_linker_looks_for(tmp_path):
+    found = cuda_wheels.use_toolkit(_unpacked_wheels(tmp_path))
+    for name in ("libcudart.so", "libcublas.so", "libcublasLt.so"):
+        assert (found.root / "lib64" / name).resolve().name == f"{name}.13"
+    assert [path.name for path in found.libraries()] == ["libcudart.so.13", "libcublas.so.13", "libcublasLt.so.13"]
+    assert cuda_wheels.use_toolkit(tmp_path) == found
+
+
+def test_wheels_that_lack_a_tool_are_named(tmp_path):
+    (_unpacked_wheels(tmp_path) / "bin/ninja").unlink()
+    with pytest.raises(EnvironmentFailure, match="ninja"):
+        cuda_wheels.use_toolkit(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("line", "percent"),
     [
@@ -196,6 +249,35 @@ def test_a_build_that_fails_names_the_error_and_keeps_the_log(tmp_path, monkeypa
         build_runtime(plan)
     assert "no such luck" in Path(caught.value.where).read_text()
     assert not list((tmp_path / "cache/runtimes").glob(".build-*"))
+
+
+def test_an_interrupted_build_goes_on_with_what_it_had_unpacked(tmp_path, monkeypatch):
+    _needs_compiler()
+    monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
+    archive = _archive(tmp_path / "a.tar.gz", _member("p/llama.cpp/CMakeLists.txt"))
+    monkeypatch.setattr(build, "fetch_source", lambda _: archive)
+    steps = []
+
+    def stop(command, *_):
+        steps.append((Path(command[2]) / "CMakeLists.txt").stat().st_mtime_ns)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(build, "_run", stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            build_runtime(plan_runtime_build("cpu"))
+    assert steps[0] == steps[1]
+
+
+@pytest.mark.slow
+@pytest.mark.registry
+@pytest.mark.timeout(20_000)
+def test_a_cuda_build_with_a_toolkit_of_wheels_answers_on_a_machine_without_a_gpu(tmp_path, monkeypatch):
+    _needs_compiler()
+    monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
+    runtime = build_runtime(plan_runtime_build("cuda", "90", toolkit="pip"))
+    assert {path.name for path in (runtime.path.parent.parent / "lib").iterdir()} >= {"libcublas.so.13"}
+    try_runtime(runtime)
 
 
 @pytest.mark.slow

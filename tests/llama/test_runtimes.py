@@ -8,10 +8,19 @@ from pathlib import Path
 import pytest
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
-from strata_pack.llama import devices, runtimes
+from strata_pack.llama import devices, memory, runtimes
 from strata_pack.llama.describe import describe_runtime
 from strata_pack.llama.devices import Device, compute_in_log
-from strata_pack.llama.memory import Fit, kv_cache_bytes
+from strata_pack.llama.memory import (
+    NGRAM_TABLE,
+    OVERHEAD,
+    Fit,
+    MemoryNeed,
+    Room,
+    kv_cache_bytes,
+    main_memory,
+    memory_need,
+)
 from strata_pack.llama.runtimes import (
     Runtime,
     ServerSettings,
@@ -27,9 +36,11 @@ from strata_pack.llama.runtimes import (
 def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    devices.nvidia_devices.cache_clear()
+    for asked in (devices.nvidia_devices, devices.binary_devices):
+        asked.cache_clear()
     yield
-    devices.nvidia_devices.cache_clear()
+    for asked in (devices.nvidia_devices, devices.binary_devices):
+        asked.cache_clear()
 
 
 def _program(path: Path, text: str = "") -> Path:
@@ -103,6 +114,41 @@ def test_auto_takes_the_cuda_build_where_there_is_a_device(tmp_path):
 def test_auto_without_a_cuda_build_takes_the_embedded_one_even_with_a_device(tmp_path):
     _nvidia(tmp_path)
     assert pick_runtime("auto").name == "embedded"
+
+
+VULKAN_DEVICE = "print('Available devices:\\n  Vulkan0: AMD Radeon 780M (16384 MiB, 16000 MiB free)')"
+
+
+def test_auto_takes_vulkan_where_its_server_sees_a_device_and_says_so(tmp_path):
+    binary = _build(tmp_path, "vulkan-b1", "vulkan")
+    assert pick_runtime().name == "embedded"
+    assert pick_runtime().why == "no NVIDIA device, no Vulkan device: the CPU"
+    devices.binary_devices.cache_clear()
+    _program(binary, VULKAN_DEVICE)
+    taken = pick_runtime()
+    assert (taken.name, taken.why) == ("vulkan-b1", "no NVIDIA device; Vulkan on AMD Radeon 780M")
+
+
+def test_auto_takes_cuda_before_vulkan(tmp_path):
+    _program(_build(tmp_path, "a-vulkan", "vulkan"), VULKAN_DEVICE)
+    _build(tmp_path, "cuda-abc", "cuda")
+    _nvidia(tmp_path)
+    assert (pick_runtime().name, pick_runtime().why) == ("cuda-abc", "CUDA on NVIDIA H200")
+
+
+def test_auto_with_a_device_and_no_cuda_runtime_says_how_to_get_one(tmp_path):
+    _nvidia(tmp_path)
+    assert "no CUDA runtime for NVIDIA H200 (`strata-pack runtime install --backend cuda`)" in pick_runtime().why
+
+
+def test_a_runtime_in_an_environment_of_its_own_is_started_by_that_interpreter(tmp_path):
+    python = _program(tmp_path / "cache/runtimes/cuda-b7/environment/bin/python")
+    record = {"backend": "cuda", "python": "environment/bin/python", "version": "2026.1.7+cu130", "origin": "x"}
+    (tmp_path / "cache/runtimes/cuda-b7/runtime.json").write_text(json.dumps(record))
+    runtime = pick_runtime("cuda-b7")
+    assert (runtime.kind, runtime.package_version) == ("embedded", "2026.1.7+cu130")
+    command = runtime.command(ServerSettings(Path("/m.gguf"), "127.0.0.1", 0, 256, 1), tmp_path / "ready")
+    assert command[:3] == [str(python), "-I", str(Path(devices.__file__).with_name("child.py"))]
 
 
 def test_what_is_used_is_remembered(tmp_path):
@@ -241,5 +287,68 @@ def test_a_model_that_does_not_say_its_shape_is_bad_input(key):
 
 
 def test_a_model_fits_only_with_room_for_its_buffers():
-    assert Fit(100, 100, 1 << 40, "memory").fits
-    assert not Fit(100, 100, 200, "memory").fits
+    need = MemoryNeed(100, 0, 100)
+    assert Fit(need, Room(1 << 40, "memory")).fits
+    assert not Fit(need, Room(200, "memory")).fits
+
+
+def test_layers_that_do_not_fit_on_the_gpu_go_to_main_memory():
+    fit = Fit(MemoryNeed(8 << 30, 0, 0), Room(4 << 30, "GPU", behind=6 << 30))
+    assert (fit.fits, fit.runs) == (False, True)
+    assert not Fit(fit.need, Room(4 << 30, "GPU", behind=1 << 30)).runs
+
+
+@pytest.mark.parametrize(("size", "lazy"), [(4 << 30, 0), ((4 << 30) + 1, (4 << 30) + 1)])
+def test_a_table_of_n_grams_above_4_gib_stays_on_the_disk(size, lazy):
+    need = memory_need(SMOLLM2, [("output.weight", 1000), (NGRAM_TABLE, size)], 100)
+    assert (need.held + need.lazy, need.lazy) == (1000 + size, lazy)
+
+
+def test_a_model_that_does_not_say_its_shape_needs_its_weights_at_least():
+    need = memory_need({}, [("output.weight", 1000)], 100)
+    assert (need.held, need.kv_cache) == (1000, None)
+    assert need.total == 1000 + OVERHEAD
+
+
+WINDOW = {**SMOLLM2, "llama.attention.sliding_window": 128}
+
+
+@pytest.mark.parametrize(
+    ("extra", "wide"),
+    [
+        ({}, 30),
+        ({"llama.attention.sliding_window_pattern": 6}, 5),
+        ({"llama.attention.sliding_window_pattern": [True] * 20 + [False] * 10}, 10),
+    ],
+)
+def test_a_sliding_window_s_layers_keep_the_window_and_a_batch_of_each_slot(extra, wide):
+    narrow = 2 * (128 + 512)
+    layer = kv_cache_bytes(SMOLLM2, 1) // 30
+    assert kv_cache_bytes({**WINDOW, **extra}, 8192, slots=2) == layer * (wide * 8192 + (30 - wide) * narrow)
+
+
+@pytest.mark.parametrize(
+    "extra", [{"llama.full_attention_interval": 4}, {"llama.attention.recurrent_layers": [1, 1, 1, 0] * 7 + [1, 1]}]
+)
+def test_layers_with_linear_attention_keep_no_keys_and_values(extra):
+    assert kv_cache_bytes({**SMOLLM2, **extra}, 1000) == kv_cache_bytes(SMOLLM2, 1000) * 7 // 30
+
+
+GROUPS = {
+    2: {"memory.max": "1000000", "memory.current": "900000", "memory.stat": "anon 5\nfile 300000\n"},
+    1: {
+        "memory/memory.limit_in_bytes": "1000000",
+        "memory/memory.usage_in_bytes": "900000",
+        "memory/memory.stat": "cache 1\ntotal_cache 300000\n",
+    },
+}
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_cached_files_of_a_control_group_count_as_free(version, tmp_path, monkeypatch):
+    for name, text in GROUPS[version].items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    moved = [(folder.replace("/sys/fs/cgroup", str(tmp_path)), *rest) for folder, *rest in memory._GROUPS]
+    monkeypatch.setattr(memory, "_GROUPS", moved)
+    assert main_memory().free == 400_000

@@ -22,7 +22,8 @@ def test_true_size_is_forecast_with_the_table_on_the_disk(tmp_path: Path) -> Non
         recipe=make_recipe("Q4_K_M"),
         template="keep",
     )
-    with plan_packs([request]) as ((plan, needs),):
+    with plan_packs([request]) as ((plan, forecast),):
+        needs = forecast.need
         assert round(plan.data_bytes / 1e9, 1) == 121.0
         assert (round(needs.lazy / 1e9, 1), round(needs.held / 1e9, 1)) == (35.2, 85.8)
         # 13 layers with full attention, 2 heads, keys and values of 256, two bytes each.

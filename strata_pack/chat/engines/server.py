@@ -11,17 +11,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from strata_pack.chat.engines.stub_model import write_stub_model
 from strata_pack.chat.render.failures import RequestUnseen, TemplateError, TemplateRefused
 from strata_pack.errors import WrongUse
 from strata_pack.files import write_atomic
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer, StartFailed
+from strata_pack.llama.stub_model import write_stub_model
 
 REFUSAL = "Jinja Exception: "
 TRACE = "While executing"
@@ -68,7 +67,8 @@ class LlamaServerEngine:
 
 def _version(server: LlamaServer, build: str) -> str:
     """Return what renders: the package of an embedded server, the build of a binary."""
-    return f"xllamacpp {package_version('xllamacpp')}" if server.runtime.kind == "embedded" else build
+    package = server.runtime.package_version
+    return build if package is None else f"xllamacpp {package}"
 
 
 @contextmanager

@@ -10,13 +10,13 @@ import pytest
 from strata_pack.chat.engines.engines import IN_PROCESS, Engine, Jinja2Engine, open_engines
 from strata_pack.chat.engines.packages import MinijinjaEngine
 from strata_pack.chat.engines.server import LlamaServerEngine, serve_template
-from strata_pack.chat.engines.stub_model import write_stub_model
 from strata_pack.chat.golden.cases import GoldenCase, GoldenSuite, load_suite
 from strata_pack.chat.golden.check import BOTH_REFUSE, CaseResult, check_golden
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import TemplateError, TemplateRefused
 from strata_pack.errors import WrongUse
 from strata_pack.llama.server import LlamaServer
+from strata_pack.llama.stub_model import write_stub_model
 
 SHIPPED = load_shipped("qwen3.8-flash-next")
 SUITE = load_suite(SHIPPED.golden_dir)

@@ -1,0 +1,72 @@
+"""Whether a model on disk fits in the memory of this machine, worked out before it is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.llama.memory import Fit, MemoryNeed, Room, main_memory, memory_need
+from strata_pack.llama.runtimes import Runtime, runtime_devices
+from strata_pack.pack.layout import Pack
+from strata_pack.weights.gguf.file import GgufFile, shard_paths
+
+GIB = 1 << 30
+
+
+class DoesNotFit(EnvironmentFailure):
+    """A model that needs more memory than there is; nothing was loaded."""
+
+
+def model_files(path: Path) -> list[Path]:
+    """Return the GGUF files of a pack or of a (first shard of a) model."""
+    return Pack.open(path).model_files if path.is_dir() else shard_paths(path)
+
+
+def need_of(path: Path, context: int, slots: int = 1) -> MemoryNeed:
+    """Return what a server of the model in ``path`` (pack or GGUF) needs; ``BadInput`` for a file that is no GGUF.
+
+    ``context`` counts the tokens of all ``slots`` together.
+    """
+    metadata: dict[str, object] = {}
+    tensors: list[tuple[str, int]] = []
+    for number, file in enumerate(model_files(path)):
+        with GgufFile.open(file) as gguf:
+            if number == 0:
+                metadata = {name: value.value for name, value in gguf.metadata.items()}
+            tensors += [(info.name, info.nbytes) for info in gguf.tensors]
+    return memory_need(metadata, tensors, context, slots=slots)
+
+
+def room_of(runtime: Runtime) -> Room:
+    """Return where ``runtime`` puts a model: its GPUs, with main memory behind them, or main memory alone."""
+    main = main_memory()
+    gpus = runtime_devices(runtime)
+    if not gpus:
+        return main
+    return Room(sum(gpu.memory_free for gpu in gpus), ", ".join(gpu.description for gpu in gpus), main.free)
+
+
+def fit_of(path: Path, context: int, runtime: Runtime, slots: int = 1) -> Fit:
+    """Return what the model in ``path`` needs, and the room of ``runtime``; raises ``BadInput`` as ``need_of`` does."""
+    return Fit(need_of(path, context, slots), room_of(runtime))
+
+
+def fit_sentence(fit: Fit) -> str:
+    """Return the forecast in words: each part that needs memory, and the room there is."""
+    need, room = fit.need, fit.room
+    cache = "a KV cache of unknown size" if need.kv_cache is None else f"{need.kv_cache / GIB:.2f} GiB of KV cache"
+    lazy = f" ({need.lazy / GIB:.2f} GiB of n-gram table stay on the disk)" if need.lazy else ""
+    there = f"{room.free / GIB:.2f} GiB free in {room.place}"
+    there += f" and {room.behind / GIB:.2f} GiB in main memory" if room.behind else ""
+    weights = f"{need.held / GIB:.2f} GiB of weights"
+    return f"{need.total / GIB:.2f} GiB for {weights}{lazy}, {cache} and buffers; {there}"
+
+
+def refuse_misfit(path: Path, fit: Fit) -> None:
+    """Raise ``DoesNotFit`` if the model does not fit, not even with layers in main memory."""
+    if not fit.runs:
+        raise DoesNotFit(
+            f"needs {fit_sentence(fit)}",
+            where=path,
+            remedy="ask for less context or a smaller quantization, or start it all the same with --anyway",
+        )
