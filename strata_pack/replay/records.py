@@ -7,6 +7,7 @@ spreads over lines, the elements of its arrays of objects are yielded one by one
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -23,6 +24,8 @@ from strata_pack.progress import Progress
 
 MAX_LINE = 64 << 20
 """Bytes of one line or one JSON value; a longer one is skipped and counted as unreadable."""
+PIECE = 64 << 10
+"""Bytes that are read at once of a file that is recoded."""
 WHOLE = 4 << 20
 """Bytes of a JSON value over several lines that is read as one; a larger one is read element by element."""
 SCALARS = frozenset(bytes([letter]) for letter in b'"-0123456789tfn')
@@ -65,8 +68,32 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
                 raise missing("zstandard", "zstd", f"reading {path}") from None
             with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as unpacked:
                 yield raw, io.BufferedReader(unpacked)
+        elif magic.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            yield raw, io.BufferedReader(_AsUtf8(raw))
         else:
             yield raw, raw
+
+
+class _AsUtf8(io.RawIOBase):
+    """A file in UTF-16, as Windows' shells redirect into one, read as UTF-8."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        self._ready = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        ended = False
+        while not self._ready and not ended:
+            piece = self._raw.read(PIECE)
+            ended = not piece
+            self._ready = self._decoder.decode(piece, final=ended).encode()
+        size = min(len(buffer), len(self._ready))
+        buffer[:size], self._ready = self._ready[:size], self._ready[size:]
+        return size
 
 
 def lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:

@@ -235,16 +235,34 @@ def _cline(record: dict[str, Any]) -> Turns | None:
     return [] if {"ts", "type"} <= record.keys() and record.get("type") in ("say", "ask") else None
 
 
+LISTS = ("data", "items", "rows", "results", "records", "logs", "entries", "traces", "generations", "runs")
+"""Keys under which an interface's answer keeps the records that were asked for."""
+
+
+def _listed(record: dict[str, Any], depth: int = 0) -> Turns | None:
+    """Several records in one object, as an interface lists them (Langfuse's and others' exports)."""
+    for key in LISTS:
+        inner = record.get(key)
+        if isinstance(inner, list) and inner and all(isinstance(one, dict) for one in inner):
+            found = [turns_in(one, depth + 1) for one in inner]
+            if any(turns is not None for turns in found):
+                return [turn for turns in found for turn in turns or ()]
+    return None
+
+
+NESTING = (_wrapped, _listed)
+"""Shapes that hold records of other shapes."""
+
 SHAPES: tuple[LogShape, ...] = (
     *(otel_turns, _langfuse, _claude_code, _cline, _opencode, _choices, _responses),
-    *(_anthropic, _ollama, _llama_server, _wrapped, _conversation, _message),
+    *(_anthropic, _ollama, _llama_server, _wrapped, _conversation, _message, _listed),
 )
 
 KNOWN = (
     "OpenAI chat completions, completions, responses and batch output (whole, streamed or as server-sent events), "
     "Anthropic messages, Ollama, OpenRouter, Claude Code sessions, Codex rollouts, Cline, OpenCode, LiteLLM, Langfuse, "
     "OpenTelemetry gen_ai, HTTP archives, and the text logs of llama-server and vLLM; as JSON lines, one JSON value "
-    "or an array, plain, gzip or zstd"
+    "or an array, also under a key or after the words of a log line, in UTF-8 or UTF-16, plain, gzip or zstd"
 )
 """The formats, for people."""
 
@@ -254,7 +272,7 @@ def turns_in(record: dict[str, Any], depth: int = 0) -> Turns | None:
     if depth > MAX_DEPTH:
         return None
     for shape in SHAPES:
-        found = _wrapped(record, depth) if shape is _wrapped else shape(record)
+        found = shape(record, depth) if shape in NESTING else shape(record)
         if found is not None:
             model, tools = as_string(record.get("model")), tools_of(record)
             return [

@@ -14,6 +14,7 @@ from typing import Any
 
 from strata_pack.parsing import thinking_open
 from strata_pack.replay.replies import RecordedTurn
+from strata_pack.replay.shapes import turns_in
 
 _JSON = re.compile(r"(?:response:|to_send: data:|data stream, to_send:(?: data:)?|http response body:)\s*(\{.*\})\s*$")
 _REQUEST = re.compile(r"Received request (?P<id>\S+?): prompt: (?P<rest>['\"].*)")
@@ -42,6 +43,18 @@ def _literal(text: str) -> str | None:
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, str) else None
+
+
+def _reply_after_words(line: str) -> dict[str, Any] | None:
+    """Return the reply that stands as JSON at the end of any program's log line."""
+    begin, text = line.find("{"), line.rstrip()
+    if begin < 1 or not text.endswith("}"):
+        return None
+    try:
+        value = json.loads(text[begin:])
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and ("choices" in value or turns_in(value)) else None
 
 
 class TextLines:
@@ -84,6 +97,9 @@ class TextLines:
             reason = None if response["reason"] == "None" else response["reason"]
             thinks = self._thinks.pop(response["id"], None)
             return [RecordedTurn(content=text, finish_reason=reason, model=self._model, raw=True, thinks=thinks)]
+        value = _reply_after_words(line)
+        if value is not None:
+            return [value]
         model = _MODEL.search(line) if "model" in line and self._model is None else None
         if model is not None and "vllm" in line.lower():
             self._model = model[1]

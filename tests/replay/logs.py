@@ -378,5 +378,10 @@ LOGS: dict[str, bytes] = {
     "otel-flat.jsonl": lines(*otel_flat()),
     "otel-logs.jsonl": lines(otel_logs()),
     "conversation.json": pretty(conversation()),
+    "langfuse-listed.json": pretty({"data": [langfuse(one) for one in MESSAGES], "meta": {"page": 1, "limit": 50}}),
+    "listed-after-a-span.json": json.dumps({"data": [{"type": "SPAN", "output": None}, *CHATS]}).encode(),
+    "after-words.log": b"".join(b"2026-11-30 10:00:00 INFO reply: " + lines(one) for one in CHATS),
+    "powershell.jsonl": lines(*CHATS).decode().replace("\n", "\r\n").encode("utf-16"),
+    "powershell-big-endian.json": b"\xfe\xff" + pretty(CHATS).decode().encode("utf-16-be"),
     "packed-without-a-name": gzip.compress(lines(*CHATS)),
 }
