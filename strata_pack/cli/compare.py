@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, try_file, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def compare(
     keep_logits: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep the reference's logits here for the next time.")
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the picture.")] = None,
+    html: HtmlFile = None,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture for a card.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     llama_server: Annotated[
@@ -52,17 +53,15 @@ def compare(
     from strata_pack.compare.many import CompareOptions, compare_many
     from strata_pack.compare.output import make_report, picture
     from strata_pack.compare.texts import texts
-    from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
 
     check_outputs([html, svg], [*model, against, *(text or ())])
+    for file in (html, svg):
+        if file is not None:
+            try_file(file)
     options = CompareOptions(context, windows, threads, keep_logits, llama_server)
     with out.progress() as progress:
         found = compare_many(model, against, texts(text or (), parse_special=parse_special), options, progress)
-    if html is not None:
-        write_atomic(html, report.html(make_report(found, max_kl)))
-    if svg is not None:
-        write_atomic(svg, report.standalone(picture(found)))
     if len(found) == 1:
         _show_one(out, found[0])
     else:
@@ -72,8 +71,9 @@ def compare(
     out.result({**first, "ok": not above, "max_kl": max_kl, "models": [one.to_dict() for one in found]})
     for one in above:
         out.note(f"strata-pack: {one.model}: the mean KL divergence {one.total.kl_mean:.6f} is above {max_kl:g}")
-    if above:
-        raise typer.Exit(1)
+    code = write_late(html, lambda: report.html(make_report(found, max_kl)), out)
+    code = max(code, write_late(svg, lambda: report.standalone(picture(found)), out))
+    raise typer.Exit(1 if above else code)
 
 
 def _show_one(out: Out, judged: Judged) -> None:

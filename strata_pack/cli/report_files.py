@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -44,6 +45,17 @@ def try_file(path: Path) -> None:
         raise WrongUse(f"cannot be written ({error.strerror})", where=path, remedy="name another file") from error
 
 
+def write_late(path: Path | None, make: Callable[[], bytes], out: Out) -> int:
+    """Write what ``make`` returns, if it is wanted, after the result was shown; return 0 or, if that fails, 3."""
+    try:
+        if path is not None:
+            write_atomic(path, make())
+    except (StrataError, OSError) as error:
+        out.note(f"strata-pack: the report could not be written: {error}")
+        return EnvironmentFailure.exit_code
+    return 0
+
+
 @dataclass(frozen=True)
 class ReportFiles:
     """Where the user wants a report, in which form; None: not at all."""
@@ -66,12 +78,4 @@ class ReportFiles:
         faces: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (
             *((self.html, html), (self.junit, junit), (self.sarif, sarif)),
         )
-        code = 0
-        for path, face_of in faces:
-            try:
-                if path is not None:
-                    write_atomic(path, face_of(report))
-            except (StrataError, OSError) as error:
-                out.note(f"strata-pack: the report could not be written: {error}")
-                code = EnvironmentFailure.exit_code
-        return code
+        return max(write_late(path, partial(face_of, report), out) for path, face_of in faces)
