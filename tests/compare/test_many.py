@@ -196,6 +196,6 @@ def test_the_command_compares_many_and_writes_page_and_picture(tmp_path: Path, m
 
 @pytest.mark.parametrize("option", ["--html", "--svg"])
 def test_a_file_that_cannot_be_written_is_refused_before_any_model_is_opened(option: str, tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["compare", "none.gguf", "none-either.gguf", option, str(tmp_path)])
+    result = CliRunner().invoke(app, ["compare", "none.gguf", "--against", "x.gguf", option, str(tmp_path)])
     assert result.exit_code == 2
     assert "is a folder, not a file" in result.stderr
