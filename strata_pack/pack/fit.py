@@ -9,8 +9,7 @@ from strata_pack.llama.memory import Fit, MemoryNeed, Room, main_memory, memory_
 from strata_pack.llama.runtimes import Runtime, runtime_devices
 from strata_pack.pack.layout import Pack
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
-
-GIB = 1 << 30
+from strata_pack.weights.preflight import size_text
 
 
 class DoesNotFit(EnvironmentFailure):
@@ -54,12 +53,11 @@ def fit_of(path: Path, context: int, runtime: Runtime, slots: int = 1) -> Fit:
 def fit_sentence(fit: Fit) -> str:
     """Return the forecast in words: each part that needs memory, and the room there is."""
     need, room = fit.need, fit.room
-    cache = "a KV cache of unknown size" if need.kv_cache is None else f"{need.kv_cache / GIB:.2f} GiB of KV cache"
-    lazy = f" ({need.lazy / GIB:.2f} GiB of n-gram table stay on the disk)" if need.lazy else ""
-    there = f"{room.free / GIB:.2f} GiB free in {room.place}"
-    there += f" and {room.behind / GIB:.2f} GiB in main memory" if room.behind else ""
-    weights = f"{need.held / GIB:.2f} GiB of weights"
-    return f"{need.total / GIB:.2f} GiB for {weights}{lazy}, {cache} and buffers; {there}"
+    cache = "a KV cache of unknown size" if need.kv_cache is None else f"{size_text(need.kv_cache)} of KV cache"
+    lazy = f" ({size_text(need.lazy)} of n-gram table stay on the disk)" if need.lazy else ""
+    behind = f" and {size_text(room.behind)} in main memory" if room.behind else ""
+    parts = f"{size_text(need.held)} of weights{lazy}, {cache} and buffers"
+    return f"{size_text(need.total)} for {parts}; {size_text(room.free)} free in {room.place}{behind}"
 
 
 def refuse_misfit(path: Path, fit: Fit) -> None:

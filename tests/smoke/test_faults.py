@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -152,12 +153,29 @@ def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
         "from strata_pack.cli.main import main; main()"
     )
-    arguments = ("smoke", str(smollm2), "--context", "200000", "--only", FIRST, "--json")
+    arguments = ("smoke", str(smollm2), "--context", "200000", "--anyway", "--only", FIRST, "--json")
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 3, done.stderr
     (start, *_) = json.loads(done.stdout)["checks"]
     assert "not enough memory" in start["detail"]
     assert start["data"] == {"reason": "memory"}
+
+
+def test_a_model_that_does_not_fit_is_not_started_and_what_needs_no_server_is_played_all_the_same(tiny, two):
+    wanted = replace(two, only=("chat-template", FIRST), context=2_000_000_000)
+    played, start, skipped = run_smoke(tiny, options=wanted).checks
+    assert (played.id, played.status) == ("chat-template", "passed")
+    assert (start.id, start.status, skipped.status) == ("start", "error", "skipped")
+    assert "GB of KV cache and buffers" in start.detail
+    assert start.detail.endswith("or start it all the same with --anyway")
+
+
+def test_a_model_that_does_not_fit_is_started_all_the_same_with_anyway(tiny, two):
+    # A runtime that says so instead of allocating: what counts is that it is started.
+    binary = Runtime("fake", "binary", path=Path("/bin/false"))
+    wanted = replace(two, context=2_000_000_000, anyway=True, runtime=binary)
+    start = run_smoke(tiny, options=wanted).checks[0]
+    assert (start.id, "ended with status 1" in start.detail) == ("start", True)
 
 
 def _interrupted(command: list[str], ready) -> tuple[subprocess.CompletedProcess[str], list[int]]:

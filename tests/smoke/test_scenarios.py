@@ -46,8 +46,9 @@ def test_the_report_is_good_and_fits_its_schema(whole):
 def test_the_report_says_on_what_it_was_made(whole):
     assert whole.facts["compute"] == "CPU"
     assert TEMPLATE in whole.facts["template"]
-    assert "MiB" in whole.facts["memory"]
+    assert "of weights" in whole.facts["memory"]
     assert whole.facts["runtime"].startswith("embedded")
+    assert whole.facts["runtime"].endswith("the CPU")
 
 
 def test_the_ids_of_the_checks_are_unique(whole):

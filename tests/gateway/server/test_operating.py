@@ -284,6 +284,14 @@ def test_what_cannot_be_started_exits_with_2(options: list[str], words: str, tmp
     assert "Traceback" not in done.stderr
 
 
+def test_a_model_that_does_not_fit_in_memory_is_not_started(smollm2: Path) -> None:
+    command = [COMMAND, "serve", str(smollm2), "--port", "0", "--context", "2000000000"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert "of KV cache and buffers" in done.stderr
+    assert "--anyway" in done.stderr
+
+
 def test_a_damaged_gguf_gets_the_sentence_of_inspect(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
     damaged.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\x00" * 4)
