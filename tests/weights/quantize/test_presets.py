@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import Ggml
+from strata_pack.llama.ggml_types import Q2_0
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.assign import Assigner, read_facts
 from strata_pack.weights.quantize.presets import PRESETS, PresetFacts, TensorPlace, fallback, find_preset, needs_imatrix
@@ -166,7 +167,7 @@ def test_only_large_matrices_are_quantized(name: str, shape: tuple[int, ...], ex
     ("type", "row", "expected"),
     [
         *((t, 512, t) for t in (Q.Q4_K, Q.IQ2_XS, Q.Q8_0)),
-        *((t, 288, Q.Q4_0) for t in (Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0)),
+        *((t, 288, Q.Q4_0) for t in (Q2_0, Q.Q2_K, Q.Q3_K, Q.TQ1_0, Q.TQ2_0)),
         (Q.Q4_K, 288, Q.Q5_0),
         (Q.Q5_K, 288, Q.Q5_1),
         (Q.Q6_K, 288, Q.Q8_0),
