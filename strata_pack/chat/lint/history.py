@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_pack.chat.engines.engines import Jinja2Engine
-from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.lint.model import Found, Subject, rule
 from strata_pack.chat.prefix.measure import check_prefix
 from strata_pack.chat.prefix.session import bundled_session
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateLimit
@@ -36,6 +36,10 @@ START_UP = [
 """The kind of conversation that llama-server renders when it starts."""
 
 
+@rule(
+    "ST403", "start-up", "error", "llama-server would not start with it",
+    "render system, user, assistant, user without an error",
+)  # fmt: skip
 def refuses_start_up(subject: Subject) -> Iterator[Found]:
     template = subject.template
     if template is None:
@@ -48,6 +52,10 @@ def refuses_start_up(subject: Subject) -> Iterator[Found]:
         yield Found(f"fails on system, user, assistant, user: {error.cause}", error.line)
 
 
+@rule(
+    "ST401", "family-marker", "warning", "llama-server does not know the family by the text",
+    "keep the markers of the calls in the text, as in the instructions for tools",
+)  # fmt: skip
 def family_markers(subject: Subject) -> Iterator[Found]:
     form = subject.form
     if form is None:
@@ -67,6 +75,10 @@ def _opens_thinking(template: ChatTemplate) -> bool:
         return False
 
 
+@rule(
+    "ST402", "foreign-marker", "error", "llama-server takes it for another family",
+    "write the marker in two halves, or leave it out",
+)  # fmt: skip
 def foreign_markers(subject: Subject) -> Iterator[Found]:
     if subject.form is None:
         return
@@ -76,6 +88,10 @@ def foreign_markers(subject: Subject) -> Iterator[Found]:
                 yield Found(f"holds {marker}, by which llama-server takes it for another family's", number, marker)
 
 
+@rule(
+    "ST501", "stranded-call", "error", "a tool call stays inside the thinking of the history",
+    "run `strata-pack template repair`",
+)  # fmt: skip
 def stranded_calls(subject: Subject) -> Iterator[Found]:
     form = subject.form
     if form is None:
@@ -103,31 +119,11 @@ def _ask(turn: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": "Ask one."}, turn, {"role": "user", "content": "Ask two."}]
 
 
-_CALL = {
-    "id": "call12345",
-    "type": "function",
-    "function": {"name": "look_up", "arguments": {"word": "lost-and-found"}},
-}
-
 LOSSES: tuple[HistoryLoss, ...] = (
     HistoryLoss(
         "the text before a literal </think> in an answer",
         _ask({"role": "assistant", "content": "It starts here, </think> closes it, and it ends there."}),
         ("It starts here", "it ends there"),
-    ),
-    HistoryLoss(
-        "an answer beside a tool call",
-        _ask({"role": "assistant", "content": "I look it up.", "tool_calls": [_CALL]}),
-        ("I look it up.", "lost-and-found"),
-    ),
-    HistoryLoss(
-        "a tool's result",
-        [
-            {"role": "user", "content": "Ask one."},
-            {"role": "assistant", "content": "", "tool_calls": [_CALL]},
-            {"role": "tool", "tool_call_id": "call12345", "name": "look_up", "content": "The result is 4711."},
-        ],
-        ("The result is 4711.",),
     ),
     HistoryLoss(
         "a text part of a user's message",
@@ -142,14 +138,15 @@ LOSSES: tuple[HistoryLoss, ...] = (
 )
 
 
+@rule(
+    "ST502", "lost-text", "warning", "the history loses text",
+    "do not cut answers at tags; take thinking from reasoning_content alone",
+)  # fmt: skip
 def lost_text(subject: Subject) -> Iterator[Found]:
     template = subject.template
     if template is None:
         return
-    calls = subject.form is not None
     for loss in LOSSES:
-        if not calls and any("tool_calls" in message for message in loss.messages):
-            continue
         try:
             prompt = template.render(loss.messages, add_generation_prompt=True)
         except TemplateError:
@@ -162,6 +159,10 @@ def lost_text(subject: Subject) -> Iterator[Found]:
 LATE = "Later rule number four."
 
 
+@rule(
+    "ST504", "late-system", "info", "a system message after the first turn is refused or dropped",
+    "send such text in a user's message, or let the gateway move it",
+)  # fmt: skip
 def late_system(subject: Subject) -> Iterator[Found]:
     """A system message after the first turn, as agents send reminders: refused, or not in the prompt."""
     template = subject.template
@@ -185,6 +186,10 @@ def _renders(template: ChatTemplate, messages: list[dict[str, Any]]) -> bool:
     return True
 
 
+@rule(
+    "ST503", "unstable-prefix", "warning", "a prompt is not the beginning of the next one",
+    "see `strata-pack template prefix`",
+)  # fmt: skip
 def unstable_prefix(subject: Subject) -> Iterator[Found]:
     template = subject.template
     if template is None or subject.form is None:
@@ -200,3 +205,6 @@ def unstable_prefix(subject: Subject) -> Iterator[Found]:
             f"{broken} of {len(run.steps)} prompts of an agent's session do not continue the one before, although the "
             f"client sends everything back: {first.why}; {run.again:,} characters are read again"
         )
+
+
+RULES = (family_markers, foreign_markers, refuses_start_up, stranded_calls, lost_text, unstable_prefix, late_system)

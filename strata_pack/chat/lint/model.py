@@ -12,6 +12,7 @@ from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
 from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.lint.played import Plays, play_all
 from strata_pack.chat.render.sandbox import GenerationBlock
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.chat.repair.repair import RepairRefused, call_form
@@ -21,6 +22,9 @@ Severity = Literal["error", "warning", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 """The worst first."""
+
+TOOLS_VARIANT = "tool_use"
+"""The name of such a variant: a file's, or the one in a list of named templates."""
 
 ENGINE_SEVERITY: Mapping[str, Severity] = {
     "jinja2": "error",
@@ -52,6 +56,14 @@ class Rule:
     summary: str
     remedy: str
     check: Callable[[Subject], Iterable[Found]]
+
+
+RuleCheck = Callable[["Subject"], Iterable[Found]]
+
+
+def rule(id: str, name: str, severity: Severity, summary: str, remedy: str) -> Callable[[RuleCheck], Rule]:
+    """Return the decorator that makes a rule of a check, so that all there is to say of a rule stands in one place."""
+    return lambda check: Rule(id, name, severity, summary, remedy, check)
 
 
 @dataclass(frozen=True)
@@ -134,6 +146,16 @@ class Subject:
     def template(self) -> ChatTemplate | None:
         """The template, ready to render, None where it does not compile."""
         return self.compiled if isinstance(self.compiled, ChatTemplate) else None
+
+    @property
+    def for_tools(self) -> bool:
+        """Whether it is the variant that transformers and llama.cpp take when tools are given."""
+        return TOOLS_VARIANT in self.path
+
+    @cached_property
+    def plays(self) -> Plays:
+        """The prompts of the standard conversations."""
+        return play_all(self.source)
 
     @cached_property
     def form(self) -> CallForm | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from jinja2 import nodes
 
-from strata_pack.chat.lint.model import Found, Subject, severity_on
+from strata_pack.chat.lint.model import Found, Subject, rule, severity_on
 
 JINJA2, MINIJINJA, LLAMA, HFJS = "jinja2", "minijinja", "llama.cpp", "hf.js"
 EngineNames = tuple[str, ...]
@@ -122,6 +122,10 @@ def breaks(what: str, engines: EngineNames, line: int, text: str = "") -> Found:
     return Found(f"{what} fails on {', '.join(engines)}", line, text, severity_on(engines), engines)
 
 
+PORTABLE = "use a construct of the portable subset, which every engine runs alike"
+
+
+@rule("ST301", "method", "error", "a method that not every engine has", PORTABLE)
 def methods(subject: Subject) -> Iterator[Found]:
     for call in subject.all(nodes.Call):
         target = call.node
@@ -145,6 +149,7 @@ _ARGUMENTS: tuple[tuple[str, Callable[[nodes.Call], bool], str, EngineNames], ..
 )
 
 
+@rule("ST302", "argument", "error", "arguments that not every engine takes", PORTABLE)
 def arguments(subject: Subject) -> Iterator[Found]:
     for call in subject.all(nodes.Call):
         if call.dyn_args is not None or call.dyn_kwargs is not None:
@@ -154,6 +159,7 @@ def arguments(subject: Subject) -> Iterator[Found]:
                 yield breaks(what, engines, call.lineno, f".{name}")
 
 
+@rule("ST303", "filter", "error", "a filter that not every engine has", PORTABLE)
 def filters(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Filter):
         if node.name in FILTERS:
@@ -185,12 +191,14 @@ def _prints_alike(node: nodes.Node | None) -> bool:
     return _is_text(node) or isinstance(node, arithmetic) or counted or number
 
 
+@rule("ST304", "test", "info", "a test that not every engine has", PORTABLE)
 def tests(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Test):
         if node.name in TESTS:
             yield breaks(f"the test {node.name!r}", TESTS[node.name], node.lineno, node.name)
 
 
+@rule("ST305", "function", "error", "a function that not every engine has", PORTABLE)
 def functions(subject: Subject) -> Iterator[Found]:
     for call in subject.all(nodes.Call):
         name = call.node.name if isinstance(call.node, nodes.Name) else ""
@@ -198,6 +206,7 @@ def functions(subject: Subject) -> Iterator[Found]:
             yield breaks(f"{name}()", CALLS[name], call.lineno, name)
 
 
+@rule("ST306", "statement", "error", "a statement that not every engine has", PORTABLE)
 def statements(subject: Subject) -> Iterator[Found]:
     for kind, (what, engines) in STATEMENTS.items():
         for node in subject.all(kind):
@@ -216,6 +225,10 @@ def statements(subject: Subject) -> Iterator[Found]:
             yield breaks(f"loop.{node.attr}", LOOP_ATTRIBUTES[node.attr], node.lineno, node.attr)
 
 
+@rule(
+    "ST313", "lost-output", "error", "continue or break after output, which some engines lose",
+    "print after the decision, or use if and else",
+)  # fmt: skip
 def lost_output(subject: Subject) -> Iterator[Found]:
     """``continue`` and ``break`` after output: llama.cpp drops what was printed since the loop's own body began in the
     blocks that hold them, hf.js what was printed in the whole turn of the loop."""
@@ -255,6 +268,7 @@ def _prints_nothing(node: nodes.Node) -> bool:
     return raises or (isinstance(node, nodes.TemplateData) and not node.data)
 
 
+@rule("ST307", "written-form", "error", "a form that not every engine reads", PORTABLE)
 def written(subject: Subject) -> Iterator[Found]:
     """What only the text shows: raw blocks, escapes in literals, the generation mark."""
     for line, kind, text in subject.tokens:
@@ -266,6 +280,7 @@ def written(subject: Subject) -> Iterator[Found]:
             yield breaks("the generation block", (MINIJINJA,), line, text)
 
 
+@rule("ST308", "printed-constant", "error", "printing true or none", PORTABLE)
 def printed_constants(subject: Subject) -> Iterator[Found]:
     for output in subject.all(nodes.Output):
         for node in output.nodes:
@@ -275,6 +290,10 @@ def printed_constants(subject: Subject) -> Iterator[Found]:
                 yield breaks(f"printing {str(node.value).lower()}", (HFJS,), node.lineno)
 
 
+@rule(
+    "ST309", "null-default", "info", "default() means something else for null on one engine",
+    "test with `is defined` and `is none`",
+)  # fmt: skip
 def null_defaults(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Filter):
         if (
@@ -289,3 +308,17 @@ def null_defaults(subject: Subject) -> Iterator[Found]:
                 node.name,
                 engines=(LLAMA,),
             )
+
+
+RULES = (
+    methods,
+    arguments,
+    filters,
+    tests,
+    functions,
+    statements,
+    written,
+    printed_constants,
+    null_defaults,
+    lost_output,
+)

@@ -10,7 +10,7 @@ from typing import Any
 
 from jinja2 import nodes
 
-from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.lint.model import Found, Subject, rule
 from strata_pack.chat.triggers.check import NOT_FINISHED, search_triggers
 
 DANGEROUS_NAMES = frozenset(
@@ -93,6 +93,10 @@ INTERNALS = frozenset(
 """The names of Python's internals that a text would be needed for; any other text with underscores is a text."""
 
 
+HOSTILE = "do not use this template unless you wrote it; chat templates need none of this"
+
+
+@rule("ST601", "internals", "error", "it reaches for internals", HOSTILE)
 def dunder_access(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Getattr):
         if _is_dunder(node.attr) or node.attr in DANGEROUS_ATTRIBUTES:
@@ -122,12 +126,14 @@ def _is_dunder(name: str) -> bool:
     return len(name) > 4 and name.startswith("__") and name.endswith("__") and name.isascii()
 
 
+@rule("ST602", "computed-attribute", "error", "it computes attribute names", HOSTILE)
 def attr_filter(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Filter):
         if node.name == "attr":
             yield Found("looks up an attribute by a computed name (the filter attr)", node.lineno, "attr")
 
 
+@rule("ST603", "dangerous-name", "error", "names that injections start from", HOSTILE)
 def dangerous_names(subject: Subject) -> Iterator[Found]:
     defined = {node.name for node in subject.all(nodes.Name) if node.ctx in ("store", "param")}
     for node in subject.all(nodes.Name):
@@ -135,11 +141,16 @@ def dangerous_names(subject: Subject) -> Iterator[Found]:
             yield Found(f"uses {node.name!r}, which a chat template has no business with", node.lineno, node.name)
 
 
+@rule("ST604", "other-template", "error", "it loads other templates", HOSTILE)
 def other_templates(subject: Subject) -> Iterator[Found]:
     for node in subject.all(nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends):
         yield Found(f"loads another template ({type(node).__name__.lower()}), which every engine refuses", node.lineno)
 
 
+@rule(
+    "ST605", "trigger", "error", "text that appears, vanishes or changes on a trigger",
+    "look at the line: a template prints a conversation, it does not answer to it",
+)  # fmt: skip
 def triggers(subject: Subject) -> Iterator[Found]:
     """What the template says or hides only when the conversation holds something it looks for."""
     if subject.template is None:
@@ -149,3 +160,6 @@ def triggers(subject: Subject) -> Iterator[Found]:
         yield Found(trigger.sentence(), trigger.line, severity=None if trigger.is_error else "warning")
     if not search.finished:
         yield Found(NOT_FINISHED, severity="info")
+
+
+RULES = (dunder_access, attr_filter, dangerous_names, other_templates, triggers)

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 
 from jinja2 import nodes
 
-from strata_pack.chat.lint.model import Found, Subject
+from strata_pack.chat.lint.model import Found, Subject, rule
 from strata_pack.chat.lint.portable import HFJS, JINJA2, LLAMA, MINIJINJA, breaks
 
 
+@rule(
+    "ST310", "leaking-variable", "warning", "a loop's variable keeps its value from turn to turn on some engines",
+    "set it unconditionally at the top of the loop body",
+)  # fmt: skip
 def leaking_variables(subject: Subject) -> Iterator[Found]:
     """A variable set only on some turns of a loop and read in it keeps its value on engines without loop scopes."""
     for loop in subject.all(nodes.For):
@@ -94,6 +98,10 @@ def _loads(node: nodes.Node, name: str) -> bool:
     return any(one.name == name and one.ctx == "load" for one in nodes_in)
 
 
+@rule(
+    "ST311", "macro-writes", "warning", "a macro sets a namespace that it does not read",
+    "pass the namespace to the macro as an argument",
+)  # fmt: skip
 def macro_writes(subject: Subject) -> Iterator[Found]:
     for macro in subject.all(nodes.Macro):
         parameters = {argument.name for argument in macro.args}
@@ -109,6 +117,10 @@ def macro_writes(subject: Subject) -> Iterator[Found]:
                 )
 
 
+@rule(
+    "ST312", "namespace-underscore", "error", "a namespace attribute that starts with an underscore",
+    "name it without the underscore",
+)  # fmt: skip
 def namespaces(subject: Subject) -> Iterator[Found]:
     for call in subject.all(nodes.Call):
         if isinstance(call.node, nodes.Name) and call.node.name == "namespace":
@@ -118,3 +130,6 @@ def namespaces(subject: Subject) -> Iterator[Found]:
     for reference in subject.all(nodes.NSRef):
         if reference.attr.startswith("_"):
             yield breaks(f"the namespace attribute {reference.attr!r}", (JINJA2,), reference.lineno, reference.attr)
+
+
+RULES = (leaking_variables, macro_writes, namespaces)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jinja2
 from jinja2 import nodes
 
-from strata_pack.chat.lint.model import Found, Subject, environment
+from strata_pack.chat.lint.model import Found, Subject, environment, rule
 from strata_pack.chat.render.template import TemplateError
 
 BOM = "\ufeff"
@@ -19,11 +19,23 @@ BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u
 KNOWN_CONTROLS = frozenset("\n\r\t")
 
 
+NAME = "correct its name, or define it"
+HUMAN = "retype the line; nothing in a template needs the character"
+
+
+@rule(
+    "ST101", "byte-order-mark", "error", "the file starts with a byte order mark",
+    "save it as UTF-8 without a byte order mark",
+)  # fmt: skip
 def byte_order_mark(subject: Subject) -> Iterator[Found]:
     if subject.source.startswith(BOM):
         yield Found("starts with a byte order mark, which becomes the first character of every prompt", 1)
 
 
+@rule(
+    "ST102", "carriage-return", "warning", "lines end in carriage return and line feed",
+    "save it with LF line ends, so that its hash is the same everywhere",
+)  # fmt: skip
 def carriage_returns(subject: Subject) -> Iterator[Found]:
     lines = [number for number, line in enumerate(subject.lines, 1) if "\r" in line]
     if lines:
@@ -31,6 +43,7 @@ def carriage_returns(subject: Subject) -> Iterator[Found]:
         yield Found(f"{some} a carriage return", lines[0])
 
 
+@rule("ST103", "tab", "info", "the text holds tabs", "indent with spaces")
 def tabs(subject: Subject) -> Iterator[Found]:
     lines = [number for number, line in enumerate(subject.lines, 1) if "\t" in line]
     if lines:
@@ -38,12 +51,14 @@ def tabs(subject: Subject) -> Iterator[Found]:
         yield Found(f"{some} a tab", lines[0], "\t")
 
 
+@rule("ST104", "bidirectional", "error", "characters that reorder a line", HUMAN)
 def bidirectional(subject: Subject) -> Iterator[Found]:
     for number, line in enumerate(subject.lines, 1):
         for char in sorted(BIDI & set(line)):
             yield Found(f"holds {_called(char)}: the line is not what it looks like", number, char)
 
 
+@rule("ST105", "hidden-character", "warning", "characters that no editor shows", HUMAN)
 def hidden(subject: Subject) -> Iterator[Found]:
     for number, line in enumerate(subject.lines, 1):
         shown = line.removeprefix(BOM) if number == 1 else line
@@ -62,14 +77,18 @@ def _called(char: str) -> str:
     return f"U+{ord(char):04X} ({unicodedata.name(char, 'unnamed')})"
 
 
+@rule("ST201", "syntax", "error", "the template does not compile", "correct the line")
 def does_not_compile(subject: Subject) -> Iterator[Found]:
     failed: object = subject.parsed
-    if not isinstance(failed, TemplateError) and not (any(unknown_filters(subject)) or any(unknown_tests(subject))):
+    if not isinstance(failed, TemplateError) and not (
+        any(unknown_filters.check(subject)) or any(unknown_tests.check(subject))
+    ):
         failed = subject.compiled  # what can be parsed may still be nested too deeply, or break outside of a loop
     if isinstance(failed, TemplateError):
         yield Found(failed.cause, failed.line)
 
 
+@rule("ST202", "unknown-filter", "error", "a filter that does not exist", NAME)
 def unknown_filters(subject: Subject) -> Iterator[Found]:
     known = environment().filters
     for node in subject.all(nodes.Filter):
@@ -77,6 +96,7 @@ def unknown_filters(subject: Subject) -> Iterator[Found]:
             yield Found(f"no engine has a filter {node.name!r}", node.lineno, node.name)
 
 
+@rule("ST203", "unknown-test", "error", "a test that does not exist", NAME)
 def unknown_tests(subject: Subject) -> Iterator[Found]:
     known = environment().tests
     for node in subject.all(nodes.Test):
@@ -90,6 +110,7 @@ FUNCTIONS = frozenset(
 """What a template may call without defining it, as transformers and llama.cpp set it up."""
 
 
+@rule("ST204", "unknown-function", "error", "a function that does not exist", NAME)
 def unknown_functions(subject: Subject) -> Iterator[Found]:
     defined = {node.name for node in subject.all(nodes.Macro)}
     defined |= {node.name for node in subject.all(nodes.Name) if node.ctx in ("store", "param")}
@@ -97,3 +118,28 @@ def unknown_functions(subject: Subject) -> Iterator[Found]:
         name = call.node.name if isinstance(call.node, nodes.Name) else None
         if name is not None and name not in defined and name not in FUNCTIONS:
             yield Found(f"calls {name}(), which no engine offers", call.lineno, name)
+
+
+@rule(
+    "ST701", "copies-disagree", "error", "the copies of the template are not the same",
+    "install one of them everywhere with `strata-pack template install`",
+)  # fmt: skip
+def copies_disagree(subject: Subject) -> Iterator[Found]:
+    wanted = subject.source.rstrip("\n")
+    for place, text in subject.copies.items():
+        if text.rstrip("\n") != wanted:
+            yield Found(f"another text than {place}, so what is served depends on which one the engine reads")
+
+
+RULES = (
+    byte_order_mark,
+    carriage_returns,
+    tabs,
+    bidirectional,
+    hidden,
+    does_not_compile,
+    unknown_filters,
+    unknown_tests,
+    unknown_functions,
+    copies_disagree,
+)

@@ -10,8 +10,8 @@ spend its share of the search's limits, so that none starves the next.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
@@ -19,6 +19,7 @@ from strata_pack.chat.triggers.judge import (
     SWITCH,
     difference,
     is_call_syntax,
+    is_command,
     is_cut,
     is_layout,
     is_made_of,
@@ -36,6 +37,7 @@ __all__ = ["Search", "SearchLimits", "Trigger", "search_triggers"]
 MOST_LITERALS = 250
 MOST_COMBINED = 60
 MOST_FOUND = 12
+FEWEST_COMMANDS = 3
 MOST_JOINED = 4
 """Literals that one text must hold at once."""
 
@@ -86,11 +88,23 @@ def search_triggers(source: str, limits: SearchLimits = SearchLimits()) -> Searc
     bench = Workbench(source, limits)
     found: dict[tuple[int | None, str], Trigger] = {}
     for trigger in _search(bench):
-        found.setdefault((trigger.line, trigger.text), trigger)
+        known = found.get((trigger.line, trigger.text))
+        if known is None or (known.kind == "command" and trigger.is_error):
+            found[trigger.line, trigger.text] = trigger
         if len(found) >= MOST_FOUND:
             break
-    by_line = sorted(found.values(), key=lambda one: (one.line is None, one.line or 0, one.trigger))
+    by_line = sorted(_commands_alike(found.values()), key=lambda one: (one.line is None, one.line or 0, one.trigger))
     return Search(tuple(by_line), not bench.cut_short)
+
+
+def _commands_alike(triggers: Iterable[Trigger]) -> Iterator[Trigger]:
+    """Yield the triggers, with a tag that stands for a text as an error unless there is a set of such tags, each for a
+    text of its own: a vocabulary that is documented for users, where a single one may be a trap."""
+    found = list(triggers)
+    texts = {trigger.text for trigger in found if trigger.kind == "command"}
+    for trigger in found:
+        alone = trigger.kind == "command" and len(texts) < FEWEST_COMMANDS
+        yield replace(trigger, kind="changes") if alone else trigger
 
 
 def _search(bench: Workbench) -> Iterator[Trigger]:
@@ -395,6 +409,8 @@ def _trigger(
         cause = "" if rendered.error is None else rendered.error.cause
         return Trigger("refused", title, cause, line)
     missing, instead = difference(stage.split.prompt(texts), rendered.prompt)
+    if is_command(rendered.prompt, stage.split, texts, wanted):
+        return Trigger("command", title, instead, line)
     if instead.strip():
         return Trigger("appears" if not missing.strip() else "changes", title, instead, line)
     return Trigger("cut" if is_cut(missing, wanted) else "vanishes", title, missing, line)

@@ -34,6 +34,23 @@ TOKEN = re.compile(r"<\|[a-z_]{1,24}\|>")
 CLOSING = re.compile(r"</[\w:]{1,24}>|\[/\w{1,24}\]|<\|/\w{1,24}\|>")
 """The end of a block, as a template writes one."""
 
+COMMAND = re.compile(r"<[A-Za-z][A-Za-z0-9_-]{2,40}>")
+"""A tag that a user types to have something done."""
+
+HTML_TAGS = frozenset(
+    {
+        *("abbr", "address", "article", "aside", "audio", "base", "bdi", "bdo", "big", "blockquote", "body", "button"),
+        *("canvas", "caption", "center", "cite", "code", "col", "data", "datalist", "del", "details", "dfn", "dialog"),
+        *("dir", "div", "embed", "fieldset", "figure", "font", "footer", "form", "frame", "head", "header", "html"),
+        *("iframe", "img", "image", "input", "ins", "kbd", "label", "legend", "link", "main", "map", "mark", "menu"),
+        *("meta", "meter", "nav", "noscript", "object", "option", "output", "param", "picture", "pre", "progress"),
+        *("ruby", "samp", "script", "search", "section", "select", "slot", "small", "source", "span", "strike"),
+        *("strong", "style", "sub", "summary", "sup", "svg", "table", "tbody", "template", "textarea", "tfoot"),
+        *("thead", "time", "title", "track", "var", "video", "wbr"),
+    }
+)
+"""Elements of three letters and more: people write about them."""
+
 AROUND = 40
 """Characters of the template's text on either side of a called tool's name that belong to the syntax of the call."""
 
@@ -217,6 +234,26 @@ def is_cut(missing: str, literals: Sequence[str]) -> bool:
     any role), or a text that holds the very tag (an instruction to use it, which is there already)."""
     tags = [literal.strip() for literal in literals]
     return bool(tags) and all(CLOSING.fullmatch(tag) or (is_markup(tag) and tag in missing) for tag in tags)
+
+
+def is_command(prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str]) -> bool:
+    """Say whether a tag in a user's text (``<chart2csv>``) stands for a text of the template's: the tag is gone, the
+    new text is in the place of the user's, and nothing else is another. Tags of HTML, of which people write, do not."""
+    if not all(COMMAND.fullmatch(one) and one[1:-1].lower() not in HTML_TAGS for one in map(str.strip, literals)):
+        return False
+    start, end = 0, 0
+    wanted = split.prompt(texts)
+    for number, slot in enumerate(split.slots):
+        start = end + len(split.constants[number])
+        end = start + len(texts[slot])
+        holds = any(literal in texts[slot] for literal in literals)
+        if holds and SLOTS[slot] == "user":
+            before, after = wanted[:start].rstrip(), wanted[end:].lstrip()
+            inside = prompt[len(before) : len(prompt) - len(after)]
+            same = prompt.startswith(before) and prompt.endswith(after)
+            if same and inside.strip() and not any(literal in inside for literal in literals):
+                return True
+    return False
 
 
 def difference(wanted: str, got: str) -> tuple[str, str]:

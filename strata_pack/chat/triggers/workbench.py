@@ -16,10 +16,11 @@ from strata_pack.chat.triggers.literals import numbers
 from strata_pack.chat.triggers.recording import LARGEST_NUMBER, RecordedTemplate, Seen
 from strata_pack.chat.triggers.shapes import BASE, FORMS, ConversationShape, candidates
 
-TriggerKind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut"]
+TriggerKind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut", "command"]
 
-WARNINGS = frozenset({"unreached", "cut"})
-"""What may well be meant so, or a mistake: a text that nothing reached, and a text cut at a tag of any role's."""
+WARNINGS = frozenset({"unreached", "cut", "command"})
+"""What may well be meant so, or a mistake: a text that nothing reached, a text cut at a tag of any role's, and a tag of
+a set of them that each stand for an instruction in the user's own turn."""
 
 FEW_NUMBERS = 24
 
@@ -51,6 +52,7 @@ _SAID: Mapping[TriggerKind, str] = {
     "date": "changes the prompt",
     "unreached": "makes a text appear",
     "cut": "makes a text vanish",
+    "command": "stands for another text",
 }
 
 

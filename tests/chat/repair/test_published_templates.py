@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +70,23 @@ def test_a_published_template_stays_as_repaired_and_lint_has_nothing_new_to_say(
 def test_no_published_template_stops_lint(every: int, published: dict[str, Path]) -> None:
     for path in list(published.values())[::every]:
         lint_template(read_template(path), path=path.name, ignore=["ST4", "ST5", "ST605"])
+
+
+@pytest.mark.slow
+def test_the_published_templates_with_errors_in_standard_conversations_are_those_of_the_documentation(
+    published: dict[str, Path],
+) -> None:
+    text = (ROOT / "docs/lint.md").read_text(encoding="utf-8").partition("## What ST8 finds")[2]
+    rows = re.findall(r"^\| (\S+) \| (ST8[^|]*) \|", text, re.MULTILINE)
+    found = {
+        name: {
+            one.rule.id
+            for one in lint_template(read_template(path), path=name, select=["ST8"])
+            if one.severity == "error"
+        }
+        for name, path in published.items()
+    }
+    assert {name: ids for name, ids in found.items() if ids} == {name: set(ids.split(", ")) for name, ids in rows}
 
 
 @pytest.mark.slow

@@ -1,0 +1,174 @@
+"""The prompts that a template makes of the shapes (``shapes.py``), and where in a prompt a text stands."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Literal
+
+from strata_pack.chat.lint.shapes import SHAPES, StandardShape
+from strata_pack.chat.render.template import ChatTemplate, RenderLimits, TemplateError
+
+LIMITS = RenderLimits(steps=300_000, seconds=2.0)
+"""What one rendering may cost: the shapes are small."""
+
+SECONDS = 20.0
+"""After so long no further shape is rendered: such a template is too slow for anybody."""
+
+TakenForm = Literal["parts", "text"]
+
+TAKEN_FORMS: tuple[tuple[TakenForm, tuple[str, ...], Callable[[StandardShape], StandardShape]], ...] = (
+    ("parts", ("a question",), StandardShape.with_parts),
+    ("text", ("a call", "a call and null"), StandardShape.with_text),
+)
+"""Forms that some templates need, the shapes that show it, and how to write a shape so."""
+
+TOKENS = {"bos_token": "<|zqbos|>", "eos_token": "<|zqeos|>"}
+
+KEY = re.compile(r"(?:Zq|zq)\w+(?: \w+)?")
+"""The words at the beginning of a text of the shapes, which no other text has."""
+
+SIMPLE = re.compile(r"[\w :?.;,-]+")
+"""A text that no template has a reason to write in another form."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a template made of a shape: ``prompt``, and ``opened``, the one that ends with a generation prompt.
+
+    Both are empty where there is an ``error``.
+    """
+
+    shape: StandardShape
+    prompt: str = ""
+    opened: str = ""
+    error: TemplateError | None = None
+
+
+@dataclass(frozen=True)
+class Plays:
+    """Every shape that was rendered, by name, in the form that the template takes.
+
+    ``needs`` says what it does not take as servers usually give it, with the error of the usual form (``None`` where
+    it only lost it): objects as arguments ("text": it has JSON text), texts as contents ("parts": it has lists).
+    """
+
+    by_name: Mapping[str, Played]
+    needs: Mapping[TakenForm, TemplateError | None]
+
+    @property
+    def fine(self) -> list[Played]:
+        """The shapes that were rendered without an error."""
+        return [one for one in self.by_name.values() if one.error is None]
+
+
+def play_all(source: str) -> Plays:
+    """Render ``source`` with every shape, until the time is up; nothing if it does not compile."""
+    try:
+        template = ChatTemplate(source, limits=LIMITS)
+    except TemplateError:
+        return Plays({}, {})
+    needs: dict[TakenForm, TemplateError | None] = {}
+    changes: list[Callable[[StandardShape], StandardShape]] = []
+    for form, names, change in TAKEN_FORMS:
+        for shape in (shape for shape in SHAPES if shape.name in names):
+            usual = play(template, shape)
+            if not _holds_all(usual) and _holds_all(play(template, change(shape))):
+                needs[form] = usual.error
+                changes.append(change)
+                break
+    end = time.monotonic() + SECONDS
+    played: dict[str, Played] = {}
+    for shape in SHAPES:
+        if time.monotonic() > end:
+            break
+        given = shape
+        for change in changes:
+            given = change(given)
+        played[shape.name] = play(template, given)
+    return Plays(played, needs)
+
+
+def _holds_all(played: Played) -> bool:
+    return played.error is None and not any(piece.is_left_out(played.prompt) for piece in pieces(played.shape))
+
+
+def play(template: ChatTemplate, shape: StandardShape, now: datetime | None = None) -> Played:
+    """Render one shape, at the time ``now`` if it is given."""
+    clock: dict[str, Callable[[str], str]] = {} if now is None else {"strftime_now": now.strftime}
+    try:
+        prompt, opened = (_render(template, shape, opens, clock) for opens in (False, True))
+    except TemplateError as error:
+        return Played(shape, error=error)
+    return Played(shape, prompt, opened)
+
+
+def _render(template: ChatTemplate, shape: StandardShape, opens: bool, clock: Mapping[str, Any]) -> str:
+    tools = None if shape.tools is None else list(shape.tools)
+    return template.render(list(shape.messages), tools, add_generation_prompt=opens, **TOKENS, **clock)
+
+
+@dataclass(frozen=True)
+class PromptPiece:
+    """Something of a conversation that a prompt must hold: a text of a message, or a value of a call's argument.
+
+    ``role`` is the message's, or "call"; ``message`` its number.
+    """
+
+    role: str
+    message: int
+    text: str
+
+    def place(self, prompt: str, start: int = 0) -> int:
+        """Return where it stands in ``prompt`` from ``start`` on, -1 if it does not."""
+        places = [prompt.find(form, start) for form in spellings(self.text)]
+        return min((place for place in places if place >= 0), default=-1)
+
+    def is_cut(self, prompt: str) -> bool:
+        """Say whether the words it begins with are there and the rest is not, though nobody need write it otherwise."""
+        simple = SIMPLE.fullmatch(self.text) is not None and not self.is_left_out(prompt)
+        return simple and self.place(prompt) < 0
+
+    def is_left_out(self, prompt: str) -> bool:
+        """Say whether not even the words it begins with are there."""
+        key = KEY.search(self.text)
+        return key is not None and key[0] not in prompt and self.place(prompt) < 0
+
+
+def pieces(shape: StandardShape) -> Iterator[PromptPiece]:
+    """Yield what of ``shape`` must be in its prompt, in its order."""
+    for number, message in enumerate(shape.messages):
+        content = message.get("content")
+        texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]
+        yield from (PromptPiece(message["role"], number, text.strip()) for text in texts if KEY.search(text))
+        for call in message.get("tool_calls") or ():
+            yield from (PromptPiece("call", number, text) for text in leaves(call["function"]["arguments"]))
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """Yield the texts in a call's arguments."""
+    if isinstance(value, str):
+        try:
+            inner = json.loads(value)
+        except ValueError:
+            inner = value
+        yield from leaves(inner) if isinstance(inner, (dict, list)) else [value]
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from leaves(one)
+
+
+@lru_cache(maxsize=4096)
+def spellings(text: str) -> frozenset[str]:
+    """Return the forms in which a template may write ``text``: as it is, as JSON, once more as JSON, as HTML."""
+    forms = {text}
+    for ascii_only in (True, False):
+        once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+        forms |= {once, json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
+    return frozenset({*forms, *(html.escape(form) for form in forms), *(html.escape(form, False) for form in forms)})

@@ -1,0 +1,258 @@
+"""The marks that a template sets around turns, learned from plain chats, and whether every turn has them.
+
+Nothing is known of any family. ``learn`` takes a chat apart: what ends its last answer ends turns, and what stands
+first after an end opens them. Tags that are a pair by their names (``<tool_call>``, ``</tool_call>``) are counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+
+from strata_pack.chat.lint.played import Played, Plays, pieces
+
+MARK = re.compile(
+    r"<\|[^<>|\s]{1,40}\|?>|<[^<>|\s]{1,40}\|>|<｜[^<>\n]{1,40}｜>|</?[A-Za-z_][\w:.-]{0,40}(?:=[^<>\n]{0,60})?>"
+    r"|\[/?[A-Z_]{2,24}\]|<</?[A-Z]{2,12}>>"
+)
+"""A tag, as templates write them around turns and parts of turns."""
+
+SPECIAL = re.compile(r"<[|｜][^<>]*>|<[^<>]*[|｜]>|</?s>|<(?:end|eo)[a-z_]*>|\[/?[A-Z_]+\]")
+"""A mark that is one token of a model, not a tag in its text."""
+
+_CLOSING_WORDS = (("end", "start"), ("end", "begin"), ("eos", "bos"), ("close", "open"))
+
+PLAIN = (
+    "a chat that ends with an answer",
+    "a chat",
+    "a chat without a system message",
+    "a long chat",
+    "a question",
+    "a system message and a question",
+)
+"""The chats that the marks are learned from."""
+
+
+@dataclass(frozen=True)
+class TurnToken:
+    """A mark in a prompt: its text without an attribute, where it begins and where it ends."""
+
+    text: str
+    start: int
+    end: int
+
+
+def tokens(prompt: str) -> list[TurnToken]:
+    """Return the marks in ``prompt``; ``<function=name>`` counts as ``<function>``."""
+    return [TurnToken(_bare(found[0]), found.start(), found.end()) for found in MARK.finditer(prompt)]
+
+
+def _bare(mark: str) -> str:
+    name, equals, _ = mark.partition("=")
+    return f"{name}>" if equals and mark.startswith("<") and not mark.startswith("<|") else mark
+
+
+@dataclass(frozen=True)
+class TurnMarks:
+    """How a template writes turns: ``ends`` ends an answer, ``opens`` open what comes next.
+
+    ``around_all`` says whether a user's turn has its end, too; ``ends_open`` whether a prompt with a generation
+    prompt ends inside of a turn.
+    """
+
+    ends: str
+    opens: frozenset[str]
+    around_all: bool
+    ends_open: bool
+
+
+def learn(plays: Plays) -> TurnMarks | None:
+    """Return the marks around the turns of plain chats, ``None`` if these show none."""
+    chats = [one for name in PLAIN for one in plays.fine if one.shape.name == name]
+    gaps = [gap for chat in chats for gap in _gaps(chat)]
+    if not gaps or any(not gap for gap in gaps) or len({gap[0].text for gap in gaps}) > 1:
+        return None
+    ends = gaps[0][0].text
+    everything = [tokens(chat.prompt) for chat in chats]
+    once = set.intersection(*({text for text, count in _counts(one).items() if count == 1} for one in everything))
+    opens: set[str] = set()
+    for one in everything:
+        fresh = True
+        for token in one:
+            if token.text == ends:
+                fresh = True
+            elif fresh and token.text not in once:
+                opens.add(token.text)
+                fresh = False
+    if not opens:
+        return None
+    marks = TurnMarks(ends, frozenset(opens), all(_closes_users(chat, ends) for chat in chats), ends_open=False)
+    if any(any(_left_open(marks, chat)) or any(_opened_again(marks, chat)) for chat in chats):
+        return None
+    questions = [chat for chat in chats if chat.shape.messages[-1]["role"] == "user"]
+    return replace(marks, ends_open=all(is_open(marks, chat.opened) for chat in questions))
+
+
+def _gaps(chat: Played) -> Iterator[list[TurnToken]]:
+    """Yield the marks between each answer and the question after it."""
+    found = tokens(chat.prompt)
+    placed = [(piece.role, piece.place(chat.prompt), piece.text) for piece in pieces(chat.shape)]
+    for (role, start, text), (following, end, _) in itertools.pairwise(placed):
+        if role == "assistant" and following == "user" and 0 <= start < end:
+            yield [token for token in found if start + len(text) <= token.start < end]
+
+
+def _counts(found: Sequence[TurnToken]) -> Counter[str]:
+    return Counter(token.text for token in found)
+
+
+def _closes_users(chat: Played, ends: str) -> bool:
+    """Say whether ``ends`` stands between every user's text and the answer after it."""
+    placed = [(piece, piece.place(chat.prompt)) for piece in pieces(chat.shape)]
+    for (one, start), (other, end) in itertools.pairwise(placed):
+        if one.role == "user" and other.role == "assistant" and ends not in chat.prompt[start:end]:
+            return False
+    return True
+
+
+def is_open(marks: TurnMarks, prompt: str) -> bool:
+    """Say whether ``prompt`` ends inside of a turn: a mark stands after the last end."""
+    found = tokens(prompt)
+    return bool(found) and found[-1].text != marks.ends
+
+
+def faults(marks: TurnMarks, played: Played) -> list[str]:
+    """Return what is wrong with the turns of a prompt, as the ends of sentences; nothing where all is well."""
+    return [*_twice(marks, played.prompt), *_left_open(marks, played), *_opened_again(marks, played)]
+
+
+def _twice(marks: TurnMarks, prompt: str) -> Iterator[str]:
+    found = tokens(prompt)
+    for one, other in itertools.pairwise(found):
+        if one.text == other.text == marks.ends and not prompt[one.end : other.start].strip():
+            yield f"{marks.ends} stands twice with nothing between"
+            return
+
+
+def _left_open(marks: TurnMarks, played: Played) -> Iterator[str]:
+    """A turn of the assistant's that no mark ends before the next text of the user's, or before the prompt's end."""
+    prompt = played.prompt
+    mine: int | None = None
+    results = False
+    for piece in pieces(played.shape):
+        place = piece.place(prompt, mine or 0)
+        if place < 0:
+            continue
+        if piece.role in ("assistant", "call"):
+            mine, results = place + len(piece.text), False
+        elif piece.role == "tool":
+            results = True
+        elif piece.role == "user" and mine is not None:
+            if not _is_ended(marks, prompt, mine, place):
+                where = "after a tool's result" if results else "before the next question"
+                yield f"the assistant's turn is left open {where}: no {marks.ends} in {_shown(prompt[mine:place])}"
+                return
+            mine = None
+    if mine is not None and played.shape.messages[-1]["role"] == "assistant":
+        after = [token.text for token in tokens(prompt) if token.start >= mine]
+        if not any(text == marks.ends or SPECIAL.fullmatch(text) for text in after):
+            yield f"the last answer is left open: no {marks.ends} after it"
+
+
+def _opened_again(marks: TurnMarks, played: Played) -> Iterator[str]:
+    """Two turns that open without an end between, in a template that ends every turn."""
+    if not marks.around_all:
+        return
+    opened: TurnToken | None = None
+    for token in tokens(played.prompt):
+        if token.text == marks.ends:
+            opened = None
+        elif token.text in marks.opens:
+            if opened is not None and not _is_ended(marks, played.prompt, opened.end, token.end):
+                yield f"{token.text} opens a turn in an open one: {_shown(played.prompt[opened.start : token.end])}"
+                return
+            opened = token
+
+
+def _is_ended(marks: TurnMarks, prompt: str, start: int, end: int) -> bool:
+    """Say whether a turn ends between two places: by the usual mark, or by a token of its own (``<|call|>``) that
+    stands right before the next turn and closes nothing else."""
+    everything = tokens(prompt)
+    found = [token for token in everything if start <= token.start < end]
+    if any(token.text == marks.ends for token in found):
+        return True
+    known = {token.text for token in everything}
+    for one, other in itertools.pairwise(found):
+        apart = prompt[one.end : other.start].strip()
+        if other.text in marks.opens and not apart and _ends_by_itself(one.text, known):
+            return True
+    return False
+
+
+def _ends_by_itself(mark: str, known: Set[str]) -> bool:
+    closes = mark.startswith(("[/", "<|/")) or (mark.endswith("|>") and not mark.startswith("<|"))
+    return SPECIAL.fullmatch(mark) is not None and not closes and known.isdisjoint(openers_of(mark))
+
+
+def openers_of(mark: str) -> tuple[str, ...]:
+    """Return the marks that ``mark`` closes by its name: ``<x>`` for ``</x>``, ``<|x_begin|>`` for ``<|x_end|>``."""
+    if mark.startswith(("</", "[/")):
+        return (mark[0] + mark[2:],)
+    if mark.startswith("<|/"):
+        return ("<|" + mark[3:],)
+    if mark.endswith("|>") and not mark.startswith("<|"):
+        return (f"<|{mark[1:-2]}>",)
+    words = re.split(r"([A-Za-z]+)", mark)
+    return tuple(
+        "".join(opening if word.lower() == closing else word for word in words)
+        for closing, opening in _CLOSING_WORDS
+        if any(word.lower() == closing for word in words) and len(words) > 3
+    )
+
+
+@dataclass(frozen=True)
+class UnevenPair:
+    """A pair of tags of which a prompt has ``extra`` more (or fewer, if negative) that open than that close."""
+
+    opening: str
+    closing: str
+    played: Played
+    extra: int
+
+
+def uneven_pairs(plays: Plays) -> Iterator[UnevenPair]:
+    """Yield each pair of tags, by their names, that is not even: special tokens in chats, any tags where calls are made
+    (but not those that are uneven in chats already, as thinking often is), each with the first such prompt."""
+    fine = [one for one in plays.fine if not one.shape.lenient]
+    counts = {one.shape.name: _counts(tokens(one.prompt)) for one in fine}
+    every = set().union(*counts.values()) if counts else set()
+    for closing in sorted(every):
+        for opening in openers_of(closing):
+            if opening in every:
+                extra = {name: one[opening] - one[closing] for name, one in counts.items()}
+                yield from itertools.islice(_uneven(opening, closing, fine, extra, counts), 1)
+
+
+def _uneven(
+    opening: str, closing: str, fine: Sequence[Played], extra: Mapping[str, int], counts: Mapping[str, Counter[str]]
+) -> Iterator[UnevenPair]:
+    special = SPECIAL.fullmatch(opening) is not None and SPECIAL.fullmatch(closing) is not None
+    chats = [one for one in fine if one.shape.tools is None and not one.shape.calls]
+    for one in chats:
+        # The last turn may be left open, to be continued, or have an end of its own.
+        if special and counts[one.shape.name][opening] > 1 and not 0 <= extra[one.shape.name] <= 1:
+            yield UnevenPair(opening, closing, one, extra[one.shape.name])
+    if any(extra[one.shape.name] for one in chats):
+        return
+    for one in fine:
+        spoken = extra.get("tools that nobody called", 0) if one.shape.tools else 0
+        goes_on = special and one.shape.messages[-1]["role"] == "tool"
+        if one.shape.calls and extra[one.shape.name] - spoken not in ((0, 1) if goes_on else (0,)):
+            yield UnevenPair(opening, closing, one, extra[one.shape.name] - spoken)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 90 else f"{text[:50]}…{text[-40:]}")
