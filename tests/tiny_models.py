@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from tests.tiny_shapes import ngram_heads, tensor_shapes
 from tests.tiny_variants import MODELS, QWEN2_SPLIT, Tiny
 
-__all__ = ["MODELS", "QWEN2_SPLIT", "Tiny", "tensor_shapes", "weights", "write_model"]
+__all__ = ["MODELS", "QWEN2_SPLIT", "Tiny", "tensor_shapes", "weights", "write_model", "write_tiny"]
 
 Array = npt.NDArray[Any]
 
@@ -46,21 +46,25 @@ def write_model(name: str, folder: Path) -> Path:
 
 @functools.lru_cache(maxsize=6)
 def _files(name: str) -> Mapping[str, bytes]:
-    tiny = MODELS[name]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        write_json(folder / "config.json", tiny.config)
-        if tiny.sentence_piece:
-            (folder / "tokenizer.model").write_bytes(sentence_piece_model())
-        else:
-            (folder / "tokenizer.json").write_text(tokenizer_json(tiny), encoding="utf-8")
-        write_json(folder / "tokenizer_config.json", tiny.tokenizer_config)
-        for file, text in tiny.files.items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            (folder / file).write_text(text, encoding="utf-8")
-        write_weights(folder, dict(weights(tiny)), tiny.dtype, tiny.shards)
+        write_tiny(MODELS[name], folder)
         files = (path for path in sorted(folder.rglob("*")) if path.is_file())
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def write_tiny(tiny: Tiny, folder: Path) -> None:
+    """Write a variant, also one that has no name, into a folder that is there."""
+    write_json(folder / "config.json", tiny.config)
+    if tiny.sentence_piece:
+        (folder / "tokenizer.model").write_bytes(sentence_piece_model())
+    else:
+        (folder / "tokenizer.json").write_text(tokenizer_json(tiny), encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", tiny.tokenizer_config)
+    for file, text in tiny.files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text, encoding="utf-8")
+    write_weights(folder, dict(weights(tiny)), tiny.dtype, tiny.shards)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -146,8 +150,24 @@ def weights(tiny: Tiny) -> Iterator[tuple[str, Array]]:
             yield name, codes | dice.integers(0, 2, shape, dtype=np.uint8) << 7
             blocks = (*shape[:-2], -(-shape[-2] // 128), -(-shape[-1] // 128))
             yield f"{name}_scale_inv", dice.random(blocks, dtype=np.float32) * np.float32(1e-3)
+        elif tiny.int4 and len(shape) == 2 and name.endswith(_IN_8_BITS):
+            yield from _packed(name, shape, dice, zeros=tiny.int4 == "zeros")
         else:
             yield name, values
+
+
+def _packed(
+    name: str, shape: tuple[int, ...], dice: np.random.Generator, *, zeros: bool
+) -> Iterator[tuple[str, Array]]:
+    """Yield a weight of four bits as compressed-tensors packs it: eight values a word, a scale for each 32."""
+    rows, columns = shape
+    words = dice.integers(0, 1 << 32, (rows, columns // 8), dtype=np.uint32)
+    yield f"{name}_packed", words.view(np.int32)
+    yield f"{name}_scale", dice.random((rows, columns // 32), dtype=np.float32) * np.float32(1e-2)
+    yield f"{name}_shape", np.array(shape, dtype=np.int64)
+    if zeros:
+        points = dice.integers(0, 1 << 32, (-(-rows // 8), columns // 32), dtype=np.uint32)
+        yield f"{name}_zero_point", points.view(np.int32)
 
 
 _IN_8_BITS = ("_proj.weight", "gate_up_proj", "experts.down_proj", "in_proj_qkv.weight", "in_proj_z.weight")
@@ -209,7 +229,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, tuple[str, tuple[int, ..
         file.writelines(data for _, _, data in tensors.values())
 
 
-_AS_THEY_ARE = {np.dtype(np.int64): "I64", np.dtype(np.uint8): "F8_E4M3"}
+_AS_THEY_ARE = {np.dtype(np.int64): "I64", np.dtype(np.int32): "I32", np.dtype(np.uint8): "F8_E4M3"}
 
 
 def _stored(values: Array, dtype: str) -> tuple[str, tuple[int, ...], bytes]:

@@ -51,6 +51,8 @@ class Tiny:
     """The MTP layer is stored as one more layer, with the names that merges give it."""
     fp8: bool = False
     """Matrices are stored in 8 bits with a scale for each block; the n-gram table has one for all."""
+    int4: str = ""
+    """Matrices are stored as packed integers of four bits: "plain" or with "zeros"."""
     tower: bool = False
     fused_experts: bool = False
     sentence_piece: bool = False
@@ -266,6 +268,18 @@ _FP8 = {
     "quant_method": "fp8",
     "weight_block_size": [128, 128],
 }
+_INT4 = {
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {"group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"},
+        }
+    },
+    "format": "pack-quantized",
+    "ignore": ["lm_head"],
+    "quant_method": "compressed-tensors",
+    "quantization_status": "compressed",
+}
 _PREPROCESSOR = """{
   "image_mean": [0.5, 0.5, 0.5],
   "image_std": [0.5, 0.25, 0.5],
@@ -391,6 +405,12 @@ MODELS: dict[str, Tiny] = {
         tokenizer_config={key: value for key, value in _QWEN_TOKENIZER.items() if key != "chat_template"},
     ),
     "qwen3moe": _qwen(_QWEN3_MOE, shards=3),
+    "qwen3-int4": _qwen(
+        {**_QWEN3, "num_hidden_layers": 1, "quantization_config": _INT4, "tie_word_embeddings": False}, int4="zeros"
+    ),
+    "qwen3moe-int4": _qwen(
+        {**_QWEN3_MOE, "num_hidden_layers": 2, "quantization_config": _INT4}, shards=2, int4="plain"
+    ),
     "qwen3moe-fused": _qwen({**_QWEN3_MOE, "num_hidden_layers": 2}, fused_experts=True),
     "llama3": _llama3(_LLAMA3, shards=2),
     "llama3-rope": _llama3({**_LLAMA3, "num_hidden_layers": 1, "head_dim": 64, "rope_scaling": _LLAMA3_ROPE}),

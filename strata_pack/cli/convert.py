@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from strata_pack.cli.confirm import DryRun
+from strata_pack.cli.confirm import DryRun, confirmed
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+
+if TYPE_CHECKING:
+    from strata_pack.weights.convert.convert import SourcePart
 
 app = typer.Typer()
 
@@ -28,6 +31,11 @@ def convert(
     mtp: Annotated[bool, typer.Option("--mtp", help="Write these layers alone, as a draft model's file.")] = False,
     mmproj: Annotated[bool, typer.Option("--mmproj", help="Write the tower for images, as a projector.")] = False,
     name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
+    converter: Annotated[
+        Literal["own", "reference", "auto"],
+        typer.Option(help="reference: llama.cpp's, in an environment of its own; auto: for classes not known here."),
+    ] = "own",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make that environment without asking.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     dry_run: DryRun = False,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
@@ -38,7 +46,8 @@ def convert(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.outputs import check_file_output
-    from strata_pack.weights.convert.convert import SafetensorsSource, SourcePart, plan_dict, result_dict
+    from strata_pack.weights.convert.arch import is_known
+    from strata_pack.weights.convert.convert import SafetensorsSource, plan_dict, result_dict
     from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
 
@@ -47,6 +56,11 @@ def convert(
     if len(chosen) > 1:
         raise WrongUse("--no-mtp, --mtp and --mmproj each name another file", remedy="give one of them")
     check_file_output(dest, force=force)
+    if converter == "reference" or (converter == "auto" and not is_known(folder)):
+        if pre is not None:
+            raise WrongUse("--pre is for the own converter", remedy="leave it out with --converter reference")
+        _by_reference(out, folder, dest, outtype, chosen[0] if chosen else "model", name, converter, yes, dry_run)
+        return
     with (
         out.progress() as progress,
         SafetensorsSource.open(folder, outtype, pre=pre, part=chosen[0] if chosen else "model", name=name) as source,
@@ -66,3 +80,55 @@ def convert(
         result = convert_source(source, dest, progress=progress, threads=threads)
     out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
     out.result(result_dict(source, result))
+
+
+def _by_reference(
+    out: Out,
+    folder: Path,
+    dest: Path,
+    outtype: str,
+    part: SourcePart,
+    name: str | None,
+    converter: str,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Convert with llama.cpp's own converter; "auto" asks before its environment is made."""
+    from strata_pack.errors import BadInput
+    from strata_pack.pack.loadable import header_problems
+    from strata_pack.weights.convert.reference import convert_by_reference
+    from strata_pack.weights.convert.reference_environment import COST, environment_folder, ready_environment
+    from strata_pack.weights.gguf.file import GgufFile
+    from strata_pack.weights.preflight import size_text
+
+    ready = ready_environment() is not None
+    if dry_run:
+        told = "is there" if ready else f"would be made in {environment_folder()}"
+        out.line(f"{dest}: would be written by llama.cpp's converter; its environment {told}")
+        out.result({"dry_run": True, "converter": "reference", "environment": ready, "out": str(dest)})
+        return
+    if not ready and converter == "auto":
+        out.note(COST)
+        if not confirmed(f"Make it in {environment_folder()}?", yes=yes):
+            raise typer.Exit(1)
+
+    def check(file: GgufFile) -> None:
+        problems = [] if part == "projector" else header_problems(file.metadata, file.tensors)
+        if problems:
+            raise BadInput(f"llama.cpp's converter made a file that no loader takes: {problems[0]}", where=folder)
+
+    with out.progress() as progress:
+        result = convert_by_reference(
+            folder, dest, outtype=outtype, part=part, name=name, check=check, progress=progress
+        )  # fmt: skip
+    out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
+    out.result(
+        {
+            "ok": True,
+            "file": str(dest),
+            "size": result.size,
+            "sha256": result.sha256,
+            "converter": "reference",
+            "tensors": len(result.tensor_types),
+        }
+    )

@@ -64,7 +64,7 @@ def check(
     from strata_pack.llama.describe import describe_runtime
     from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import pick_runtime
-    from strata_pack.pack.fit import fit_of, fit_sentence
+    from strata_pack.pack.fit import fit_of, fit_sentence, own_projector
 
     runtime = pick_runtime(name, llama_server)
     what = describe_runtime(runtime)
@@ -82,12 +82,13 @@ def check(
     taken = f" ({runtime.why})" if runtime.why else ""
     out.line(f"{runtime.name}{taken}: {what.version}, {what.build}")
     out.line(f"devices: {', '.join(devices) or 'CPU'}")
-    fit = fit_of(model, context, runtime) if model is not None else None
+    fit = fit_of(model, context, runtime, projector=own_projector(model)) if model is not None else None
     if fit is not None:
         answer["fit"] = {
             "weights": fit.need.held,
             "lazy": fit.need.lazy,
             "kv_cache": fit.need.kv_cache,
+            "projector": fit.need.projector,
             "total": fit.need.total,
             "available": fit.room.free,
             "place": fit.room.place,

@@ -47,6 +47,17 @@ def serve(
     template: Annotated[
         str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file; else the model's own.")
     ] = None,
+    mmproj: Annotated[
+        Path | None, typer.Option("--mmproj", metavar="FILE", help="The projector of a GGUF, to see images.")
+    ] = None,
+    no_mmproj: Annotated[bool, typer.Option("--no-mmproj", help="Leave a pack's projector unused.")] = False,
+    fetch_images: Annotated[
+        bool, typer.Option("--fetch-images", help="Fetch images at public https addresses.")
+    ] = False,
+    spec: Annotated[
+        Literal["auto", "mtp", "off", "eagle3", "dflash"],
+        typer.Option(metavar="auto|mtp|off", help="Draft with the model's own head (MTP); auto: where it can."),
+    ] = "auto",
     host: Annotated[
         str, typer.Option(metavar="ADDR", help="Address to listen on; beyond loopback only with a key.")
     ] = "127.0.0.1",
@@ -119,6 +130,10 @@ def serve(
             idle=idle,
             upstream=upstream,
             template=template,
+            mmproj=mmproj,
+            images=not no_mmproj,
+            fetch_images=fetch_images,
+            spec=spec,
             host=host,
             port=port,
             api_key=api_key,

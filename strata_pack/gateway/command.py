@@ -31,10 +31,12 @@ from strata_pack.gateway.server.run import (
 from strata_pack.gateway.server.telemetry import telemetry
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, GatewayLimits, Served, Settings
-from strata_pack.llama.runtimes import pick_runtime
+from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import LlamaServer, StartFailed
+from strata_pack.pack.drafting import BLIND_DRAFTING, Drafting, Spec, architecture_of, plan_drafting
 from strata_pack.pack.fit import DoesNotFit, fit_of, refuse_misfit
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.projector import check_pair
 from strata_pack.pack.recovery import recover
 from strata_pack.parsing import ImplicitEnd
 from strata_pack.weights.gguf.file import GgufFile
@@ -46,16 +48,22 @@ OWN_ARGUMENTS = {
     **dict.fromkeys(("-c", "--ctx-size"), "use --context, the tokens of one slot"),
     **dict.fromkeys(("-np", "--parallel"), "use --parallel"),
     **dict.fromkeys(("--chat-template", "--chat-template-file"), "use --template"),
+    **dict.fromkeys(("-mm", "--mmproj"), "give it before the --"),
+    "--spec-type": "use --spec",
 }
 """Arguments of llama-server that the gateway sets itself -> what to do instead."""
+
+DRAFT_MODEL = ("-md", "--model-draft", "--spec-draft-model")
+"""Arguments of llama-server that name a draft model in a file of its own."""
 
 
 @dataclass(frozen=True)
 class Options:
     """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
 
-    ``max_loaded`` and ``idle`` are those of ``Models``; with either, or with several packs, a model is loaded when it
-    is asked for. ``anyway``: also if it needs more memory than there is.
+    ``mmproj`` is the projector of the one GGUF; ``images`` False leaves a pack's own out. ``max_loaded`` and ``idle``
+    are those of ``Models``; with either, or with several packs, a model is loaded when it is asked for. ``anyway``:
+    also if it needs more memory than there is.
     """
 
     packs: tuple[Path, ...]
@@ -63,6 +71,10 @@ class Options:
     max_loaded: int | None = None
     idle: float | None = None
     template: str | None = None
+    mmproj: Path | None = None
+    images: bool = True
+    fetch_images: bool = False
+    spec: Spec = "auto"
     host: str = "127.0.0.1"
     port: int = 8080
     api_key: str | None = None
@@ -93,11 +105,15 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
     """Serve until SIGINT or SIGTERM. ``announce`` is told the facts and one line when the gateway listens."""
     if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
+    if options.mmproj is not None and (len(options.packs) > 1 or not options.images):
+        raise WrongUse("--mmproj is the projector of one GGUF", remedy="serve one, and without --no-mmproj")
     if not options.packs:
         for given, what in (
             (options.server_arguments, "arguments after -- are"),
             (options.max_loaded, "--max-loaded is"),
             (options.idle, "--idle is"),
+            (options.mmproj, "--mmproj is"),
+            (options.spec != "auto", "--spec is"),
         ):
             if given:
                 raise WrongUse(f"{what} for a llama-server that is started on a PACK")
@@ -112,7 +128,7 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
         stack.callback(end_telemetry)
         sock = stack.enter_context(bind(options.host, options.port))
         on_demand = len(options.packs) > 1 or options.idle is not None or options.max_loaded is not None
-        making = _on_demand(options, keys) if on_demand else _at_once(options, keys, stack, note)
+        making = _on_demand(options, keys, note) if on_demand else _at_once(options, keys, stack, note)
         url = url_of(sock, secure=tls is not None)
         line = f"{making.told} at {url}"
         announce({"ok": True, "url": url, **making.facts}, line)
@@ -161,7 +177,7 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
     url, template, served = options.upstream, options.template, Served(options.model_name or "", runtime="upstream")
     source: _Source | None = None
     if options.packs:
-        source = _source(options, options.packs[0])
+        source = _source(options, options.packs[0], note)
         served, template = source.served, source.template
         url = stack.enter_context(kept_alive(source.start, note)).url
     assert url is not None
@@ -171,6 +187,7 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
         template=template,
         model_file=source.file if source else None,
         upstream_key=options.upstream_key,
+        fetch_images=options.fetch_images,
         ready_seconds=options.start_seconds,
         note=note,
     )
@@ -183,9 +200,9 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
     return _Made(gateway, facts, f"{served.model} (template {served.template_id}, {served.template_status})")
 
 
-def _on_demand(options: Options, keys: tuple[str, ...]) -> _Made:
+def _on_demand(options: Options, keys: tuple[str, ...], note: Callable[[str], Any]) -> _Made:
     """Return the gateways of all packs, none of which is loaded yet."""
-    sources = [_source(options, pack) for pack in options.packs]
+    sources = [_source(options, pack, note) for pack in options.packs]
     names = [source.served.model for source in sources]
     for name in names:
         if names.count(name) > 1:
@@ -216,6 +233,7 @@ def _loaded(source: _Source, options: Options) -> Loaded:
             source.served,
             template=source.template,
             model_file=source.file,
+            fetch_images=options.fetch_images,
             ready_seconds=options.start_seconds,
         )
     except BaseException:
@@ -245,14 +263,16 @@ class _Source:
     start: Callable[[int | None], LlamaServer]
 
 
-def _source(options: Options, path: Path) -> _Source:
+def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source:
     """Return what ``path`` is; raises ``BadInput`` for what is no pack and no sound GGUF."""
     runtime = pick_runtime(options.runtime)
-    template = options.template
+    template, projector = options.template, options.mmproj
     if path.suffix == ".gguf":
         recover(path)
         served, file = Served(options.model_name or path.stem, runtime=runtime.name), path
     else:
+        if projector is not None:
+            raise WrongUse("--mmproj is for a GGUF; a pack has its own", where=path)
         pack = Pack.open(path)
         model, recipe = pack.manifest["model"], pack.manifest["recipe"]
         facts = {
@@ -262,17 +282,24 @@ def _source(options: Options, path: Path) -> _Source:
             "preset": recipe["preset"],
         }
         served = Served(options.model_name or model["name"], quant=recipe["preset"], runtime=runtime.name, pack=facts)
-        file = pack.model_files[0]
+        file, projector = pack.model_files[0], pack.projector_path if options.images else None
         template = template or str(pack.template_path)
-    with GgufFile.open(file):
-        pass  # what is damaged is told in one sentence; the server would tell it in its log, and much later
+    # What is damaged, or belongs to another model, is told in one sentence; the server would tell it in its log, and
+    # much later.
+    with GgufFile.open(file) as model:
+        if projector is not None:
+            with GgufFile.open(projector) as eyes:
+                check_pair(model.metadata, eyes.metadata, projector)
     layers, extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
+    drafting = _drafting(options, file, runtime, sees=projector is not None)
+    if drafting.reason:
+        note(f"{path}: served without its draft head: {drafting.reason}")
 
     slots = options.parallel or 1
 
     def start(port: int | None) -> LlamaServer:
         if not options.anyway:
-            refuse_misfit(path, fit_of(path, options.context * slots, runtime, slots))
+            refuse_misfit(path, fit_of(path, options.context * slots, runtime, slots, projector))
         return LlamaServer.start(
             file,
             runtime=runtime,
@@ -281,10 +308,24 @@ def _source(options: Options, path: Path) -> _Source:
             parallel=slots,
             timeout_seconds=options.start_seconds,
             gpu_layers=layers,
+            projector=projector,
+            drafts=drafting.on,
             extra=extra,
         )
 
     return _Source(served, file, template, start)
+
+
+def _drafting(options: Options, model: Path, runtime: Runtime, *, sees: bool) -> Drafting:
+    """Return whether to draft; a draft model of the user's own takes the place of the model's head."""
+    own = any(argument.partition("=")[0] in DRAFT_MODEL for argument in options.server_arguments)
+    if not own:
+        return plan_drafting(model, runtime, options.spec, sees=sees)
+    if sees and architecture_of(model) in BLIND_DRAFTING:
+        raise WrongUse("llama.cpp cannot draft and see images with this model", where=model, remedy="use --no-mmproj")
+    if options.spec == "mtp":
+        raise WrongUse("--spec mtp drafts with the model's own head", remedy="leave the draft model out")
+    return plan_drafting(model, runtime, "off" if options.spec == "auto" else options.spec, sees=sees)
 
 
 def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[int | None, tuple[str, ...]]:

@@ -1,17 +1,19 @@
 """The one place that decides what becomes of an image, a sound or a file in a conversation.
 
 The readers of the three APIs keep such a part as ``media_part``, with its path and what the client wrote, whatever it
-is; ``settle_media`` then says, for the whole conversation, what the model gets in its place. No pack has a projector
-yet: in the result of a tool, and in what an assistant once wrote, a text stands for it, so that an agent's loop goes
-on (nobody can take it out of the history again); in a user's own message it is a 400, which the user can mend.
+is; ``settle_media`` then says, for the whole conversation, what the model gets in its place. An image that the model
+can see becomes the part that templates know. Of everything else: in the result of a tool, and in what an assistant once
+wrote, a text stands for it, so that an agent's loop goes on (nobody can take it out of the history again); in a user's
+own message it is a 400, which the user can mend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from strata_pack.gateway.failures import bad_request
+from strata_pack.gateway.failures import ApiError, bad_request
 
 MediaPart = dict[str, Any]
 MEDIA = "strata.media"
@@ -33,6 +35,18 @@ PLACEHOLDERS: Mapping[str, str] = {
 OWN_ROLES = ("user", "system", "developer")
 
 
+@dataclass(frozen=True)
+class Settled:
+    """A conversation without ``media_part``: ``images`` are those for which an ``image_part`` of their number stands.
+
+    ``lost`` are the kinds of media that the model will not get.
+    """
+
+    messages: list[dict[str, Any]]
+    images: tuple[MediaPart, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
 def placeholder(kind: str) -> str:
     """Return the text that stands for media of ``kind``."""
     return PLACEHOLDERS.get(kind, f"[{kind}: this model cannot read it]")
@@ -41,6 +55,17 @@ def placeholder(kind: str) -> str:
 def media_part(kind: str, where: str, given: Mapping[str, Any], what: str) -> MediaPart:
     """Return the part for media of ``kind`` that a client wrote as ``given`` at ``where``; ``what`` names it there."""
     return {"type": MEDIA, "kind": kind, "where": where, "given": given, "what": what}
+
+
+def image_part(number: int) -> MediaPart:
+    """Return image ``number`` as templates know an image."""
+    return {"type": "image", "number": number}
+
+
+def image_number(part: Any) -> int | None:
+    """Return the number of an ``image_part``, ``None`` for any other part."""
+    number = part.get("number") if isinstance(part, dict) and part.get("type") == "image" else None
+    return number if isinstance(number, int) else None
 
 
 def is_media(part: Any) -> bool:
@@ -60,32 +85,51 @@ def joined(pieces: Sequence[str | MediaPart], separator: str) -> str | list[Medi
     return parts
 
 
-def settle_media(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-    """Return ``messages`` with every media part replaced, and the kinds of those that the model will not see.
+def settle_media(messages: list[dict[str, Any]], sees: Callable[[MediaPart], bool] | None = None) -> Settled:
+    """Return ``messages`` with every media part replaced.
 
-    Raises ``ApiError`` 400 for media in a user's (or the system's) own message.
+    ``sees`` says of an image whether the model gets it; ``None`` for a model without a projector. A user's own image
+    is the model's to see in any case where there is one. Raises ``ApiError`` 400 for other media in a user's (or the
+    system's) own message.
     """
+    images: list[MediaPart] = []
     lost: list[str] = []
-    return [_settled(message, lost) for message in messages], tuple(lost)
+    settled = [_settled(message, sees, images, lost) for message in messages]
+    return Settled(settled, tuple(images), tuple(lost))
 
 
-def _settled(message: dict[str, Any], lost: list[str]) -> dict[str, Any]:
+def _settled(
+    message: dict[str, Any], sees: Callable[[MediaPart], bool] | None, images: list[MediaPart], lost: list[str]
+) -> dict[str, Any]:
     parts = message.get("content")
     if not isinstance(parts, list) or not any(map(is_media, parts)):
         return message
-    found = [part for part in parts if is_media(part)]
-    if message.get("role") in OWN_ROLES:
-        where, what = found[0]["where"], found[0]["what"]
-        raise bad_request(
-            f"{where}: the model has no projector, so {what} cannot be read; send text",
-            where,
-            code="unsupported_media",
-        )
-    lost += [part["kind"] for part in found]
-    settled = [{"type": "text", "text": placeholder(part["kind"])} if is_media(part) else part for part in parts]
-    if all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in settled):
-        return {**message, "content": _lines(settled, [is_media(part) for part in parts])}
+    own = message.get("role") in OWN_ROLES
+    settled: list[Any] = []
+    stands_in: list[bool] = []
+    for part in parts:
+        shown = is_media(part) and part["kind"] == "image" and sees is not None and (own or sees(part))
+        hidden = is_media(part) and not shown
+        if hidden and own:
+            raise _unsupported(part, blind=sees is None)
+        if shown:
+            settled.append(image_part(len(images)))
+            images.append(part)
+        elif hidden:
+            settled.append({"type": "text", "text": placeholder(part["kind"])})
+            lost.append(part["kind"])
+        else:
+            settled.append(part)
+        stands_in.append(hidden)
+    if any(stands_in) and all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in settled):
+        return {**message, "content": _lines(settled, stands_in)}
     return {**message, "content": settled}
+
+
+def _unsupported(part: MediaPart, *, blind: bool) -> ApiError:
+    where, what = part["where"], part["what"]
+    reason = "the model has no projector, so" if blind else "the model sees images only, so"
+    return bad_request(f"{where}: {reason} {what} cannot be read; send text", where, code="unsupported_media")
 
 
 def _lines(parts: list[MediaPart], stands_in: list[bool]) -> str:

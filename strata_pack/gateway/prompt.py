@@ -13,11 +13,14 @@ from typing import Any, Literal
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters
-from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.media import settle_media
+from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.media import OWN_ROLES, MediaPart, settle_media
 from strata_pack.gateway.offload import offload, weight
+from strata_pack.gateway.pictures import Picture
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.vision import Vision
+from strata_pack.gateway.vision_marks import image_order, image_texts, printed_for_an_image, with_markers
 from strata_pack.parsing import CallFormat
 
 MAX_COUNTED_PIECES = 64
@@ -46,12 +49,15 @@ THINK_CLOSE = "\n</think>\n\n"
 class Prompt:
     """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens.
 
-    ``left_out``: what of the conversation the model does not get ("media image").
+    ``left_out``: what of the conversation the model does not get ("media image"). ``images`` are what the markers of
+    the server's in it stand for, as parts and, when they have been read, as ``pictures``.
     """
 
     text: str
     pieces: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    images: tuple[MediaPart, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
     @property
     def thinking(self) -> bool:
@@ -126,7 +132,7 @@ class Prompts:
     """Makes prompts with one template for one server.
 
     ``call_format`` is the parser's: how the model writes its calls. ``adds_bos``: the server's tokenizer adds the BOS
-    by itself, so one at the start of a rendered prompt is taken off.
+    by itself, so one at the start of a rendered prompt is taken off. ``vision``: how the server sees, if it does.
     """
 
     def __init__(
@@ -138,9 +144,13 @@ class Prompts:
         call_format: CallFormat = "auto",
         bos: str = "",
         adds_bos: bool = False,
+        vision: Vision | None = None,
     ) -> None:
         self.template = template
-        self.control = control
+        # A marker in a user's text would take an image that belongs elsewhere.
+        self.control = ControlTokens((*control.known, vision.marker), guess=control.guess) if vision else control
+        self._vision = vision
+        self._image_mark = printed_for_an_image(template, control) if vision else ""
         self._upstream = upstream
         # The template is long, and the same for all requests.
         self._template_marks = private_characters(template.source)
@@ -151,17 +161,62 @@ class Prompts:
     async def build(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
         # All of it: arguments and reasoning are as large as contents, and ten thousand short messages cost as much.
-        return await offload(weight(turn.messages, turn.tools, turn.variables), lambda: self.render(turn))
+        prompt = await offload(weight(turn.messages, turn.tools, turn.variables), lambda: self.render(turn))
+        if not prompt.images or self._vision is None:
+            return prompt
+        return replace(prompt, pictures=await self._vision.read(prompt.images))
 
     def render(self, turn: Turn) -> Prompt:
-        """Return the prompt of ``turn``, in this thread."""
+        """Return the prompt of ``turn``, in this thread, with its images still to be read."""
         turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
-        settled, lost = settle_media(turn.messages)
-        messages = normalize_messages(settled, continues=turn.continues, form=self._form)
+        settled = settle_media(turn.messages, self._vision.sees if self._vision else None)
+        messages = normalize_messages(settled.messages, continues=turn.continues, form=self._form)
+        seen = settled.images
+        prompt = self._marked_images(turn, messages, seen) if seen else self._prompt(turn, messages)
+        return replace(prompt, left_out=tuple(f"media {kind}" for kind in settled.lost))
+
+    def _marked_images(self, turn: Turn, messages: list[dict[str, Any]], images: tuple[MediaPart, ...]) -> Prompt:
+        """Return the prompt of a conversation with images, with the server's marker for each one.
+
+        It stands where the template prints what it has for an image. Where a template has nothing, or passes over
+        some of them, each image is put into the messages as a text of its own instead.
+        """
+        sign = self._mark_for(turn, messages)
+        if not self._image_mark:
+            return self._with_markers(self._prompt(turn, image_texts(messages, sign)), images, sign, [])
         try:
-            mark = choose_mark(messages, turn.callable_tools, turn.variables, used=self._template_marks)
+            given = messages
+            prompt = self._prompt(turn, given)
+        except ApiError:
+            # Few templates know images in a tool's result; one in a system message is the user's to mend.
+            given = image_texts(messages, sign, but=OWN_ROLES)
+            prompt = self._prompt(turn, given)
+        order = image_order(given)
+        if sum(piece.count(self._image_mark) for piece in prompt.pieces) != len(order):
+            prompt, order = self._prompt(turn, image_texts(messages, sign, parts=True)), []
+        return self._with_markers(prompt, images, sign, order)
+
+    def _with_markers(self, prompt: Prompt, images: Sequence[MediaPart], sign: str, order: Sequence[int]) -> Prompt:
+        """Return ``prompt`` with markers for what was printed for images: ``order`` are those that the template did."""
+        assert self._vision is not None
+        shown: list[int] = []
+        left = iter(order)
+        pieces = tuple(
+            with_markers(piece, self._vision.marker, sign, self._image_mark if order else "", left, shown)
+            for piece in prompt.pieces
+        )
+        return Prompt("".join(pieces), pieces, images=tuple(images[number] for number in shown))
+
+    def _mark_for(self, turn: Turn, messages: list[dict[str, Any]]) -> str:
+        """Return a character that occurs nowhere in what is rendered."""
+        try:
+            return choose_mark(messages, turn.callable_tools, turn.variables, used=self._template_marks)
         except ValueError as error:
             raise bad_request(f"messages: {error}", "messages") from None
+
+    def _prompt(self, turn: Turn, messages: list[dict[str, Any]]) -> Prompt:
+        """Return the prompt of ``messages``, cut where users wrote control tokens."""
+        mark = self._mark_for(turn, messages)
         try:
             text = self._rendered(turn, messages, mark)
         except TemplateRefused as error:
@@ -178,8 +233,7 @@ class Prompts:
         if self._bos and text.startswith(self._bos):
             text = text[len(self._bos) :]
         pieces = tuple(text.split(mark))
-        text = text.replace(mark, "") if len(pieces) > 1 else text
-        return Prompt(text, pieces, tuple(f"media {kind}" for kind in lost))
+        return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
 
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
         """Return the marked prompt.
@@ -226,12 +280,14 @@ class Prompts:
         extended = prompt.then(first, *others)
         return extended.then(close)
 
-    async def wire(self, prompt: Prompt) -> str | list[int | str]:
+    async def wire(self, prompt: Prompt) -> str | list[int | str] | dict[str, Any]:
         """Return the prompt as llama-server's ``/completion`` takes it.
 
         A prompt in pieces is a list; the server reads a list of strings as several prompts unless it holds a number,
-        hence the first piece goes as tokens.
+        hence the first piece goes as tokens. One with pictures is an object.
         """
+        if prompt.pictures and self._vision is not None:
+            return self._vision.wire(prompt.pieces, prompt.pictures)
         if len(prompt.pieces) == 1:
             return prompt.text
         first, *others = prompt.pieces
@@ -239,6 +295,10 @@ class Prompts:
 
     async def count(self, prompt: Prompt) -> int:
         """Return the number of tokens of ``prompt``; more than there are for one that is full of control tokens."""
+        if prompt.pictures and self._vision is not None:
+            texts = self._vision.text(prompt.pieces).split(self._vision.marker)
+            counted = [len(await self.tokens(text, add_special=not number)) for number, text in enumerate(texts)]
+            return sum(counted) + sum([await self._vision.count(picture) for picture in prompt.pictures])
         if len(prompt.pieces) > MAX_COUNTED_PIECES:
             return len(await self.tokens(prompt.text, add_special=True, parse_special=False))
         counts = [len(await self.tokens(piece, add_special=not i)) for i, piece in enumerate(prompt.pieces)]

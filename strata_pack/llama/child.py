@@ -36,7 +36,8 @@ def serve(settings: dict[str, Any]) -> None:
 
     params = xllamacpp.CommonParams()
     for name, value in settings["params"].items():
-        _set(params, name, value)
+        kinds = name == "speculative.types"
+        _set(params, name, [getattr(xllamacpp.common_speculative_type, kind) for kind in value] if kinds else value)
     server = xllamacpp.Server(params)
     ready = Path(settings["ready"])
     fresh = ready.with_suffix(".new")

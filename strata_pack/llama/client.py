@@ -119,14 +119,14 @@ class LlamaClient:
 
     # Generating
 
-    def completion(self, prompt: str | Sequence[int], **options: Any) -> Completion:
+    def completion(self, prompt: str | Sequence[int] | Mapping[str, Any], **options: Any) -> Completion:
         """Generate after ``prompt`` and return the whole answer (``POST /completion``, llama.cpp only).
 
-        ``options`` are llama.cpp's own (``n_predict``, ``grammar``, ``seed``, ``cache_prompt``, ...) and
-        ``timeout_seconds``.
+        A prompt with images is an object of ``prompt_string`` and ``multimodal_data``. ``options`` are llama.cpp's own
+        (``n_predict``, ``grammar``, ``seed``, ``cache_prompt``, ...) and ``timeout_seconds``.
         """
         timeout_seconds = options.pop("timeout_seconds", None)
-        body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt)}
+        body = {**options, "prompt": prompt if isinstance(prompt, (str, Mapping)) else list(prompt)}
         return Completion.from_dict(self._json("POST", "/completion", body, timeout_seconds=timeout_seconds))
 
     def stream_completion(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Completion]:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +31,12 @@ AUTO = "auto"
 BUILD_RECORD = "runtime.json"
 RECORD_LIMIT = 1 << 16
 
+MTP = "draft-mtp"
+EMBEDDED_MTP = "COMMON_SPECULATIVE_TYPE_DRAFT_MTP"
+"""What llama-server and the embedded server call drafting with the model's own head."""
+
+HELP_SECONDS = 20.0
+
 VERBOSITY = 4
 """The level at which llama.cpp logs the devices it uses and the layers it puts there."""
 
@@ -38,7 +46,7 @@ class ServerSettings:
     """How to serve one model.
 
     ``context`` is in tokens of one slot, or of all of them together if it is ``shared``; ``gpu_layers`` None means all
-    that fit.
+    that fit. ``projector`` lets the model see, ``drafts`` guesses ahead with the model's own draft head (MTP).
     """
 
     model: Path
@@ -52,6 +60,8 @@ class ServerSettings:
     threads: int | None = None
     prefill_assistant: bool = True
     warmup: bool = True
+    projector: Path | None = None
+    drafts: bool = False
     extra: tuple[str, ...] = ()
 
     @property
@@ -136,6 +146,10 @@ def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path
     if settings.template_file is not None:
         # As llama-server reads --chat-template-file: the bytes as they are.
         params["chat_template"] = settings.template_file.read_bytes().decode("utf-8", "surrogateescape")
+    if settings.projector is not None:
+        params["mmproj.path"] = str(settings.projector)
+    if settings.drafts:
+        params["speculative.types"] = [EMBEDDED_MTP]
     if settings.threads is not None:
         params["cpuparams.n_threads"] = settings.threads
     return child_command(python, json.dumps({"params": params, "ready": str(ready)}))
@@ -152,16 +166,32 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
         "--n-gpu-layers": settings.gpu_layers,
         "--chat-template-file": settings.template_file,
         "--threads": settings.threads,
+        "--mmproj": settings.projector,
     }
     switches: Mapping[str, bool] = {
         "--kv-unified": settings.shared,
         "--no-prefill-assistant": not settings.prefill_assistant,
         "--no-warmup": not settings.warmup,
     }
+    command += ["--spec-type", MTP] if settings.drafts else []
     for option, value in valued.items():
         command += [] if value is None else [option, str(value)]
     command += [switch for switch, on in switches.items() if on]
     return [*command, *settings.extra]
+
+
+@lru_cache(maxsize=16)
+def can_draft(runtime: Runtime) -> bool:
+    """Whether a runtime can draft with a model's own head (MTP): a binary says so in its ``--help``."""
+    if runtime.path is None:
+        return True
+    try:
+        told = subprocess.run(
+            [str(runtime.path), "--help"], capture_output=True, timeout=HELP_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return MTP.encode() in told.stdout + told.stderr
 
 
 def runtimes_dir() -> Path:

@@ -125,6 +125,8 @@ class LlamaServer(LlamaClient):
         threads: int | None = None,
         prefill_assistant: bool = True,
         warmup: bool = True,
+        projector: Path | None = None,
+        drafts: bool = False,
         timeout_seconds: float = START_SECONDS,
         log_path: Path | None = None,
         extra: Sequence[str] = (),
@@ -132,11 +134,12 @@ class LlamaServer(LlamaClient):
         """Start serving ``model`` on loopback and return when it answers.
 
         ``parallel`` is the number of slots, ``context`` the tokens of each, or of all together if it is ``shared``;
-        ``port`` None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``extra`` are
-        options for a ``llama-server`` binary. Without ``log_path`` the log is a temporary file, which a clean stop
-        removes and any other end leaves. Raises ``StartFailed``, ``BadInput`` for a missing file.
+        ``port`` None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``projector``
+        lets the model see, ``drafts`` guesses ahead with its draft head; ``extra`` are options for a ``llama-server``
+        binary. Without ``log_path`` the log is a temporary file, which a clean stop removes and any other end leaves.
+        Raises ``StartFailed``, ``BadInput`` for a missing file.
         """
-        for file in (model, template_file):
+        for file in (model, template_file, projector):
             if file is not None and not file.is_file():
                 raise BadInput("no such file", where=file)
         chosen = runtime or pick_runtime()
@@ -157,6 +160,8 @@ class LlamaServer(LlamaClient):
                 threads=threads,
                 prefill_assistant=prefill_assistant,
                 warmup=warmup,
+                projector=None if projector is None else projector.absolute(),
+                drafts=drafts,
                 extra=tuple(extra),
             )
             try:

@@ -8,6 +8,7 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.memory import Fit, MemoryNeed, Room, main_memory, memory_need
 from strata_pack.llama.runtimes import Runtime, runtime_devices
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.projector import check_pair
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
 from strata_pack.weights.preflight import size_text
 
@@ -21,10 +22,16 @@ def model_files(path: Path) -> list[Path]:
     return Pack.open(path).model_files if path.is_dir() else shard_paths(path)
 
 
-def need_of(path: Path, context: int, slots: int = 1) -> MemoryNeed:
-    """Return what a server of the model in ``path`` (pack or GGUF) needs; ``BadInput`` for a file that is no GGUF.
+def own_projector(path: Path) -> Path | None:
+    """Return the projector of a pack, ``None`` for a pack without one and for a GGUF."""
+    return Pack.open(path).projector_path if path.is_dir() else None
 
-    ``context`` counts the tokens of all ``slots`` together.
+
+def need_of(path: Path, context: int, slots: int = 1, projector: Path | None = None) -> MemoryNeed:
+    """Return what a server of the model in ``path`` (pack or GGUF) needs, with ``projector`` if it sees.
+
+    ``context`` counts the tokens of all ``slots`` together. Raises ``BadInput`` for a file that is no GGUF, and for the
+    projector of another model.
     """
     metadata: dict[str, object] = {}
     tensors: list[tuple[str, int]] = []
@@ -32,8 +39,12 @@ def need_of(path: Path, context: int, slots: int = 1) -> MemoryNeed:
         with GgufFile.open(file) as gguf:
             if number == 0:
                 metadata = {name: value.value for name, value in gguf.metadata.items()}
+                if projector is not None:
+                    with GgufFile.open(projector) as eyes:
+                        check_pair(gguf.metadata, eyes.metadata, projector)
             tensors += [(info.name, info.nbytes) for info in gguf.tensors]
-    return memory_need(metadata, tensors, context, slots=slots)
+    seeing = 0 if projector is None else projector.stat().st_size
+    return memory_need(metadata, tensors, context, slots=slots, projector=seeing)
 
 
 def room_of(runtime: Runtime) -> Room:
@@ -45,9 +56,9 @@ def room_of(runtime: Runtime) -> Room:
     return Room(sum(gpu.memory_free for gpu in gpus), ", ".join(gpu.description for gpu in gpus), main.free)
 
 
-def fit_of(path: Path, context: int, runtime: Runtime, slots: int = 1) -> Fit:
+def fit_of(path: Path, context: int, runtime: Runtime, slots: int = 1, projector: Path | None = None) -> Fit:
     """Return what the model in ``path`` needs, and the room of ``runtime``; raises ``BadInput`` as ``need_of`` does."""
-    return Fit(need_of(path, context, slots), room_of(runtime))
+    return Fit(need_of(path, context, slots, projector), room_of(runtime))
 
 
 def fit_sentence(fit: Fit) -> str:
@@ -56,7 +67,8 @@ def fit_sentence(fit: Fit) -> str:
     cache = "a KV cache of unknown size" if need.kv_cache is None else f"{size_text(need.kv_cache)} of KV cache"
     lazy = f" ({size_text(need.lazy)} of n-gram table stay on the disk)" if need.lazy else ""
     behind = f" and {size_text(room.behind)} in main memory" if room.behind else ""
-    parts = f"{size_text(need.held)} of weights{lazy}, {cache} and buffers"
+    eyes = f"{size_text(need.projector)} of projector, " if need.projector else ""
+    parts = f"{size_text(need.held)} of weights{lazy}, {eyes}{cache} and buffers"
     return f"{size_text(need.total)} for {parts}; {size_text(room.free)} free in {room.place}{behind}"
 
 

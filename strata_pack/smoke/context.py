@@ -24,7 +24,8 @@ class Target:
     manifest's, the one asked for, or the model's own; ``template_file`` is its file where it does not come from the
     GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases; ``recurrent`` whether
     layers of the model keep a state that a server cannot cut; ``files`` are all files of the model, ``pack`` its folder
-    if it is a pack, ``source`` what it was made from, if that was named.
+    if it is a pack, ``source`` what it was made from, if that was named; ``projector`` is the file that lets it see,
+    ``draft_layers`` the blocks of its draft head.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Target:
     files: tuple[Path, ...] = ()
     pack: Path | None = None
     source: Path | None = None
+    projector: Path | None = None
+    draft_layers: int = 0
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_pack.smoke import caching, canary, generation, history, loading, public, speech
+from strata_pack.smoke import caching, canary, drafting, generation, history, images, loading, public, speech
 from strata_pack.smoke.scenario import Play
 
 PLAYS: Mapping[str, Play] = {
@@ -26,6 +26,8 @@ PLAYS: Mapping[str, Play] = {
     "prefix-cache": caching.prefix_cache,
     "long-argument": generation.long_argument,
     "parallel": generation.parallel,
+    "images": images.images,
+    "draft-head": drafting.draft_head,
     "live-calls": public.live_calls,
     "streams": public.streams,
     "required-calls": public.required_calls,

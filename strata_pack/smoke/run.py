@@ -81,7 +81,7 @@ def run_smoke(
     log_dir = chosen.log_dir or Path(tempfile.mkdtemp(prefix="strata-smoke-"))
     started, begin = datetime.now(UTC), time.monotonic()
     facts = _facts(target, runtime)
-    fit = fit_of(pack_or_model, chosen.context, runtime, SLOTS)
+    fit = fit_of(pack_or_model, chosen.context, runtime, SLOTS, target.projector)
     facts["memory"] = fit_sentence(fit)
     house = _House(target, runtime, chosen, log_dir)
     on_files = [scenario for scenario in played if "file" in scenario.needs]
@@ -252,6 +252,7 @@ class _House:
             # The golden conversations may end in an assistant turn; the template must see it.
             prefill_assistant=False,
             warmup=False,
+            projector=self._target.projector,
             timeout_seconds=options.start_seconds,
             log_path=self._log,
         )

@@ -76,6 +76,8 @@ _MISSING: Mapping[Need, str] = {
     "template": NO_TEMPLATE,
     "calls": "the template writes no tool calls of a known form",
     "suite": "there are no golden cases for this template",
+    "projector": "there is no projector with this model",
+    "draft": "the model has no draft head",
 }
 
 
@@ -85,6 +87,8 @@ def missing(stage: SmokeContext, scenario: Scenario) -> str | None:
         "template": bool(stage.template),
         "calls": not stage.template or stage.manner.calls,
         "suite": stage.target.suite is not None,
+        "projector": stage.target.projector is not None,
+        "draft": stage.target.draft_layers > 0,
     }
     return next((why for need, why in _MISSING.items() if need in scenario.needs and not there[need]), None)
 

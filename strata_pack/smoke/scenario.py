@@ -17,10 +17,10 @@ from strata_pack.smoke.data_files import read
 if TYPE_CHECKING:
     from strata_pack.smoke.context import SmokeContext
 
-Need = Literal["native", "public", "file", "template", "calls", "suite"]
+Need = Literal["native", "public", "file", "template", "calls", "suite", "projector", "draft"]
 """``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone; ``file``:
 the model's files and no server; ``template``: the template's text is known; ``calls``: it writes tool calls;
-``suite``: there are golden cases."""
+``suite``: there are golden cases; ``projector``: it sees; ``draft``: it has a draft head."""
 
 Play = Callable[["SmokeContext", "Scenario"], Iterable[Check]]
 

@@ -10,6 +10,7 @@ from strata_pack.chat.library import ShippedTemplate, find_shipped, list_templat
 from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
+from strata_pack.pack.drafting import draft_layers
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.smoke.context import Target
 from strata_pack.weights.gguf.file import GgufFile, shard_paths
@@ -39,7 +40,9 @@ def open_target(
     else:
         raise BadInput("no such pack or GGUF file", where=path)
     assert found.model is not None
-    return replace(found, recurrent=_is_recurrent(found.model), source=source)
+    return replace(
+        found, recurrent=_is_recurrent(found.model), source=source, draft_layers=draft_layers(found.model)
+    )  # fmt: skip
 
 
 def _gguf(path: Path, template: str | None, suite: Path | None) -> Target:
@@ -90,4 +93,5 @@ def _pack(path: Path, suite: Path | None) -> Target:
         suite=load_suite(cases) if cases is not None else None,
         files=tuple(pack.model_files),
         pack=path,
+        projector=pack.projector_path,
     )

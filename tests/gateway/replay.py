@@ -1,7 +1,8 @@
 """A stub llama-server that replays given texts over the ``/completion`` protocol of the real one (b11549).
 
 It answers what the gateway asks: ``/completion`` (stream or not, with ``stop``, ``n_predict``, ``n_probs`` and
-``response_fields``), ``/tokenize``, ``/props``, ``/health``, ``/slots`` and ``/v1/completions``. A token is one delta.
+``response_fields``), ``/tokenize``, ``/props``, ``/health``, ``/slots``, ``/v1/completions`` and, for prompts with
+images, ``/v1/chat/completions/input_tokens``. A token is one delta, an image is ``IMAGE_TOKENS``.
 Standard library only; one event loop; a closed connection ends its replay, as with the real server.
 """
 
@@ -16,6 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
+MARKER = "<__media_R3pl4y__>"
+IMAGE_TOKENS = 66
 SPECIAL_TEXTS: dict[int, str] = {}
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -110,6 +113,9 @@ class ReplayServer:
             return 200, {"tokens": tokens}
         if path == "/props":
             return 200, self.props
+        if path == "/v1/chat/completions/input_tokens":
+            images = sum(part["type"] == "image_url" for part in body["messages"][0]["content"])
+            return 200, {"object": "response.input_tokens", "input_tokens": 9 + images * IMAGE_TOKENS}
         if path == "/health":
             return 200, {"status": "ok"}
         if path == "/slots":
@@ -131,6 +137,11 @@ class ReplayServer:
             return
         if self.keep_bodies:
             self.bodies.append(body)
+        prompt = body.get("prompt")
+        if isinstance(prompt, dict) and prompt["prompt_string"].count(MARKER) != len(prompt["multimodal_data"]):
+            message = "Failed to tokenize prompt"
+            _answer(writer, 400, {"error": {"code": 400, "message": message, "type": "invalid_request_error"}})
+            return
         step = self.script.popleft() if self.script else self.default
         replay = step(body) if callable(step) else step
         if replay.error is not None:
@@ -198,10 +209,12 @@ def tokenize(text: str, *, parse_special: bool) -> list[int]:
     return [*tokens, *text[position:].encode("utf-8")]
 
 
-def prompt_text(prompt: str | list[int | str]) -> str:
+def prompt_text(prompt: str | list[int | str] | dict[str, Any]) -> str:
     """Return the text of a prompt as it came over the wire."""
     if isinstance(prompt, str):
         return prompt
+    if isinstance(prompt, dict):
+        return str(prompt["prompt_string"])
     parts = [
         bytes([part]) if isinstance(part, int) and part < 256 else str(SPECIAL_TEXTS.get(part, part)).encode("utf-8")  # type: ignore[arg-type]
         for part in prompt

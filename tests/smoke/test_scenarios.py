@@ -20,8 +20,8 @@ from tests.smoke.tiny import write_tiny_model
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
 
 STOCK = Path(__file__).parents[1] / "data/chat/stock"
-NOT_PLAYED = ("source-shape", "projector", "perplexity")
-"""What a tiny model alone lacks: a source, a projector, a vocabulary that reads."""
+NOT_PLAYED = ("source-shape", "projector", "perplexity", "images", "draft-head")
+"""What a tiny model alone lacks: a source, a projector, a vocabulary that reads, a draft head."""
 
 NATIVE = [scenario.id for scenario in scenarios() if "native" in scenario.needs]
 

@@ -40,6 +40,7 @@ from strata_pack.gateway.server.protocol import limited_protocol
 from strata_pack.gateway.service import Gateway, RunningModel
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
 from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.vision import vision_of
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
 from strata_pack.parsing import CallFormat, dialect_of
@@ -130,14 +131,16 @@ def make_gateway(
     template: str | None = None,
     model_file: Path | None = None,
     upstream_key: str | None = None,
+    fetch_images: bool = False,
     ready_seconds: float = READY_SECONDS,
     note: Callable[[str], Any] = lambda _: None,
 ) -> Gateway:
     """Return the gateway before the llama-server at ``url``, which it asks what it is.
 
     ``template`` is a shipped id or a file, ``None`` for the upstream's own; ``model_file`` the GGUF that the upstream
-    serves, to read the vocabulary's control tokens from. Raises ``EnvironmentFailure`` if the upstream is not ready
-    within ``ready_seconds``; ``note`` is told within a second what is waited for.
+    serves, to read the vocabulary's control tokens from; ``fetch_images``: images at https addresses are fetched.
+    Raises ``EnvironmentFailure`` if the upstream is not ready within ``ready_seconds``; ``note`` is told within a
+    second what is waited for.
     """
     engine = make_engine(
         url,
@@ -145,6 +148,7 @@ def make_gateway(
         template=template,
         model_file=model_file,
         upstream_key=upstream_key,
+        fetch_images=fetch_images,
         ready_seconds=ready_seconds,
         note=note,
     )
@@ -167,6 +171,7 @@ def make_engine(
     template: str | None = None,
     model_file: Path | None = None,
     upstream_key: str | None = None,
+    fetch_images: bool = False,
     ready_seconds: float = READY_SECONDS,
     note: Callable[[str], Any] = lambda _: None,
 ) -> RunningModel:
@@ -180,7 +185,13 @@ def make_engine(
         adds_bos = bool(props.bos_token) and client.tokenize("", add_special=True) == client.tokenize(props.bos_token)
     compiled = ChatTemplate(chosen.source, bos_token=props.bos_token, eos_token=props.eos_token)
     prompts = Prompts(
-        compiled, control, upstream, call_format=chosen.call_format, bos=props.bos_token, adds_bos=adds_bos
+        compiled,
+        control,
+        upstream,
+        call_format=chosen.call_format,
+        bos=props.bos_token,
+        adds_bos=adds_bos,
+        vision=vision_of(props.raw, upstream, control.known, fetch=fetch_images),
     )
     alias, kind = str(props.raw.get("model_alias") or props.model_path), str(props.raw.get("model_ftype") or "")
     served = replace(

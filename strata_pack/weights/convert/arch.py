@@ -14,6 +14,7 @@ from typing import Any
 from gguf import MODEL_ARCH
 
 from strata_pack.errors import BadInput
+from strata_pack.files import read_json_object
 from strata_pack.weights.convert import defaults
 from strata_pack.weights.convert.config import Config, architecture_name, effective, require
 
@@ -151,6 +152,12 @@ def supported_classes() -> tuple[str, ...]:
     return tuple(_BY_CLASS)
 
 
+def is_known(folder: Path) -> bool:
+    """Whether the class of a checkpoint can be converted here; raises ``BadInput`` where config.json names none."""
+    path = folder / "config.json"
+    return architecture_name(read_json_object(path), path) in _BY_CLASS
+
+
 def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config]:
     """Return the architecture and completed configuration of a config.json.
 
@@ -165,7 +172,8 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
         raise BadInput(
             f"the architecture {name} is not supported",
             where=where,
-            remedy=f"use a GGUF version of the model, or one of {', '.join(_BY_CLASS)}",
+            remedy="let llama.cpp's own converter try it (`strata-pack convert --converter reference`), take a GGUF of "
+            f"the model; known here are {', '.join(_BY_CLASS)}",
         )
     for key, kind in _DERIVED.items():
         if key in raw:

@@ -37,11 +37,32 @@ _SIZES = {
 class Scale:
     """What an 8-bit weight is multiplied with: one number for each ``block`` (rows, columns) of it.
 
-    Without a block there is one number for each row, or one for the whole weight.
+    Without a block there is one number for each row, or one for the whole weight. ``packed``: the weight's values are
+    not stored one by one.
     """
 
     tensor: StoredTensor
     block: tuple[int, int] | None
+    packed: Packed | None = None
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Values of ``bits`` each, several in a 32-bit word of ``words``, lowest bits first (compressed-tensors).
+
+    ``zeros`` is what each group's values are counted from, packed along the rows; without them it is the middle of the
+    range. ``stated`` holds the weight's shape.
+    """
+
+    bits: int
+    words: StoredTensor
+    zeros: StoredTensor | None
+    stated: StoredTensor | None
+
+    @property
+    def in_a_word(self) -> int:
+        """Values in one word."""
+        return 32 // self.bits
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from strata_pack.errors import BadInput
-from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Scale, StoredTensor
+from strata_pack.weights.convert.packed import read_packed
+from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Packed, Scale, StoredTensor
 
 Named = list[tuple[str, StoredTensor]]
 
 _NAMES = {"awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "bitnet": "BitNet"}
-_REMEDY = "convert the original BF16 checkpoint"
+_REMEDY = "convert the original BF16 checkpoint, or let llama.cpp's converter try it with --converter reference"
+_PACKED_FORMAT = "pack-quantized"
+_PACKED_BITS = (2, 4, 8)
 _PLAIN_FORMATS = ("float-quantized", "int-quantized", "naive-quantized")
 _MAX_BLOCK = 1 << 16
+_PACKED_PARTS = (".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point")
 _NGRAM_SCALES = (".ngram_embedding.weight_scale", ".ngram_embedding.weight_scale_inv")
 """The one scalar of all shards of the n-gram table in FP8 releases of Qwen3.8-Flash-Next."""
 
@@ -33,7 +37,7 @@ class Encoding:
     """How a checkpoint encodes its weights: the name of a scale ends in ``scale``, that of its weight in ``weight``.
 
     ``block`` is rows and columns that share one scale, None where a scale is per row or for the whole weight. Tensors
-    whose names end in ``unused`` are of use to other engines only.
+    whose names end in ``unused`` are of use to other engines only. ``bits``: values are packed, so many bits each.
     """
 
     name: str
@@ -41,6 +45,7 @@ class Encoding:
     weight: str
     block: tuple[int, int] | None
     unused: tuple[str, ...] = ()
+    bits: int | None = None
 
 
 def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
@@ -76,18 +81,29 @@ def _refused(name: str, where: Path) -> BadInput:
 
 
 def _compressed(settings: Mapping[str, Any], where: Path) -> Encoding:
-    """Return a compressed-tensors encoding of whole values; packed ones (INT4, NVFP4, MXFP4) are refused by name."""
+    """Return a compressed-tensors encoding of whole values or packed integers; NVFP4 and MXFP4 are refused by name."""
     kind, groups = settings.get("format"), settings.get("config_groups")
-    if kind not in _PLAIN_FORMATS or not isinstance(groups, dict):
+    if kind not in (*_PLAIN_FORMATS, _PACKED_FORMAT) or not isinstance(groups, dict):
         raise _refused(f"compressed-tensors, {kind}", where)
     if len(groups) != 1:
         raise _refused(f"compressed-tensors with {len(groups)} groups", where)
     (group,) = groups.values()
     weights = group.get("weights") if isinstance(group, dict) else None
     strategy = weights.get("strategy") if isinstance(weights, dict) else None
+    if kind == _PACKED_FORMAT and isinstance(weights, dict):
+        return _packed(weights, where)
     if not isinstance(weights, dict) or strategy not in ("channel", "block") or weights.get("group_size") is not None:
         raise _refused(f"compressed-tensors, {kind} by {strategy}", where)
     return Encoding("compressed-tensors", ".weight_scale", ".weight", _block(weights.get("block_structure"), where))
+
+
+def _packed(weights: Mapping[str, Any], where: Path) -> Encoding:
+    bits, group, kind = weights.get("num_bits"), weights.get("group_size"), weights.get("type", "int")
+    if weights.get("strategy") != "group" or kind != "int" or bits not in _PACKED_BITS:
+        raise _refused(f"compressed-tensors, {bits} bits of {kind} by {weights.get('strategy')}", where)
+    if type(group) is not int or not 0 < group <= _MAX_BLOCK:
+        raise BadInput(f"the group of a scale is {group!r}, not a size", where=where)
+    return Encoding(f"compressed-tensors INT{bits}", ".weight_scale", ".weight", (1, group), bits=bits)
 
 
 def _block(value: Any, where: Path) -> tuple[int, int] | None:
@@ -104,6 +120,9 @@ def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
 
     ``BadInput`` for a scale without a weight, one that does not fit it, and for an 8-bit weight without a scale.
     """
+    if encoding is not None and encoding.bits is not None:
+        named = _unpacked(named, encoding.bits, encoding.block, where)
+        encoding = None
     if encoding is None:
         kept, scales, shared, block = named, dict[str, StoredTensor](), dict[str, StoredTensor](), None
     else:
@@ -113,6 +132,9 @@ def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
     for name, tensor in kept:
         scale = scales.pop(name, None)
         whole = next((found for prefix, found in shared.items() if name.startswith(prefix)), None)
+        if tensor.scale is not None:
+            scaled.append((name, tensor))
+            continue
         if scale is not None:
             tensor = replace(tensor, scale=_fitting(Scale(scale, block), tensor))
         elif whole is not None:
@@ -139,6 +161,43 @@ def _sorted_out(named: Named, encoding: Encoding) -> tuple[Named, dict[str, Stor
         elif not name.endswith(encoding.unused):
             kept.append((name, tensor))
     return kept, scales, shared
+
+
+def _unpacked(named: Named, bits: int, block: tuple[int, int] | None, where: Path) -> Named:
+    """Return the tensors with each packed weight as one, after all the others: as the reference orders them."""
+    assert block is not None
+    parts = {name: tensor for name, tensor in named if name.endswith(_PACKED_PARTS)}
+    kept = [(name, tensor) for name, tensor in named if name not in parts]
+    for name in [name for name in parts if name.endswith("_packed")]:
+        base = name.removesuffix("_packed")
+        words, scale = parts.pop(name), parts.pop(f"{base}_scale", None)
+        if scale is None:
+            raise BadInput(f"{words.name} has no scale", where=where, remedy="fetch it again")
+        packed = Packed(bits, words, parts.pop(f"{base}_zero_point", None), parts.pop(f"{base}_shape", None))
+        kept.append((base, _whole(base, packed, scale, block[1])))
+    for tensor in parts.values():
+        raise BadInput(f"{tensor.name} belongs to no packed weight", where=where, remedy="fetch it again")
+    return kept
+
+
+def _whole(name: str, packed: Packed, scale: StoredTensor, group: int) -> StoredTensor:
+    """Return a packed weight as the tensor that it stands for."""
+    words, zeros = packed.words, packed.zeros
+    if len(words.shape) != 2 or len(scale.shape) != 2 or words.dtype != "I32" or scale.dtype not in FLOATS:
+        problem = f"is {words.dtype} {list(words.shape)} with {scale.dtype} {list(scale.shape)} as its scale"
+        raise BadInput(f"{words.name} {problem}, no packed weight", where=words.file)
+    rows, columns = words.shape[0], scale.shape[1] * group
+    wanted = {"its scale": (scale.shape, (rows, scale.shape[1]))}
+    wanted["its words"] = (words.shape, (rows, math.ceil(columns / packed.in_a_word)))
+    if zeros is not None:
+        wanted["its zero points"] = (zeros.shape, (math.ceil(rows / packed.in_a_word), scale.shape[1]))
+    for what, (stored, shape) in wanted.items():
+        if stored != shape:
+            raise BadInput(f"{words.name}: {what} have the shape {list(stored)}, not {list(shape)}", where=words.file)
+    if zeros is not None and zeros.dtype != "I32":
+        raise BadInput(f"{zeros.name} has the type {zeros.dtype}, not I32", where=zeros.file)
+    # The logical weight: its values are one byte or less, and nothing reads them but ``read_scaled``.
+    return StoredTensor(name, "I8", (rows, columns), words.file, words.start, Scale(scale, (1, group), packed))
 
 
 def _fitting(scale: Scale, weight: StoredTensor) -> Scale:
@@ -189,9 +248,12 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
     assert tensor.scale is not None
     length = tensor.row_length
     table = EIGHT_BITS.get(tensor.dtype)
-    raw = np.empty((count, length), dtype=np.uint8 if table is not None else FLOATS[tensor.dtype])
-    checkpoint.read_into(tensor, first * length * tensor.itemsize, raw)
-    values = np.take(table, raw) if table is not None else as_float32(raw, tensor.dtype)
+    if tensor.scale.packed is not None:
+        values = read_packed(checkpoint, tensor, tensor.scale.packed, first, count)
+    else:
+        raw = np.empty((count, length), dtype=np.uint8 if table is not None else FLOATS[tensor.dtype])
+        checkpoint.read_into(tensor, first * length * tensor.itemsize, raw)
+        values = np.take(table, raw) if table is not None else as_float32(raw, tensor.dtype)
     scales = _scale_rows(checkpoint, tensor, tensor.scale, first, count)
     block = tensor.scale.block
     if block is None:

@@ -33,6 +33,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "qwen35": _HEAD,
     "qwen35moe": ("bf16 --mtp",),
     "qwen35-vision": _TOWER,
+    "qwen3-int4": ("q8_0", "auto"),
     "qwen35-fp8": ("q8_0",),
     "qwen3vl": _TOWER,
     "qwen3vlmoe": ("q8_0", "bf16 --mmproj"),

@@ -1,0 +1,197 @@
+"""A model's eyes: from the images of a conversation to what llama-server's ``/completion`` takes for them.
+
+The prompt of a conversation with images is an object: a text with a marker for each image, and the images. The server
+parses all of that text, so it cannot be cut into pieces as other prompts are (see ``control_tokens``). Where a user
+wrote a control token, a character without width stands after its first one: the text reads the same, and no tokenizer
+finds the token in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.fetching import Fetcher, NotFetched
+from strata_pack.gateway.media import MediaPart
+from strata_pack.gateway.pictures import MAX_BYTES, BadPicture, Picture, read_picture
+from strata_pack.gateway.upstream import Upstream
+
+MAX_IMAGES = 100
+"""Images of one prompt; more fill any context."""
+
+CACHED_CHARACTERS = 64 << 20
+"""Characters (base64) of pictures that are kept: an agent sends all images of its session again with every turn."""
+
+CACHED_COUNTS = 4096
+AT_A_TIME = 2
+"""Images that are decoded at a time, each in up to 0.5 GB."""
+
+OLDER_MARKER = "<__media__>"
+"""The marker of servers that do not make one of their own at each start."""
+
+BREAKERS = ("\u200b", "\u2060", "\u200c", "\ufeff")
+"""Characters without width, the best known first."""
+
+BAD_IMAGE = "invalid_image"
+
+
+class Vision:
+    """How one server sees. ``marker`` is what it takes for an image in a prompt, ``fetcher`` reads https addresses.
+
+    ``control`` are the texts of the vocabulary's control tokens.
+    """
+
+    def __init__(
+        self, upstream: Upstream, marker: str, *, control: Sequence[str] = (), fetcher: Fetcher | None = None
+    ) -> None:
+        self.marker = marker
+        self._breaker = next((one for one in BREAKERS if not any(one in text for text in control)), BREAKERS[0])
+        self._upstream = upstream
+        self._fetcher = fetcher
+        self._decoding = asyncio.Semaphore(AT_A_TIME)
+        self._kept: OrderedDict[bytes, Picture] = OrderedDict()
+        self._kept_size = 0
+        self._counts: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def sees(self, part: MediaPart) -> bool:
+        """Whether an image that no user can take out of the history again can be shown to the model."""
+        address = _address(part)
+        return address is not None and (self._fetcher is not None or not _is_remote(address))
+
+    async def read(self, parts: Sequence[MediaPart]) -> tuple[Picture, ...]:
+        """Return the pictures of ``parts``; raises ``ApiError`` 400 for the first one that cannot be taken."""
+        if len(parts) > MAX_IMAGES:
+            raise bad_request(f"messages: there are {len(parts)} images; at most {MAX_IMAGES} are taken", "messages")
+        return tuple([await self._picture(part) for part in parts])
+
+    async def _picture(self, part: MediaPart) -> Picture:
+        where = part["where"]
+        address = _address(part)
+        if address is None:
+            raise _refused(where, "has no data; send it as a data URL, as base64 or as an https URL")
+        try:
+            data: bytes | None = None
+            if _is_remote(address):
+                if self._fetcher is None:
+                    raise NotFetched("is at an address, and this gateway fetches none (--fetch-images); send its data")
+                data = await self._fetcher.fetch(address)
+            async with self._decoding:
+                digest, picture = await asyncio.to_thread(self._decoded, data, address)
+        except (BadPicture, NotFetched) as error:
+            raise _refused(where, str(error)) from error
+        self._keep(digest, picture)
+        return picture
+
+    def _decoded(self, data: bytes | None, address: str) -> tuple[bytes, Picture]:
+        """Return the hash of an image's bytes and its picture, in this thread."""
+        data = _from_base64(address) if data is None else data
+        digest = hashlib.sha256(data).digest()
+        return digest, self._kept.get(digest) or read_picture(data)
+
+    def _keep(self, digest: bytes, picture: Picture) -> None:
+        if digest not in self._kept:
+            self._kept_size += len(picture.data)
+        self._kept[digest] = picture
+        self._kept.move_to_end(digest)
+        while self._kept_size > CACHED_CHARACTERS:
+            self._kept_size -= len(self._kept.popitem(last=False)[1].data)
+
+    def text(self, pieces: Sequence[str]) -> str:
+        """Return the text of a prompt in ``pieces``, where it was cut with a character that nobody sees."""
+        return self._breaker.join(piece for piece in pieces if piece)
+
+    def wire(self, pieces: Sequence[str], pictures: Sequence[Picture]) -> dict[str, Any]:
+        """Return a prompt as ``/completion`` takes it; ``pieces`` hold ``marker`` for each of ``pictures``."""
+        return {"prompt_string": self.text(pieces), "multimodal_data": [picture.data for picture in pictures]}
+
+    async def count(self, picture: Picture) -> int:
+        """Return the tokens that the model gets for a picture, with those around it that the server adds."""
+        # Their number follows from the size in pixels alone.
+        if picture.size not in self._counts:
+            one, two = [await self._counted([picture] * number) for number in (1, 2)]
+            self._counts[picture.size] = two - one
+            if len(self._counts) > CACHED_COUNTS:
+                self._counts.popitem(last=False)
+        return self._counts[picture.size]
+
+    async def _counted(self, pictures: Sequence[Picture]) -> int:
+        """Return the tokens of a prompt of ``pictures`` alone and of what the server puts around it."""
+        urls = [f"data:image/png;base64,{picture.data}" for picture in pictures]
+        content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        body = {"messages": [{"role": "user", "content": content}]}
+        try:
+            # The server counts these without running its tower.
+            told = (await self._upstream.json("POST", "/v1/chat/completions/input_tokens", body)).get("input_tokens")
+        except ApiError as error:
+            if error.status == 503:
+                raise
+            # An older server, or one whose own template refuses the message.
+            prompt = self.wire([self.marker * len(pictures)], pictures)
+            body = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
+            told = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
+        if not isinstance(told, int):
+            raise ApiError(502, "the llama.cpp server counts no tokens of an image", kind="upstream_error")
+        return told
+
+
+def vision_of(props: Mapping[str, Any], upstream: Upstream, control: Sequence[str], *, fetch: bool) -> Vision | None:
+    """Return how a server with these properties sees, ``None`` if it does not.
+
+    ``fetch``: images at https addresses are fetched.
+    """
+    modalities = props.get("modalities")
+    if not isinstance(modalities, Mapping) or modalities.get("vision") is not True:
+        return None
+    marker = props.get("media_marker")
+    return Vision(
+        upstream,
+        marker if isinstance(marker, str) and marker else OLDER_MARKER,
+        control=control,
+        fetcher=Fetcher(MAX_BYTES) if fetch else None,
+    )
+
+
+def _refused(where: str, reason: str) -> ApiError:
+    return bad_request(f"{where}: the image {reason}", where, code=BAD_IMAGE)
+
+
+def _address(part: MediaPart) -> str | None:
+    """Return the data URL, the https URL or the base64 of an image, in whichever API's form it came."""
+    return next((text for text in _addresses(part["given"]) if text), None)
+
+
+def _addresses(given: Mapping[str, Any]) -> Iterator[str]:
+    source = given.get("source")
+    places = (given, source) if isinstance(source, Mapping) else (given,)
+    for place in places:
+        for name in ("image_url", "image", "url", "data"):
+            value = place.get(name)
+            value = value.get("url") if isinstance(value, Mapping) else value
+            if isinstance(value, str):
+                yield value.strip()
+
+
+def _is_remote(address: str) -> bool:
+    """Whether an address is that of another place; base64 has no colon, and neither has what is nothing at all."""
+    return address[:5].lower() != "data:" and ":" in address[:64]
+
+
+def _from_base64(address: str) -> bytes:
+    """Return the bytes of a data URL or of base64; raises ``BadPicture``."""
+    encoded = address
+    if address[:5].lower() == "data:":
+        head, comma, encoded = address.partition(",")
+        if not comma or not head.lower().endswith(";base64"):
+            raise BadPicture("is a data URL that is not in base64")
+    if len(encoded) > MAX_BYTES * 3 // 2:
+        raise BadPicture(f"has more than {MAX_BYTES:,} bytes")
+    try:
+        return base64.b64decode("".join(encoded.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadPicture("is not in base64") from None

@@ -1,0 +1,115 @@
+"""The scenario that drafts: with the model's own draft head the text is the trunk's, and the speed is told.
+
+A draft head (MTP) guesses tokens that the trunk then checks, so it can only change the speed. A head that was converted
+wrongly is not seen in the text: it is seen in the tokens that are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from strata_pack.llama.answers import Completion
+from strata_pack.llama.client import LlamaClient
+from strata_pack.llama.server import LlamaServer, StartFailed
+from strata_pack.pack.drafting import plan_drafting
+from strata_pack.report import Check
+from strata_pack.smoke.context import SmokeContext
+from strata_pack.smoke.scenario import Impossible, Scenario
+
+TOKENS = 128
+TOP = 5
+TIE = 0.02
+"""Two tokens whose log probabilities are closer than this are a tie, which the order of additions decides."""
+
+TEXT = (
+    "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over the lazy cat. "
+    "Here are the numbers from one to twenty: one, two, three, four,"
+)
+"""A beginning that goes on predictably, so that drafts are worth something."""
+
+
+def written(client: LlamaClient, prompt: Sequence[int]) -> Completion:
+    """Return what the model writes after ``prompt``, always its likeliest token."""
+    return client.completion(
+        prompt, n_predict=TOKENS, temperature=0.0, ignore_eos=True, cache_prompt=False, return_tokens=True, n_probs=TOP
+    )
+
+
+def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+    """Write the same text without and with the draft head."""
+    server, model = stage.own_server(), stage.target.model
+    assert model is not None
+    assert stage.runtime is not None
+    plan = plan_drafting(model, stage.runtime, "auto", sees=False)
+    if not plan.on:
+        raise Impossible(plan.reason or "the model has no draft head")
+    prompt = server.tokenize(TEXT, add_special=True)
+    plain = written(server, prompt)
+    settings = server.settings
+    try:
+        # Without the projector: some models cannot draft and see at once.
+        drafting = LlamaServer.start(
+            model,
+            runtime=stage.runtime,
+            template_file=settings.template_file,
+            context=2 * TOKENS + len(prompt),
+            gpu_layers=settings.gpu_layers,
+            threads=settings.threads,
+            warmup=False,
+            drafts=True,
+        )
+    except StartFailed as failure:
+        if failure.reason == "memory":
+            raise Impossible("there is no memory for a second server") from failure
+        raise
+    with drafting:
+        drafted = written(drafting, prompt)
+    yield _check(scenario, plain, drafted)
+
+
+def _check(scenario: Scenario, plain: Completion, drafted: Completion) -> Check:
+    one, other = _tokens(plain), _tokens(drafted)
+    at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    same = one == other
+    alike = same or _is_tie(plain, at, other)
+    speeds = [answer.timings.predicted_n * 1000 / answer.timings.predicted_ms for answer in (drafted, plain)]
+    guessed, accepted = (int(drafted.raw.get("timings", {}).get(name) or 0) for name in ("draft_n", "draft_n_accepted"))
+    told = (
+        f"{speeds[0]:,.1f} tokens/s with it, {speeds[1]:,.1f} without; {accepted} of {guessed} drafted tokens accepted"
+    )
+    text = f"the same {len(one)} tokens" if same else f"the same until two tokens tie, after {at}"
+    if not alike:
+        text = f"the text differs after {at} tokens"
+    elif not guessed:
+        text = "the server drafted nothing"
+    return Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if alike and guessed else "failed",
+        f"{text}: {told}",
+        data={
+            "tokens per second with it": speeds[0],
+            "tokens per second without": speeds[1],
+            "drafted": guessed,
+            "accepted": accepted,
+            "same tokens": at,
+        },
+    )
+
+
+def _tokens(answer: Completion) -> list[int]:
+    tokens = answer.raw.get("tokens")
+    if not isinstance(tokens, list) or not tokens or not answer.timings.predicted_ms:
+        raise Impossible("this build of the server tells no tokens or no times")
+    return tokens
+
+
+def _is_tie(plain: Completion, at: int, other: Sequence[int]) -> bool:
+    """Whether the two texts part where the trunk finds both of their tokens as likely."""
+    entries: Any = plain.raw.get("completion_probabilities")
+    if not isinstance(entries, list) or at >= len(entries) or at >= len(other):
+        return False
+    top = {one.get("id"): one.get("logprob") for one in entries[at].get("top_logprobs") or ()}
+    chosen, rival = top.get(entries[at].get("id")), top.get(other[at])
+    return isinstance(chosen, float) and isinstance(rival, float) and abs(chosen - rival) < TIE

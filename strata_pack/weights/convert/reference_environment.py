@@ -1,0 +1,192 @@
+"""The environment of llama.cpp's own converter: the pinned source, and a Python of its own with torch.
+
+It lies in the cache folder and is made once, when somebody asks for it. Nothing of it is ever imported here: torch and
+transformers are a gigabyte, and the converter is somebody else's program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.files import dump_json, read_json_object, write_atomic
+from strata_pack.llama.runtimes import runtimes_dir
+from strata_pack.llama.source_code import BUILD, fetch_source, unpack_source
+from strata_pack.locks import hold_folder
+from strata_pack.progress import Progress
+from strata_pack.resources import cache_dir
+
+REQUIREMENTS = (
+    "torch==2.13.0",
+    "transformers==4.57.6",
+    "numpy>=2.2,<3",
+    "sentencepiece>=0.2,<0.3",
+    "protobuf>=4.21,<8",
+    "pyyaml>=6,<7",
+    "tqdm>=4.66,<5",
+)
+"""What the converter imports; transformers in the version that it is pinned to, torch in one that every Python has."""
+
+SCRIPT = "convert_hf_to_gguf.py"
+PARTS = (SCRIPT, "conversion", "gguf-py", "LICENSE")
+"""What is kept of the source."""
+
+COST = (
+    f"llama.cpp's converter (b{BUILD}) needs a Python environment of its own with torch and transformers: about 1.2 GB "
+    "of disk with a CPU build of torch, about 6 GB with the CUDA packages that pip brings otherwise, and a few minutes"
+)
+RECORD = "environment.json"
+WAIT_SECONDS = 3600.0
+INSTALL_SECONDS = 3600.0
+_ERROR = re.compile(r"error", re.IGNORECASE)
+
+KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+"""What a program of somebody else gets of our environment: no keys, no homes, no proxies."""
+
+
+@dataclass(frozen=True)
+class ReferenceEnvironment:
+    """A converter that can be run: its ``python`` and its ``script``."""
+
+    python: Path
+    script: Path
+
+
+def environment_folder() -> Path:
+    """Return where the environment of this Python and these requirements lies, or will lie."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    digest = hashlib.sha256("\n".join((version, *REQUIREMENTS)).encode()).hexdigest()[:8]
+    return cache_dir() / f"converter-b{BUILD}-py{version}-{digest}"
+
+
+def ready_environment() -> ReferenceEnvironment | None:
+    """Return the environment if it has been made; a half-made one does not count."""
+    folder = environment_folder()
+    found = ReferenceEnvironment(folder / "venv" / "bin" / "python", folder / "llama.cpp" / SCRIPT)
+    try:
+        read_json_object(folder / RECORD)
+    except BadInput:
+        return None
+    return found if found.python.exists() and found.script.is_file() else None
+
+
+def make_environment(progress: Progress) -> ReferenceEnvironment:
+    """Return the environment, made now if it is not there; raises ``EnvironmentFailure`` where pip cannot make it."""
+    folder = environment_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = EnvironmentFailure("is being made by another process", where=folder, remedy="wait for it")
+    with hold_folder(folder, busy, WAIT_SECONDS):
+        ready = ready_environment()
+        if ready is not None:
+            return ready
+        started = time.monotonic()
+        progress.note(f"making the environment of llama.cpp's converter in {folder}; log: {folder / 'install.log'}")
+        for name in ("venv", "llama.cpp"):
+            shutil.rmtree(folder / name, ignore_errors=True)
+        _unpack(folder)
+        _install(folder, progress)
+        seconds = round(time.monotonic() - started, 1)
+        write_atomic(folder / RECORD, dump_json({"requirements": list(REQUIREMENTS), "seconds": seconds}))
+        progress.note(f"the environment is ready after {seconds:.0f} s")
+    made = ready_environment()
+    if made is None:
+        raise EnvironmentFailure("the environment is not whole", where=folder, remedy="remove it and run again")
+    return made
+
+
+def _unpack(folder: Path) -> None:
+    archive = fetch_source(runtimes_dir() / "source")
+    with tempfile.TemporaryDirectory(prefix=".source-", dir=folder) as scratch:
+        tree = unpack_source(archive, Path(scratch))
+        target = folder / "llama.cpp"
+        target.mkdir()
+        for name in PARTS:
+            shutil.move(tree / name, target / name)
+
+
+def _install(folder: Path, progress: Progress) -> None:
+    python = folder / "venv" / "bin" / "python"
+    log = folder / "install.log"
+    steps = (
+        ("an empty environment", [sys.executable, "-m", "venv", str(folder / "venv")]),
+        ("its packages", [str(python), "-m", "pip", "install", "--disable-pip-version-check", *REQUIREMENTS]),
+    )
+    with log.open("w", encoding="utf-8") as sink:
+        for label, command in steps:
+            telling: list[str] = []
+
+            def heard(line: str, telling: list[str] = telling) -> None:
+                sink.write(line + "\n")
+                if _ERROR.search(line):
+                    telling.append(line.strip())
+
+            task = progress.task(label)
+            # pip reads its configuration and proxies from the environment and the home folder.
+            status = run_supervised(command, heard, environment=os.environ, timeout_seconds=INSTALL_SECONDS)
+            task.done()
+            if status != 0:
+                words = " | ".join(telling[:3]) or f"status {status}"
+                raise EnvironmentFailure(f"{label} could not be installed: {words}", where=log, remedy="read the log")
+
+
+def run_supervised(
+    command: Sequence[str], heard: Callable[[str], None], *, environment: Mapping[str, str], timeout_seconds: float
+) -> int:  # fmt: skip
+    """Run a program that ends with us, whatever happens to us; ``heard`` gets its lines. Return its exit status.
+
+    Lines end at carriage returns too, as progress bars write them. Past ``timeout_seconds`` the program is ended.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environment),
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The supervisor ends the program when its standard input closes.
+        limit = threading.Timer(timeout_seconds, process.stdin.close)
+        limit.daemon = True
+        limit.start()
+        try:
+            rest = b""
+            while data := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+                *lines, rest = re.split(rb"[\r\n]", rest + data)
+                for line in lines:
+                    if line.strip():
+                        heard(line.decode("utf-8", "replace"))
+            if rest.strip():
+                heard(rest.decode("utf-8", "replace"))
+        finally:
+            limit.cancel()
+            process.stdin.close()
+            process.stdout.close()
+    return process.returncode
+
+
+def bare_variables(home: Path) -> dict[str, str]:
+    """Return the environment variables for a program that must read and ask nothing but what it is given."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    return {
+        **kept,
+        "HOME": str(home),
+        "HF_HOME": str(home / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
