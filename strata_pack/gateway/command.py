@@ -286,10 +286,10 @@ def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source
         template = template or str(pack.template_path)
     # What is damaged, or belongs to another model, is told in one sentence; the server would tell it in its log, and
     # much later.
-    with GgufFile.open(file) as model:
+    with GgufFile.open(file) as opened:
         if projector is not None:
             with GgufFile.open(projector) as eyes:
-                check_pair(model.metadata, eyes.metadata, projector)
+                check_pair(opened.metadata, eyes.metadata, projector)
     layers, extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
     drafting = _drafting(options, file, runtime, sees=projector is not None)
     if drafting.reason:

@@ -133,8 +133,8 @@ class Vision:
                 raise
             # An older server, or one whose own template refuses the message.
             prompt = self.wire([self.marker * len(pictures)], pictures)
-            body = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
-            told = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
+            whole = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
+            told = (await self._upstream.json("POST", "/completion", whole, generates=True)).get("tokens_evaluated")
         if not isinstance(told, int):
             raise ApiError(502, "the llama.cpp server counts no tokens of an image", kind="upstream_error")
         return told

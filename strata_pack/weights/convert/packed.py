@@ -6,13 +6,16 @@ order and the arithmetic are those of llama.cpp's converter: integers until the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from strata_pack.errors import BadInput
 from strata_pack.weights.convert.safetensors import Checkpoint, Packed, StoredTensor
 
-_INTEGERS = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
+_INTEGERS: Mapping[str, np.dtype[Any]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
 
 def read_packed(

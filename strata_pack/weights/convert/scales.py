@@ -187,8 +187,10 @@ def _whole(name: str, packed: Packed, scale: StoredTensor, group: int) -> Stored
         problem = f"is {words.dtype} {list(words.shape)} with {scale.dtype} {list(scale.shape)} as its scale"
         raise BadInput(f"{words.name} {problem}, no packed weight", where=words.file)
     rows, columns = words.shape[0], scale.shape[1] * group
-    wanted = {"its scale": (scale.shape, (rows, scale.shape[1]))}
-    wanted["its words"] = (words.shape, (rows, math.ceil(columns / packed.in_a_word)))
+    wanted: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+        "its scale": (scale.shape, (rows, scale.shape[1])),
+        "its words": (words.shape, (rows, math.ceil(columns / packed.in_a_word))),
+    }
     if zeros is not None:
         wanted["its zero points"] = (zeros.shape, (math.ceil(rows / packed.in_a_word), scale.shape[1]))
     for what, (stored, shape) in wanted.items():
