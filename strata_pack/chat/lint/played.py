@@ -34,8 +34,8 @@ TOKENS = {"bos_token": "<|zqbos|>", "eos_token": "<|zqeos|>"}
 KEY = re.compile(r"(?:Zq|zq)\w+(?: \w+)?")
 """The words at the beginning of a text of the shapes, which no other text has."""
 
-SIMPLE = re.compile(r"[\w :?.;,-]+")
-"""A text that no template has a reason to write in another form."""
+JSON_TEXT = re.compile(r"[{\[]")
+"""A text that a template may read and write again in another form."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,11 @@ class PromptPiece:
         return min((place for place in places if place >= 0), default=-1)
 
     def is_cut(self, prompt: str) -> bool:
-        """Say whether the words it begins with are there and the rest is not, though nobody need write it otherwise."""
-        simple = SIMPLE.fullmatch(self.text) is not None and not self.is_left_out(prompt)
-        return simple and self.place(prompt) < 0
+        """Say whether the words it begins with are there and one of its lines is not, as it was said."""
+        if self.is_left_out(prompt) or self.place(prompt) >= 0 or JSON_TEXT.match(self.text):
+            return False
+        lines = filter(None, map(str.strip, self.text.split("\n")))
+        return any(all(form not in prompt for form in spellings(line)) for line in lines)
 
     def is_left_out(self, prompt: str) -> bool:
         """Say whether not even the words it begins with are there."""

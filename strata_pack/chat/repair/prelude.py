@@ -14,6 +14,8 @@ _FORM_TITLE: dict[CallForm, str] = {"xml": "XML", "json": "JSON"}
 FORMS: tuple[CallForm, ...] = ("xml", "json")
 
 EARLIER = {
+    5492: "d8f799248a18f12f9a8a1b947f7f134b075a3961ed5c93b8dcaba7719e718371",
+    5479: "4cbda07ccfde92237b401b1e318fe74dd7550d338734be6f71f6b569d647d13b",
     5295: "19313693beff1317f2e4408b93bdd39ac5b481cab51a5e35e0bb93937058b473",
     5282: "9eab5db8c2e1c95d4230522dbe97a98377307546edcc40f493f02db13069794d",
 }

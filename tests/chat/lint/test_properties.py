@@ -17,7 +17,8 @@ DATA = Path(__file__).parents[2] / "data/chat"
 PLANTED = DATA / "properties"
 DEFECTS: list[dict[str, Any]] = json.loads((PLANTED / "defects.json").read_text(encoding="utf-8"))
 SOUND = sorted(path.stem for path in PLANTED.glob("*.jinja"))
-STOCK = sorted((DATA / "stock").glob("*.jinja"))
+CUTTING = "cuts_answers"
+STOCK = sorted(path for path in (DATA / "stock").glob("*.jinja") if path.stem != CUTTING)
 
 
 def planted(case: dict[str, Any]) -> str:
@@ -56,6 +57,11 @@ def test_a_sound_template_has_no_finding(name: str) -> None:
 @pytest.mark.parametrize("name", [shipped.id for shipped in list_templates()])
 def test_a_shipped_template_has_no_finding(name: str) -> None:
     assert found(load_shipped(name).source) == []
+
+
+def test_the_stock_template_that_is_made_to_cut_texts_is_found() -> None:
+    messages = [one.message for one in found((DATA / f"stock/{CUTTING}.jinja").read_text(encoding="utf-8"))]
+    assert "leaves out a part of a user's text (in 'lines and code')" in messages
 
 
 @pytest.mark.parametrize("path", STOCK, ids=lambda path: path.stem)
