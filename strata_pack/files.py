@@ -36,7 +36,7 @@ def fsync_dir(folder: Path) -> None:
 
 @contextmanager
 def disk_errors(where: Path) -> Iterator[None]:
-    """Turn "no space left", "read-only" and "permission denied" into one sentence about ``where``."""
+    """Turn "no space left", "too large", "read-only" and "permission denied" into one sentence about ``where``."""
     try:
         yield
     except OSError as error:
@@ -44,6 +44,9 @@ def disk_errors(where: Path) -> Iterator[None]:
             raise EnvironmentFailure(
                 "no space left on the disk", where=where, remedy="free some and run again"
             ) from error
+        if error.errno == errno.EFBIG:
+            problem = "would be larger than its file system or a limit of this process (ulimit -f) allows"
+            raise EnvironmentFailure(problem, where=where, remedy="choose another folder") from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise EnvironmentFailure("cannot be written", where=where, remedy="check the permissions") from error
         raise

@@ -10,14 +10,20 @@ SHOWN = 40
 """Values that are listed at most."""
 
 
-def unknown(kind: str, value: str, known: Iterable[str], *, where: str | None = None) -> WrongUse:
-    """Return the failure "no ``kind`` is called ``value``", with the nearest of ``known`` and the list of them."""
+def nearest(value: str, known: Iterable[str]) -> str | None:
+    """Return the one of ``known`` that ``value`` is most likely a slip of, ``None`` if none is near."""
     from difflib import get_close_matches
 
-    names = list(known)
-    lower = {name.lower(): name for name in reversed(names)}
+    lower = {name.lower(): name for name in reversed(list(known))}
     near = get_close_matches(value.lower(), lower, n=1, cutoff=0.6)
+    return lower[near[0]] if near else None
+
+
+def unknown(kind: str, value: str, known: Iterable[str], *, where: str | None = None) -> WrongUse:
+    """Return the failure "no ``kind`` is called ``value``", with the nearest of ``known`` and the list of them."""
+    names = list(known)
+    near = nearest(value, names)
     listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     remedy = f"choose from {listed}" if names else None
-    hint = f"; did you mean {lower[near[0]]!r}?" if near else ""
+    hint = f"; did you mean {near!r}?" if near else ""
     return WrongUse(f"no {kind} is called {value!r}{hint}", where=where, remedy=remedy)

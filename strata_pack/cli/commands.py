@@ -14,6 +14,9 @@ SECTIONS = {
         "imatrix": ("strata_pack.cli.imatrix", "Collect an importance matrix, or look at one."),
         "quantize": ("strata_pack.cli.quantize", "Quantize a GGUF or a checkpoint."),
     },
+    "Release it": {
+        "release": ("strata_pack.cli.release", "Many packs from one file: plan, run, status, publish."),
+    },
     "Judge it": {
         "prove": ("strata_pack.cli.prove", "Run verify, golden and smoke on a pack."),
         "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),

@@ -157,14 +157,27 @@ def _side_by_side(
     return _judged(model, against, scored)
 
 
+def keep_reference(
+    against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress | None = None
+) -> list[Path]:
+    """Compute the logits of ``against`` over the texts into ``options.keep_logits`` and return the files.
+
+    Later comparisons with the same options read them there. Raises as ``compare_many``, and ``LogitsUnavailable`` where
+    full logits cannot be had.
+    """
+    with _folder(options.keep_logits) as folder:
+        settings, progress = _settings(options), progress or Silent()
+        return [_kept(folder, against, text, options, settings, progress).path for text in over]
+
+
+def _settings(options: CompareOptions) -> dict[str, Any]:
+    return {"context": max(options.context, MIN_CONTEXT), "limit": options.limit, "threads": options.threads}
+
+
 def _against_kept(
     models: Sequence[Path], against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
 ) -> list[Judged]:
-    settings: dict[str, Any] = {
-        "context": max(options.context, MIN_CONTEXT),
-        "limit": options.limit,
-        "threads": options.threads,
-    }
+    settings = _settings(options)
     scored: dict[Path, list[Scored]] = {model: [] for model in models}
     with _folder(options.keep_logits) as folder:
         for text in over:

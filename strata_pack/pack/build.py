@@ -40,7 +40,7 @@ from strata_pack.pack.model_files import (
     quantizer_entry,
     write_models,
 )
-from strata_pack.pack.model_source import SourceHashes, bring, source_template
+from strata_pack.pack.model_source import Model, SourceHashes, bring, source_template
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR
 from strata_pack.pack.projector import (
     PlannedProjector,
@@ -133,10 +133,13 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
     return build_packs([request], progress)[0]
 
 
-def build_packs(requests: Sequence[BuildRequest], progress: Progress | None = None) -> list[BuildResult]:
+def build_packs(
+    requests: Sequence[BuildRequest], progress: Progress | None = None, *, brought: Model | None = None
+) -> list[BuildResult]:
     """Build the packs that ``requests`` describe from one reading of their source, and return them in that order.
 
-    The source is fetched, hashed, read and turned into floats once. Raises ``ValueError`` for requests that cannot
+    The source is fetched, hashed, read and turned into floats once; ``brought`` is the source on this disk, with its
+    hashes, if somebody has done the first two. Raises ``ValueError`` for requests that cannot
     share a reading (see ``BuildRequest.reading``), ``WrongUse`` (unknown template, a folder in the way), ``BadInput``
     (what the source holds), ``CheckFailed`` (golden cases that differ) or ``EnvironmentFailure`` (network, disk).
     Nothing of a failed build is at ``out``; the packs appear when all are whole.
@@ -160,7 +163,7 @@ def build_packs(requests: Sequence[BuildRequest], progress: Progress | None = No
         )
         missing = [one for one in asked if one.place not in results]
         if missing:
-            built = _build(missing, source, holder, inputs, watcher)
+            built = _build(missing, source, holder, inputs, watcher, brought)
             installed |= built
             results |= built
         for place in sorted(installed, key=lambda place: place is holder):
@@ -197,7 +200,12 @@ def _find_finished(
 
 
 def _build(
-    asked: Sequence[_Asked], source: Source, holder: BuildDir, inputs: InputFiles, progress: Progress
+    asked: Sequence[_Asked],
+    source: Source,
+    holder: BuildDir,
+    inputs: InputFiles,
+    progress: Progress,
+    brought: Model | None,
 ) -> dict[BuildDir, BuildResult]:
     """Build what is missing and put it in place; a fetched source lies in the folder of ``holder``."""
     clock = _Clock()
@@ -205,7 +213,7 @@ def _build(
     kept = [check_target(one.place.out, force=one.request.force) for one in asked]
     with clock.stage("fetch"):
         requests = [one.request for one in asked]
-        model = bring(source, holder.source, progress, lambda folder: check_early(requests, folder))
+        model = brought or bring(source, holder.source, progress, lambda folder: check_early(requests, folder))
     inputs += InputFiles.of(file.path for file in model.files)
     with ExitStack() as stack:
         tensors = stack.enter_context(open_weights(model.root, model.weights, mtp=first.mtp))

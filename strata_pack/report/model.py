@@ -80,7 +80,8 @@ class Check:
 
     ``id`` is stable over runs and unique in a report; ``detail`` is one sentence about what was seen. ``failed`` means
     a difference was found, ``error`` that the check could not be made; both say why in ``detail``. ``repeat`` is the
-    command that makes this check again; ``where`` names the file or URL concerned; ``data`` is JSON.
+    command that makes this check again; ``where`` names the file or URL concerned; ``data`` is JSON; ``links`` are
+    files by what to call them, relative to where the report lies.
     """
 
     id: str
@@ -97,6 +98,7 @@ class Check:
     table: Table | None = None
     chart: Chart | Scatter | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the check as JSON; what it does not have is left out."""
@@ -110,6 +112,7 @@ class Check:
             "table": self.table.to_dict() if self.table else None,
             "chart": self.chart.to_dict() if self.chart else None,
             "data": dict(self.data) or None,
+            "links": dict(self.links) or None,
         }
         return {
             "id": self.id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 from importlib import resources
+from urllib.parse import quote
 
 from strata_pack import __version__
 from strata_pack.report.chart import svg
@@ -85,6 +86,8 @@ def _parts(check: Check) -> Iterable[str]:
         yield f"<p class=repeat>Repeat it: <code>{_text(check.repeat)}</code></p>"
     if check.where:
         yield f"<p class=where>{_text(check.where)}</p>"
+    if check.links:
+        yield f"<p class=links>{' · '.join(_link(name, path) for name, path in check.links.items())}</p>"
     if check.chart:
         yield scatter_svg(check.chart) if isinstance(check.chart, Scatter) else svg(check.chart)
     if check.table:
@@ -98,6 +101,11 @@ def _parts(check: Check) -> Iterable[str]:
             yield _section(name, f"<pre>{_text(_limited(text))}</pre>", folded=len(text) > 2000 or name == "Prompt")
     if check.log:
         yield _section("Server log around it", f"<pre class=log>{_text(_limited(check.log))}</pre>", folded=True)
+
+
+def _link(name: str, path: str) -> str:
+    """A link to a file near the page: a quoted path has no scheme, whatever it holds."""
+    return f'<a href="{_text(quote(path))}">{_text(name)}</a>'
 
 
 def _section(name: str, body: str, *, folded: bool = False) -> str:

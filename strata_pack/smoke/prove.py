@@ -87,7 +87,7 @@ def prove_pack(
     watcher = progress or Silent()
     pack = Pack.open(path)
     verified = verify(path, watcher)
-    golden = _golden(pack, watcher)
+    golden = prove_golden(pack, watcher)
     smoked = run_smoke(path, source=source, options=options, progress=watcher)
     reports = [verified, golden, smoked]
     if compare is not None and source is not None and (source.suffix == ".gguf" or is_pack(source)):
@@ -124,8 +124,8 @@ def keep_report(pack: Pack, name: str, report: Report) -> None:
     write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), to_json(report))
 
 
-def _golden(pack: Pack, progress: Progress) -> Report:
-    """The golden check as a report: one check an engine."""
+def prove_golden(pack: Pack, progress: Progress) -> Report:
+    """Render the pack's golden cases on every engine at hand; return the report, one check an engine."""
     started = monotonic()
     title = f"golden {pack.path.name}"
     if pack.golden_path is None:

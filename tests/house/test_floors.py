@@ -17,6 +17,7 @@ STOREYS = (
     ("chat", "weights"),
     ("pack",),
     ("compare", "gateway", "smoke"),
+    ("publish",),
     ("release",),
     ("cli",),
     ("__main__",),

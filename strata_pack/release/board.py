@@ -1,0 +1,150 @@
+"""Where a release stands: each node done, ready, waiting for others, or failed.
+
+The same board answers ``plan`` and ``status`` and is what ``run`` moves on: a node that ends makes others ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from strata_pack.errors import StrataError
+from strata_pack.release.facts import Facts
+from strata_pack.release.file import Release
+from strata_pack.release.graph import Graph, Node, key_of, make_graph
+from strata_pack.release.lock import LockedFile, LockedPack, LockedSource
+from strata_pack.release.results import Result, Results
+from strata_pack.release.work import Task
+
+State = Literal["done", "made", "ready", "waits", "running", "failed", "skipped"]
+"""done: found made; made: by this run; skipped: what it needs has failed; waits: for what it needs."""
+
+ENDED: frozenset[State] = frozenset({"done", "made", "failed", "skipped"})
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a node failed: the sentence and the exit code of its kind."""
+
+    sentence: str
+    exit_code: int
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        if isinstance(error, StrataError):
+            return cls(str(error), error.exit_code)
+        return cls(f"{type(error).__name__}: {error}", 3)
+
+
+class Board:
+    """The state of every node of one release.
+
+    ``wanted`` says which nodes the run is for; those that nothing wanted needs are left out.
+    """
+
+    def __init__(
+        self, release: Release, source: LockedSource, facts: Facts, wanted: Callable[[Node], bool] | None = None
+    ) -> None:
+        self.release, self.source, self.facts = release, source, facts
+        self.graph: Graph = _only(make_graph(release, source, facts), wanted or (lambda node: node.kind != "publish"))
+        self.results = Results(release.out)
+        self.states: dict[str, State] = dict.fromkeys(self.graph, "waits")
+        self.found: dict[str, Result] = {}
+        self.failures: dict[str, Failure] = {}
+        for node in self.graph:
+            self._look(node)
+
+    def ready(self) -> list[str]:
+        """Return the nodes that can be made now, in the order of the graph."""
+        return [node for node, state in self.states.items() if state == "ready"]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do or under way."""
+        return all(state in ENDED for state in self.states.values())
+
+    def task(self, node: str, threads: int | None = None) -> Task:
+        """Return ``node``, which is ready, as a task for a worker."""
+        wanted = self.graph[node]
+        return Task(
+            release=self.release.name,
+            node=node,
+            kind=wanted.kind,
+            key=key_of(wanted, self._inputs(wanted)),
+            source=self.release.source,
+            out=str(self.release.out),
+            settings=wanted.settings,
+            paths=wanted.paths,
+            inputs=self._inputs(wanted),
+            threads=threads,
+        )
+
+    def start(self, node: str) -> None:
+        """Note that a worker has the node."""
+        self.states[node] = "running"
+
+    def again(self, node: str) -> None:
+        """Note that the node has to be given out once more."""
+        self.states[node] = "ready"
+
+    def end(self, node: str, outcome: Result | Failure) -> None:
+        """Note how the node ended, and what that makes of those that need it."""
+        if isinstance(outcome, Failure):
+            self.states[node], self.failures[node] = "failed", outcome
+        else:
+            self.states[node], self.found[node] = "made", outcome
+        for other in self.graph:
+            if self.states[other] == "waits":
+                self._look(other)
+
+    def why(self, node: str) -> str:
+        """Return what is to say of a node that is not done: its failure, or what it waits for."""
+        if node in self.failures:
+            return self.failures[node].sentence
+        lacking = [need for need in self.graph[node].needs if self.states[need] not in ("done", "made")]
+        return f"after {', '.join(lacking)}" if lacking else ""
+
+    def locked_packs(self) -> dict[str, LockedPack]:
+        """Return what the lock file says of the packs that are there."""
+        packs = {}
+        for pack in self.release.packs:
+            built, judged = self.found.get(f"pack:{pack.name}"), self.found.get(f"gates:{pack.name}")
+            if built is not None:
+                files = [
+                    LockedFile(path=one["path"].partition("/")[2], size=one["size"], sha256=one["sha256"])
+                    for one in built["files"]
+                ]
+                passed = judged is not None and bool(judged["data"]["passed"])
+                packs[pack.name] = LockedPack(passed=passed, files=files)
+        return packs
+
+    def _inputs(self, node: Node) -> dict[str, Result | str]:
+        return {need: self.found[need] if need in self.found else self.why(need) for need in node.needs}
+
+    def _look(self, id: str) -> None:
+        """Settle the state of a node that waits, from those it needs."""
+        node = self.graph[id]
+        needs = [self.states[need] for need in node.needs]
+        if not all(state in ENDED for state in needs):
+            return
+        if any(state in ("failed", "skipped") for state in needs) and not node.soft:
+            self.states[id] = "skipped"
+            return
+        result = self.results.find(id, key_of(node, self._inputs(node)))
+        if result is None:
+            self.states[id] = "ready"
+        else:
+            self.states[id], self.found[id] = "done", result
+
+
+def _only(graph: Mapping[str, Node], wanted: Callable[[Node], bool]) -> dict[str, Node]:
+    """Return the wanted nodes and all that they need, in the order of the graph."""
+
+    def needed(id: str) -> Iterator[str]:
+        yield id
+        for need in graph[id].needs:
+            yield from needed(need)
+
+    kept = {name for id, node in graph.items() if wanted(node) for name in needed(id)}
+    return {id: node for id, node in graph.items() if id in kept}

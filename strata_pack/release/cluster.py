@@ -1,0 +1,211 @@
+"""A Dask cluster as the workers of a run: whoever shares the release's folder can do its nodes.
+
+Dask schedules; nothing of a result travels but its JSON, and a node that Dask gives out twice finds itself made. When
+the connection to the scheduler breaks, what was given out is given out again as soon as it is back.
+Source: the client of distributed 2026 (futures are cancelled when the scheduler's connection is lost).
+"""
+
+from __future__ import annotations
+
+import queue
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.extras import need
+from strata_pack.files import disk_errors
+from strata_pack.progress import Progress, Silent
+from strata_pack.release.board import Failure
+from strata_pack.release.crew import Crew, Ended, outcome_of
+from strata_pack.release.facts import installation
+from strata_pack.release.results import Result
+from strata_pack.release.work import Task
+
+LOCAL = "local"
+CONNECT_WITHIN = 10.0
+"""Seconds to the first answer of a scheduler."""
+GONE_AFTER = 60.0
+"""Seconds that the scheduler, or every worker, may be away before the run ends."""
+LOOK_EVERY = 1.0
+
+Answer = tuple[str, Result | Failure]
+"""A worker's address and how its task ended."""
+
+
+def work(task: Task) -> Answer:
+    """Do a task on a worker of the cluster."""
+    from distributed import get_worker
+
+    return str(get_worker().address), outcome_of(task, Silent())
+
+
+def facts_of_worker() -> dict[str, Any]:
+    """Return the facts of the installation that a worker runs."""
+    return installation().to_dict()
+
+
+def reads(path: str) -> str | None:
+    """Return what a worker sees in a file, ``None`` if it does not see it."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return None
+
+
+class Cluster:
+    """The workers of a Dask scheduler. A worker does as many nodes at a time as it has Dask threads."""
+
+    def __init__(self, client: Any, where: str, threads: int | None) -> None:
+        self.threads = threads
+        self._client, self._where = client, where
+        self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._tasks: dict[Any, Task] = {}
+        self._slots = max(1, sum(client.nthreads().values()))
+        self._seen = time.monotonic()
+        self._tries = 0
+
+    @property
+    def free(self) -> int:
+        return self._slots - len(self._tasks)
+
+    def start(self, task: Task, avoid: str | None = None) -> None:
+        others = [address for address in self._client.nthreads() if address != avoid] if avoid else []
+        where: dict[str, Any] = {"workers": others, "allow_other_workers": True} if others else {}
+        self._tries += 1
+        # A key of its own: Dask would answer a known key with what it remembers.
+        key = f"{task.label}-{task.key[:12]}-{self._tries}"
+        future = self._client.submit(work, task, key=key, pure=False, **where)
+        self._tasks[future] = task
+        future.add_done_callback(self._ended.put)
+
+    def wait(self) -> list[Ended]:
+        while True:
+            try:
+                future = self._ended.get(timeout=LOOK_EVERY)
+            except queue.Empty:
+                self._look()
+                continue
+            task = self._tasks.pop(future, None)
+            if task is not None:
+                return [self._how(future, task)]
+
+    def _how(self, future: Any, task: Task) -> Ended:
+        if future.status == "finished":
+            worker, outcome = future.result()
+            return Ended(task, outcome, worker)
+        if future.status == "error":
+            error = future.exception()
+            return Ended(task, None, "", died=f"its worker was lost ({type(error).__name__}: {str(error)[:200]})")
+        return Ended(task, None, "", died=f"the connection to the scheduler {self._where} was lost")
+
+    def _look(self) -> None:
+        """Raise ``EnvironmentFailure`` if the scheduler or all workers have been away for too long."""
+        status = self._client.status
+        if status == "closed":
+            raise self._gone("the scheduler is gone")
+        if status == "running" and self._client.nthreads():
+            self._seen = time.monotonic()
+        elif time.monotonic() - self._seen > GONE_AFTER:
+            raise self._gone("no worker is left" if status == "running" else "the scheduler does not answer")
+
+    def _gone(self, problem: str) -> EnvironmentFailure:
+        return EnvironmentFailure(
+            problem, where=self._where, remedy="what was finished is kept: start it and run the release again"
+        )
+
+
+@contextmanager
+def cluster(
+    address: str, folders: Sequence[Path], progress: Progress, *, workers: int | None = None, threads: int | None = None
+) -> Iterator[Crew]:
+    """Yield the workers of the scheduler at ``address``, or of a cluster on this machine for ``"local"``.
+
+    ``folders`` are those of the releases, which every worker must share. Raises ``EnvironmentFailure`` if the extra is
+    not installed, nothing answers, a worker runs other versions, or one does not see the folders.
+    """
+    need("distributed", "dask", "--dask")
+    from distributed import Client
+
+    with ExitStack() as stack:
+        target: Any = address
+        if address == LOCAL:
+            target = stack.enter_context(_local(workers))
+        try:
+            # The first look gives up soon; the client that stays comes back after a break of the network.
+            Client(target, timeout=CONNECT_WITHIN, set_as_default=False).close()
+            client = stack.enter_context(Client(target, timeout=GONE_AFTER, set_as_default=False))
+        except (OSError, TimeoutError, ValueError) as error:
+            reason = str(error) or type(error).__name__
+            raise EnvironmentFailure(
+                f"no Dask scheduler answers ({reason[:200]})", where=address, remedy="start one with `dask scheduler`"
+            ) from None
+        where = str(client.scheduler.address) if client.scheduler is not None else address
+        if not client.nthreads():
+            raise EnvironmentFailure(
+                "the scheduler has no workers", where=where, remedy=f"start some: `dask worker {where} --nthreads 1`"
+            )
+        _check_versions(client, where)
+        _check_folders(client, folders)
+        progress.note(f"Dask: {len(client.nthreads())} workers at {where}; dashboard {client.dashboard_link}")
+        yield Cluster(client, where, threads)
+
+
+@contextmanager
+def _local(workers: int | None) -> Iterator[Any]:
+    from distributed import LocalCluster
+
+    with LocalCluster(
+        n_workers=workers or 2,
+        threads_per_worker=1,
+        processes=True,
+        host="127.0.0.1",
+        dashboard_address="127.0.0.1:0",
+        silence_logs=50,
+    ) as made:
+        yield made
+
+
+def _check_versions(client: Any, where: str) -> None:
+    """Refuse workers that would make other bytes, or that Dask itself does not fit."""
+    try:
+        client.get_versions(check=True)
+    except ValueError as error:
+        raise EnvironmentFailure(f"its versions do not fit: {error}", where=where) from None
+    ours = facts_of_worker()
+    for worker, theirs in _answers(client, facts_of_worker).items():
+        if isinstance(theirs, BaseException):
+            raise EnvironmentFailure(
+                f"cannot do the work ({theirs})", where=worker, remedy="install this strata-pack there"
+            )
+        for name in ("tool", "library", "kernels", "engines"):
+            if theirs[name] != ours[name]:
+                raise EnvironmentFailure(
+                    f"has another {name} ({theirs[name]}) than this machine ({ours[name]})",
+                    where=worker,
+                    remedy="install the same versions everywhere",
+                )
+
+
+def _check_folders(client: Any, folders: Sequence[Path]) -> None:
+    """Refuse a worker that does not share the folders of the releases."""
+    for folder in folders:
+        mark = folder / ".release" / "shared"
+        token = secrets.token_hex(8)
+        with disk_errors(mark):
+            mark.parent.mkdir(parents=True, exist_ok=True)
+            mark.write_text(token)
+        for worker, seen in _answers(client, reads, str(mark.absolute())).items():
+            if seen != token:
+                raise EnvironmentFailure(
+                    f"does not see the folder {folder}", where=worker, remedy="let all workers share it, by one path"
+                )
+        mark.unlink(missing_ok=True)
+
+
+def _answers(client: Any, function: Any, *args: Any) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = client.run(function, *args, on_error="return")
+    return found

@@ -1,0 +1,312 @@
+"""``release.toml``: read, checked whole and resolved, before anything is done.
+
+``release.schema.json`` is the format. What a schema cannot say (a preset that exists, a file that is there, two packs
+of one name) is checked here, and every problem of the file is in the one sentence that refuses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import BadInput, StrataError
+from strata_pack.files import read_bytes
+from strata_pack.pack.schema_check import problems
+from strata_pack.suggest import nearest
+
+FILE_LIMIT = 1 << 20
+"""Bytes of the largest release file that is read."""
+SHOWN = 8
+"""Problems that one refusal names before it says how many more there are."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one pack must pass. ``kl_mean`` in nats; ``calls`` is a share of the source's right calls."""
+
+    golden: bool = True
+    smoke: bool = False
+    kl_mean: float | None = None
+    calls: float | None = None
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """How the gates measure, the same for all packs. No texts: the shipped ones."""
+
+    kl_text: tuple[Path, ...] = ()
+    kl_windows: int | None = None
+    kl_context: int = 512
+    calls_tasks: int = 8
+    calls_seed: int = 0
+
+
+@dataclass(frozen=True)
+class ImatrixSpec:
+    """The importance matrix: a finished ``file``, or made from ``text`` (none: the shipped one)."""
+
+    text: tuple[Path, ...] = ()
+    file: Path | None = None
+    chunks: int | None = None
+    context: int = 512
+
+
+@dataclass(frozen=True)
+class PackSpec:
+    """One pack: exactly one of ``quant``, ``recipe`` and ``fit`` is given."""
+
+    name: str
+    quant: str | None
+    recipe: Path | None
+    fit: str | None
+    imatrix: bool
+    limits: Limits
+    publish: bool
+    repo: str | None
+
+
+@dataclass(frozen=True)
+class PublishSpec:
+    """Where packs go: ``repo`` on the Hub, or ``to`` (a folder, or ``oci:DIR``)."""
+
+    repo: str | None
+    to: str | None
+    sign: Path | None
+
+    @property
+    def target(self) -> str | None:
+        return self.repo or self.to
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release file, its paths absolute. ``template`` is an id, a file's path, "auto" or "keep"."""
+
+    path: Path
+    name: str
+    source: str
+    out: Path
+    template: str
+    golden: Path | None
+    allow_triggers: bool
+    projector: bool
+    mtp: bool
+    imatrix: ImatrixSpec | None
+    packs: tuple[PackSpec, ...]
+    measuring: Measuring
+    publish: PublishSpec | None
+
+    @property
+    def state(self) -> Path:
+        """The folder of the work: results, fetched files, what is made on the way."""
+        return self.out / ".release"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+
+@functools.cache
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the release file."""
+    value: dict[str, Any] = json.loads((Path(__file__).parent / "release.schema.json").read_bytes())
+    return value
+
+
+def read_release(path: Path) -> Release:
+    """Read and check a release file; ``BadInput`` names everything that is wrong with it."""
+    try:
+        table = tomllib.loads(read_bytes(path, FILE_LIMIT).decode("utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadInput(f"is no TOML ({error})", where=path) from None
+    wrong = [*_unknown_keys(table, schema(), ""), *_against_schema(table)]
+    if wrong:
+        raise _refusal(path, wrong)
+    reader = _Reader(path.absolute())
+    release = reader.release(table)
+    if reader.wrong:
+        raise _refusal(path, reader.wrong)
+    return release
+
+
+def _refusal(path: Path, wrong: list[str]) -> BadInput:
+    more = f" (and {len(wrong) - SHOWN} more)" if len(wrong) > SHOWN else ""
+    return BadInput("; ".join(wrong[:SHOWN]) + more, where=path)
+
+
+def _resolved(rule: Mapping[str, Any]) -> Mapping[str, Any]:
+    while "$ref" in rule:
+        found: Any = schema()
+        for part in rule["$ref"].removeprefix("#/").split("/"):
+            found = found[part]
+        rule = found
+    return rule
+
+
+def _unknown_keys(value: Any, rule: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Yield a sentence for every key that the schema does not know, with the nearest that it does."""
+    rule = _resolved(rule)
+    if isinstance(value, list):
+        for number, item in enumerate(value, 1):
+            yield from _unknown_keys(item, rule.get("items", {}), f"{place} {number}")
+    elif isinstance(value, dict) and "properties" in rule:
+        known = rule["properties"]
+        for key, inner in value.items():
+            if key in known:
+                yield from _unknown_keys(inner, known[key], f"{place}.{key}" if place else key)
+            else:
+                near = nearest(key, known)
+                hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+                yield f"{_named(place)} has the unknown key {key!r}; {hint}"
+
+
+def _against_schema(table: Any) -> Iterator[str]:
+    for place, problem in problems(table, schema()):
+        if problem.endswith("is not known"):
+            continue
+        named = "".join(f" {part + 1}" if isinstance(part, int) else f".{part}" for part in place)
+        yield f"{_named(named.removeprefix('.'))}: {problem}"
+
+
+def _named(place: str) -> str:
+    return f"[{place}]" if place else "the file"
+
+
+class _Reader:
+    """Turns a table that fits the schema into a ``Release`` and collects what is wrong with its values."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wrong: list[str] = []
+
+    def release(self, table: Mapping[str, Any]) -> Release:
+        top = table["release"]
+        gates = table.get("gates", {})
+        limits = {key: gates[key] for key in ("golden", "smoke", "kl_mean", "calls") if key in gates}
+        texts = gates.get("kl_text", [])
+        measuring = Measuring(
+            kl_text=tuple(self._file(name, "gates.kl_text") for name in texts),
+            **{key: gates[key] for key in ("kl_windows", "kl_context", "calls_tasks", "calls_seed") if key in gates},
+        )
+        packs = tuple(self._pack(top["name"], one, n, limits) for n, one in enumerate(table["pack"], 1))
+        for name in sorted({pack.name for pack in packs if [one.name for one in packs].count(pack.name) > 1}):
+            self.wrong.append(f"[pack]: two packs are called {name}; give one a name of its own")
+        return Release(
+            path=self.path,
+            name=top["name"],
+            source=self._source(top["source"]),
+            out=self._place(top.get("out", "packs")),
+            template=self._template(top.get("template", "auto")),
+            golden=self._file(top["golden"], "release.golden") if "golden" in top else None,
+            allow_triggers=top.get("allow_triggers", False),
+            projector=top.get("projector", True),
+            mtp=top.get("mtp", True),
+            imatrix=self._imatrix(table["imatrix"]) if "imatrix" in table else None,
+            packs=packs,
+            measuring=measuring,
+            publish=self._publish(table["publish"]) if "publish" in table else None,
+        )
+
+    def _try(self, place: str, check: Callable[[], Any]) -> Any:
+        try:
+            return check()
+        except StrataError as error:
+            self.wrong.append(f"[{place}]: {error}")
+            return None
+
+    def _place(self, name: str) -> Path:
+        return self.path.parent / Path(name).expanduser()
+
+    def _file(self, name: str, place: str) -> Path:
+        path = self._place(name)
+        if not path.exists():
+            self.wrong.append(f"[{place}]: there is no file {name}")
+        return path
+
+    def _source(self, text: str) -> str:
+        """Return the source as one can name it from any folder: a path counts from the release file's folder."""
+        from strata_pack.weights.source import HubSource, parse_source
+
+        near = self._place(text)
+        if not text.startswith("hf://") and near.exists():
+            text = str(near)
+        found = self._try("release.source", lambda: parse_source(text))
+        return str(found) if isinstance(found, HubSource) else text
+
+    def _template(self, option: str) -> str:
+        from strata_pack.chat.library import find_shipped, list_templates
+        from strata_pack.pack.template.choice import AUTO, KEEP
+
+        if option in (AUTO, KEEP) or find_shipped(option) is not None:
+            return option
+        path = self._place(option)
+        if not path.is_file():
+            names = [AUTO, KEEP, *(one.id for one in list_templates())]
+            near = nearest(option, names)
+            hint = f"did you mean {near!r}?" if near else f"give a file or one of {', '.join(names)}"
+            self.wrong.append(f"[release.template]: no template {option!r}; {hint}")
+        return str(path)
+
+    def _imatrix(self, table: Mapping[str, Any]) -> ImatrixSpec:
+        if "file" in table and len(table) > 1:
+            others = ", ".join(sorted(set(table) - {"file"}))
+            self.wrong.append(f"[imatrix]: file is a finished matrix; it excludes {others}")
+        return ImatrixSpec(
+            text=tuple(self._file(name, "imatrix.text") for name in table.get("text", [])),
+            file=self._file(table["file"], "imatrix.file") if "file" in table else None,
+            chunks=table.get("chunks"),
+            context=table.get("context", 512),
+        )
+
+    def _pack(self, release: str, table: Mapping[str, Any], number: int, limits: Mapping[str, Any]) -> PackSpec:
+        place = f"pack {number}"
+        kinds = [key for key in ("quant", "recipe", "fit") if key in table]
+        if len(kinds) != 1:
+            given = " and ".join(kinds) or "none of them"
+            self.wrong.append(f"[{place}]: needs one of quant, recipe and fit, and {given} is given")
+        recipe = self._file(table["recipe"], f"{place}.recipe") if "recipe" in table else None
+        label = self._try(place, lambda: _label(table, recipe)) or f"pack-{number}"
+        return PackSpec(
+            name=table.get("name") or _UNSAFE.sub("-", f"{release}-{label}").strip("-."),
+            quant=table.get("quant"),
+            recipe=recipe,
+            fit=table.get("fit"),
+            imatrix=table.get("imatrix", True),
+            limits=Limits(**{**limits, **table.get("gates", {})}),
+            publish=table.get("publish", True),
+            repo=table.get("repo"),
+        )
+
+    def _publish(self, table: Mapping[str, Any]) -> PublishSpec:
+        if ("repo" in table) == ("to" in table):
+            self.wrong.append("[publish]: needs a repo or a place (to), one of them")
+        to = table.get("to")
+        if to is not None:
+            kind, colon, folder = to.rpartition("oci:")
+            to = f"{kind}{colon}{self._place(folder)}"
+        sign = self._file(table["sign"], "publish.sign") if "sign" in table else None
+        return PublishSpec(table.get("repo"), to, sign)
+
+
+def _label(table: Mapping[str, Any], recipe: Path | None) -> str:
+    """Return what a pack is called after its release's name; raises what is wrong with the quantization."""
+    from strata_pack.compare.fit.budget import parse_budget
+    from strata_pack.weights.quantize.presets import find_preset
+    from strata_pack.weights.quantize.recipes import read_recipe
+
+    if "quant" in table:
+        return find_preset(table["quant"]).name
+    if "fit" in table:
+        parse_budget(table["fit"])
+        return "fit-" + re.sub(r"\s+", "", table["fit"])
+    if recipe is not None and recipe.is_file():
+        read_recipe(recipe)
+        return recipe.stem
+    return ""

@@ -1,0 +1,227 @@
+"""The graph of a release: which nodes there are, what each needs, and everything that decides about it.
+
+A node's key is the hash of its settings and of the digests of what it needs. Paths, threads and places decide about
+nothing and are no settings; a file counts by its content.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strata_pack.files import sha256_file, sha256_text
+from strata_pack.release.facts import Facts
+from strata_pack.release.file import PackSpec, Release
+from strata_pack.release.lock import LockedSource
+from strata_pack.release.results import Result
+
+FORMAT = 1
+"""Part of every key: raised when what nodes make changes in a way that no version tells."""
+
+Json = Any
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step. ``id`` is its kind, or ``kind:pack``; ``settings`` decide about its result, ``paths`` do not.
+
+    A ``soft`` node runs when everything it needs has ended, well or not.
+    """
+
+    id: str
+    kind: str
+    needs: tuple[str, ...]
+    settings: Mapping[str, Json]
+    paths: Mapping[str, Json] = field(default_factory=dict)
+    soft: bool = False
+
+
+Graph = Mapping[str, Node]
+"""The nodes by id, each after what it needs."""
+
+
+def key_of(node: Node, inputs: Mapping[str, Result | str]) -> str:
+    """Return the key of ``node``; ``inputs`` are the results it needs, or why one of them failed."""
+    digests = {name: value if isinstance(value, str) else value["digest"] for name, value in inputs.items()}
+    return sha256_text(json.dumps([FORMAT, node.kind, node.settings, digests], sort_keys=True))
+
+
+def make_graph(release: Release, source: LockedSource, facts: Facts) -> dict[str, Node]:
+    """Return the graph of a release whose source is pinned."""
+    return _Graph(release, source, facts).nodes
+
+
+class _Graph:
+    def __init__(self, release: Release, source: LockedSource, facts: Facts) -> None:
+        self.release, self.facts = release, facts
+        self.nodes: dict[str, Node] = {}
+        self._add("fetch", (), self._source(source), template=release.template, golden=_text(release.golden))
+        converted = source["format"] != "gguf" and self._needs_reference()
+        self.reference = "convert" if converted else "fetch"
+        if converted:
+            self._add("convert", ("fetch",), {"mtp": release.mtp, "tool": facts.tool})
+        self.imatrix = self._imatrix()
+        self._shared_measures()
+        for pack in release.packs:
+            self._pack(pack)
+        gates = tuple(node for node in self.nodes if node.startswith("gates:"))
+        packs = tuple(node for node in self.nodes if node.startswith(("pack:", "kl:")))
+        self._add("report", (*packs, *gates), {"name": release.name, "tool": facts.tool}, soft=True)
+        if release.publish is not None:
+            targets = {pack.name: pack.repo or release.publish.target for pack in release.packs if pack.publish}
+            key = release.publish.sign
+            settings = {"targets": targets, "sign": None if key is None else _content(key)}
+            self._add("publish", (*packs, *gates), settings, soft=True, key=_text(key))
+
+    def _add(
+        self, id: str, needs: tuple[str, ...], settings: Mapping[str, Json], *, soft: bool = False, **paths: Json
+    ) -> None:
+        self.nodes[id] = Node(id, id.partition(":")[0], needs, settings, paths, soft)
+
+    def _source(self, source: LockedSource) -> dict[str, Json]:
+        if source["commit"] is not None:
+            return {"repo": source["repo"], "commit": source["commit"], "source": source["text"]}
+        # Files on this disk: what the file system says of them now; their hashes are the node's result.
+        return {"files": [(name, *_stamp(path)) for name, path in local_files(self.release, source).items()]}
+
+    def _needs_reference(self) -> bool:
+        release = self.release
+        made = release.imatrix is not None and release.imatrix.file is None
+        limits = [pack.limits for pack in release.packs]
+        return made or any(one.kl_mean is not None or one.calls is not None for one in limits)
+
+    def _imatrix(self) -> Mapping[str, Json]:
+        """Add the node of the importance matrix; return what a pack with one has in its settings."""
+        spec = self.release.imatrix
+        if spec is None:
+            return {}
+        if spec.file is not None:
+            return {"imatrix": _content(spec.file)}
+        settings = {
+            "text": [_content(path) for path in spec.text] or [f"shipped {self.facts.tool}"],
+            "names": [path.name for path in spec.text],
+            "context": spec.context,
+            "chunks": spec.chunks,
+            "library": self.facts.library,
+        }
+        self._add("imatrix", (self.reference,), settings, text=[str(path) for path in spec.text])
+        return {}
+
+    def _shared_measures(self) -> None:
+        """Add what is measured once for all packs: the source's logits and the source's tool calls."""
+        how, facts = self.release.measuring, self.facts
+        limits = [pack.limits for pack in self.release.packs]
+        self.kl = {
+            "text": [_content(path) for path in how.kl_text] or [f"shipped {facts.tool}"],
+            "windows": how.kl_windows,
+            "context": how.kl_context,
+            "library": facts.library,
+        }
+        self.texts = [str(path) for path in how.kl_text]
+        if any(one.kl_mean is not None for one in limits):
+            self._add("logits", (self.reference,), self.kl, text=self.texts)
+        self.calls = {"seed": how.calls_seed, "tasks": how.calls_tasks, "runtime": facts.runtime, "tool": facts.tool}
+        if any(one.calls is not None for one in limits):
+            self._add("calls", (self.reference,), self.calls)
+
+    def _pack(self, pack: PackSpec) -> None:
+        name, limits, facts = pack.name, pack.limits, self.facts
+        settings, paths = self._recipe(pack)
+        needs = ("fetch", *(("imatrix",) if self._uses_node(pack) else ()))
+        imatrix = None
+        if pack.imatrix and self.release.imatrix is not None and self.release.imatrix.file is not None:
+            imatrix = str(self.release.imatrix.file)
+            settings = {**settings, **self.imatrix}
+        if pack.fit is not None:
+            fit = {**settings, "tool": facts.tool, "library": facts.library}
+            self._add(f"recipe:{name}", needs, fit, imatrix=imatrix)
+            needs = (*needs, f"recipe:{name}")
+        settings = {
+            **settings,
+            "name": name,
+            "tool": facts.tool,
+            "library": facts.library,
+            "kernels": facts.kernels,
+            "template": _template(self.release.template),
+            "golden": _content(self.release.golden),
+            "engines": facts.engines,
+            "allow_triggers": self.release.allow_triggers,
+            "projector": self.release.projector,
+            "mtp": self.release.mtp,
+        }
+        release = self.release
+        self._add(
+            f"pack:{name}",
+            needs,
+            settings,
+            **paths,
+            imatrix=imatrix,
+            template=release.template,
+            golden=_text(release.golden),
+        )
+        gates = [f"verify:{name}"]
+        self._add(f"verify:{name}", (f"pack:{name}",), {"tool": facts.tool})
+        if limits.golden:
+            gates.append(f"golden:{name}")
+            self._add(gates[-1], (f"pack:{name}",), {"tool": facts.tool, "engines": facts.engines})
+        if limits.smoke:
+            gates.append(f"smoke:{name}")
+            self._add(gates[-1], (f"pack:{name}",), {"tool": facts.tool, "runtime": facts.runtime})
+        if limits.kl_mean is not None:
+            gates.append(f"kl:{name}")
+            self._add(gates[-1], (f"pack:{name}", self.reference, "logits"), self.kl, text=self.texts)
+        if limits.calls is not None:
+            gates.append(f"calls:{name}")
+            self._add(gates[-1], (f"pack:{name}",), self.calls)
+        shared = ("calls",) if limits.calls is not None else ()
+        self._add(f"gates:{name}", (f"pack:{name}", *gates, *shared), {"pack": name, **asdict(limits)}, soft=True)
+
+    def _uses_node(self, pack: PackSpec) -> bool:
+        return pack.imatrix and "imatrix" in self.nodes
+
+    def _recipe(self, pack: PackSpec) -> tuple[dict[str, Json], dict[str, Json]]:
+        if pack.recipe is not None:
+            return {"recipe": _content(pack.recipe)}, {"recipe": str(pack.recipe)}
+        return ({"quant": pack.quant} if pack.quant is not None else {"fit": pack.fit}), {}
+
+
+def local_files(release: Release, source: LockedSource) -> dict[str, Path]:
+    """Return the files of a source on this disk by their names in the lock."""
+    root = Path(release.source).expanduser()
+    folder = root.parent if source["kind"] == "file" else root
+    return {entry["path"]: folder / entry["path"] for entry in source["files"]}
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return (-1, 0, 0)
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _content(path: Path | None) -> str | None:
+    return None if path is None else sha256_file(path) if path.is_file() else _folder_content(path)
+
+
+def _folder_content(path: Path) -> str:
+    files = [(one.relative_to(path).as_posix(), sha256_file(one)) for one in sorted(path.rglob("*")) if one.is_file()]
+    return sha256_text(json.dumps(files))
+
+
+def _template(option: str) -> str:
+    """Return what the template option means by content: a shipped template can become another one."""
+    from strata_pack.chat.library import list_templates
+
+    shipped = {one.id: one.sha256 for one in list_templates()}
+    if option in shipped:
+        return f"{option} {shipped[option]}"
+    return sha256_file(Path(option)) if re.search(r"[./]", option) and Path(option).is_file() else option
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,160 @@
+"""A first ``release.toml`` for a source, written after a look at it: format, size, template, licence."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from strata_pack.chat.library import status_of
+from strata_pack.files import read_bytes
+from strata_pack.pack.model_source import folder_template, model_name
+from strata_pack.progress import Progress, Silent
+from strata_pack.weights.hub.connection import connect
+from strata_pack.weights.hub.fetch import look
+from strata_pack.weights.hub.small import SmallFiles
+from strata_pack.weights.local_weights import find_weights
+from strata_pack.weights.preflight import size_text
+from strata_pack.weights.source import HubSource, LocalGguf, parse_source
+
+SMALL = ("config.json", "README.md", "chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+README_LIMIT = 16 << 20
+_FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
+
+STATES = {
+    "repaired": "the repaired one that ships; auto keeps it",
+    "stock": "the vendor's, for which a repair ships; auto adds it",
+    "modified": "a changed copy of a shipped one; auto repairs what it can",
+    "unknown": "not one that is known; auto repairs it if it is of the family, else use keep",
+}
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look at a source tells. ``weights`` in bytes, ``licence`` as its card names it."""
+
+    name: str
+    format: str
+    weights: int
+    architecture: str | None
+    template: str | None
+    licence: str | None
+    gated: str | None = None
+
+
+def look_at(text: str, progress: Progress | None = None) -> Looked:
+    """Look at a source without fetching its weights. Raises as ``fetch`` does."""
+    source = parse_source(text)
+    if isinstance(source, LocalGguf):
+        return Looked(model_name(source.path.stem), "gguf", source.path.stat().st_size, None, "", None)
+    if isinstance(source, HubSource):
+        with tempfile.TemporaryDirectory(prefix="strata-init-") as name:
+            folder = Path(name)
+            plan = look(source.repo_id, source.revision, folder, path=source.path, progress=progress or Silent())
+            small = SmallFiles(connect(), plan.tree, folder, offline=False)
+            for file in plan.selection.files:
+                if file.path in SMALL:
+                    (folder / file.path).write_bytes(small.read(file.path))
+            weights = sum(file.size for file in plan.selection.files if file.path in plan.selection.weights.files)
+            return _of_folder(folder, source.repo_id.partition("/")[2], plan.selection.weights.format, weights)
+    found = find_weights(source.path)
+    size = sum((source.path / name).stat().st_size for name in found.files)
+    return _of_folder(source.path, source.path.resolve().name, found.format, size)
+
+
+def _of_folder(folder: Path, name: str, format: str, weights: int) -> Looked:
+    config = _json(folder / "config.json")
+    kinds = config.get("architectures") or [config.get("model_type")]
+    front = _front_matter(folder / "README.md")
+    licence = front.get("license_name") or front.get("license")
+    gate = front.get("extra_gated_prompt")
+    return Looked(
+        name=model_name(name),
+        format=format,
+        weights=weights,
+        architecture=str(kinds[0]) if isinstance(kinds, list) and kinds and kinds[0] else None,
+        template=folder_template(folder),
+        licence=str(licence) if licence else None,
+        gated=str(gate).strip().splitlines()[0][:200] if gate else None,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _front_matter(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    match = _FRONT.match(read_bytes(path, README_LIMIT).decode("utf-8", "replace"))
+    try:
+        value = yaml.safe_load(match[1]) if match else None
+    except yaml.YAMLError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def release_text(text: str, looked: Looked) -> str:
+    """Return the release file for the source ``text``, with a comment on every choice."""
+    fits = size_text(looked.weights // 3)
+    facts = [
+        f"{looked.format}, {size_text(looked.weights)} of weights"
+        + f" ({looked.architecture})" * bool(looked.architecture)
+    ]
+    if looked.licence:
+        facts.append(f"licence: {looked.licence}")
+    if looked.gated:
+        facts.append(f"gated: {looked.gated}")
+    template = _template_line(looked)
+    said = "\n".join(f"# {fact}" for fact in facts)
+    return f"""\
+# Made by `strata-pack release init`. All keys: docs/release.md.
+# `strata-pack release plan` shows what this will do, `release run` does it.
+
+[release]
+name = {json.dumps(looked.name)}
+source = {json.dumps(text)}
+{said}
+out = "packs"          # packs, reports and the work lie here
+template = "auto"      # {template}
+
+[imatrix]              # better small quantizations; remove the table to do without
+# text = ["calibration.txt"]   # your own texts; without them the text that ships is used
+
+[[pack]]
+quant = "Q8_0"
+
+[[pack]]
+quant = "Q4_K_M"
+
+# [[pack]]
+# fit = "{fits}"       # the best mix of that size
+
+[gates]                # a pack that fails is built and reported, and not published
+golden = true          # every golden case renders byte for byte
+# smoke = true         # scenarios on a real server (minutes a pack)
+kl_mean = 0.1          # nats, mean divergence from the source at most
+# calls = 0.95         # right tool calls, as a share of the source's
+
+# [publish]
+# repo = "me/{looked.name}-GGUF"
+# sign = "key.pem"     # see `strata-pack keygen`
+"""
+
+
+def _template_line(looked: Looked) -> str:
+    if looked.template is None:
+        return "the source has none: give an id (`strata-pack template list`) or a file"
+    if not looked.template:
+        return "the one in the GGUF, repaired if it can be"
+    return STATES.get(status_of(looked.template), "the source's own, repaired if it can be")

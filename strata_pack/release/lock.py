@@ -1,0 +1,101 @@
+"""``release.lock``: what a release was made from, so that the next run and the next machine make the same.
+
+The first run pins the commit that the source means; later runs build that commit until they are asked to update. The
+file is JSON, belongs into version control next to ``release.toml``, and holds no path of this machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+from strata_pack.errors import BadInput
+from strata_pack.files import dump_json, read_json_object, write_atomic
+from strata_pack.release.facts import Facts
+
+VERSION = 1
+LIMIT = 64 << 20
+
+
+class LockedFile(TypedDict):
+    """One file: ``sha256`` is missing until somebody has computed it."""
+
+    path: str
+    size: int
+    sha256: NotRequired[str]
+
+
+class LockedSource(TypedDict):
+    """The source. ``text`` is as ``release.toml`` names it; ``commit`` of a Hub source only."""
+
+    text: str
+    kind: str
+    repo: str | None
+    commit: str | None
+    format: str
+    files: list[LockedFile]
+    template_sha256: NotRequired[str | None]
+
+
+class LockedPack(TypedDict):
+    """A pack that was built: the hashes of its files, its manifest among them, and whether its gates let it pass."""
+
+    passed: bool
+    files: list[LockedFile]
+
+
+class Lock(TypedDict):
+    """The lock file. ``tool``, ``library``, ``kernels`` and ``runtime`` are those of the last run."""
+
+    version: int
+    source: LockedSource
+    tool: str
+    library: str
+    kernels: str
+    runtime: str
+    packs: dict[str, LockedPack]
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "version": int,
+    "source": dict,
+    "tool": str,
+    "library": str,
+    "kernels": str,
+    "runtime": str,
+    "packs": dict,
+}
+
+
+def read_lock(path: Path) -> Lock | None:
+    """Return the lock file, ``None`` if there is none; ``BadInput`` if it is something else."""
+    if not path.exists():
+        return None
+    value: Any = read_json_object(path, LIMIT)
+    remedy = "restore it, or remove it to pin the source anew"
+    for key, kind in _KINDS.items():
+        if not isinstance(value.get(key), kind):
+            raise BadInput(f"is no lock file of a release ({key})", where=path, remedy=remedy)
+    if value["version"] != VERSION:
+        raise BadInput(f"has the version {value['version']}", where=path, remedy="use a newer strata-pack")
+    source = value["source"]
+    if not all(isinstance(source.get(key), str) for key in ("text", "kind", "format")):
+        raise BadInput("is no lock file of a release (source)", where=path, remedy=remedy)
+    lock: Lock = value
+    return lock
+
+
+def write_lock(path: Path, source: LockedSource, facts: Facts, packs: dict[str, LockedPack]) -> None:
+    """Write the lock file if anything in it is new."""
+    lock = Lock(
+        version=VERSION,
+        source=source,
+        tool=facts.tool,
+        library=facts.library,
+        kernels=facts.kernels,
+        runtime=facts.runtime,
+        packs=dict(sorted(packs.items())),
+    )
+    data = dump_json(lock)
+    if not path.is_file() or path.read_bytes() != data:
+        write_atomic(path, data)

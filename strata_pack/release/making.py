@@ -1,0 +1,193 @@
+"""The nodes that make files: fetch, convert, importance matrix, recipe, pack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from strata_pack.chat.render.template import normalize_source
+from strata_pack.errors import BadInput
+from strata_pack.files import disk_errors, sha256_file, sha256_text, write_atomic
+from strata_pack.pack.build import build_pack
+from strata_pack.pack.layout import gguf_template
+from strata_pack.pack.manifest import read_manifest
+from strata_pack.pack.model_source import Model, folder_template
+from strata_pack.pack.paths import MANIFEST, member
+from strata_pack.pack.request import BuildRequest
+from strata_pack.pack.template.choice import AUTO, KEEP, choose_template
+from strata_pack.progress import Progress
+from strata_pack.release.results import FileRecord, Results
+from strata_pack.release.source import bring_source, brought_model, fetch_data, first_weights
+from strata_pack.release.work import Made, Task
+from strata_pack.weights.convert.convert import SafetensorsSource
+from strata_pack.weights.gguf.edit import RESERVE
+from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
+from strata_pack.weights.quantize.recipes import Recipe, make_recipe, read_recipe
+from strata_pack.weights.quantize.run import plan_quantization, run_plan
+from strata_pack.weights.source import HubSource, parse_source
+
+
+def fetch(task: Task, results: Results, progress: Progress) -> Made:
+    """Bring the source and hash it. A template that cannot be used is refused before the weights travel."""
+    state = results.out / ".release"
+
+    def early(folder: Path) -> None:
+        text, option = folder_template(folder), task.paths["template"]
+        if text is not None and option in (AUTO, KEEP):
+            choose_template(option, text, None, allow_triggers=True)
+
+    model = bring_source(task.source, task.settings.get("commit"), state, progress, early)
+    files = [_hashed(results, file.path, file.sha256, progress) for file in model.files]
+    return Made(files, fetch_data(model, _template_hash(model)))
+
+
+def _hashed(results: Results, path: Path, sha256: str | None, progress: Progress) -> FileRecord:
+    if sha256 is None:
+        size = path.stat().st_size
+        watched = progress.task(f"hash {path.name}", size)
+        sha256 = sha256_file(path)
+        watched.advance(size)
+        watched.done()
+    return results.record(path, sha256)
+
+
+def _template_hash(model: Model) -> str | None:
+    """Return the hash of the source's own template, by which a change at the vendor is noticed."""
+    text = None if model.folder is None else folder_template(model.folder)
+    if text is None and model.weights.format == "gguf":
+        text = gguf_template(first_weights(model))
+    return None if text is None else sha256_text(normalize_source(text))
+
+
+def convert(task: Task, results: Results, progress: Progress) -> Made:
+    """Convert the checkpoint to a GGUF that llama.cpp runs: what matrices and figures are measured on."""
+    model = brought_model(task.source, results.out, task.result("fetch"))
+    folder = results.out / ".release" / "convert"
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    part = "model" if task.settings["mtp"] else "trunk"
+    with SafetensorsSource.open(first_weights(model), part=part) as source:
+        target = folder / f"{model.name}-{source.outtype.upper()}.gguf"
+        # The quantizer copies types too, and its journal keeps every finished tensor of a run that is killed.
+        made = run_plan(plan_quantization(source, "COPY"), target, progress=progress, threads=task.threads)
+    return Made([results.record(file.path, file.sha256) for file in made.files])
+
+
+def reference(task: Task, results: Results) -> Path:
+    """Return the source as a GGUF: what was converted, or the source itself."""
+    if "convert" in task.inputs:
+        return results.paths(task.result("convert"))[0]
+    return first_weights(brought_model(task.source, results.out, task.result("fetch")))
+
+
+def imatrix(task: Task, results: Results, progress: Progress) -> Made:
+    """Collect the importance matrix; a killed collection goes on after its last saved chunk."""
+    target = results.out / ".release" / "imatrix.gguf"
+    request = ImatrixRequest(
+        model=reference(task, results),
+        out=target,
+        texts=tuple(map(Path, task.paths["text"])),
+        context=task.settings["context"],
+        chunks=task.settings["chunks"],
+        threads=task.threads,
+    )
+    found = make_imatrix(request, progress)
+    return Made([results.record(target)], {"chunks": found.chunks, "weights": len(found.collected.sums)})
+
+
+def _imatrix_of(task: Task, results: Results) -> Path | None:
+    if "imatrix" in task.inputs:
+        return results.paths(task.result("imatrix"))[0]
+    given = task.paths.get("imatrix")
+    return None if given is None else Path(given)
+
+
+def recipe(task: Task, results: Results, progress: Progress) -> Made:
+    """Search the best mix for a size and keep it as a recipe file."""
+    from strata_pack.compare.fit.search import fit_file
+
+    model = brought_model(task.source, results.out, task.result("fetch"))
+    found = fit_file(
+        str(first_weights(model)),
+        task.settings["fit"],
+        _imatrix_of(task, results),
+        reserve=RESERVE,
+        threads=task.threads,
+        progress=progress,
+    )
+    target = results.out / ".release" / "recipes" / f"{task.pack}.toml"
+    write_atomic(target, found.text.encode())
+    return Made([results.record(target)], {"predicted_kl": found.predicted_kl, "size": found.size})
+
+
+def _recipe_of(task: Task, results: Results) -> Recipe:
+    made = f"recipe:{task.pack}"
+    if made in task.inputs:
+        return read_recipe(results.paths(task.result(made))[0])
+    named = task.paths.get("recipe")
+    return make_recipe(task.settings.get("quant"), None if named is None else Path(named))
+
+
+def pack(task: Task, results: Results, progress: Progress) -> Made:
+    """Build the pack from the source that was brought; what an earlier run of this release left there is replaced."""
+    out = results.out / task.pack
+    begun = results.begun(task.node)
+    if out.is_dir() and any(out.iterdir()) and begun is None:
+        raise BadInput(
+            "holds something that this release has not made", where=out, remedy="move it away, or rename the pack"
+        )
+    place = out / MANIFEST
+    there = sha256_file(place) if place.is_file() else None
+    if begun is None or begun["key"] != task.key or there == begun["replaces"] or not _is_whole(out, there):
+        results.begin(task.node, task.key, there)
+        _build(task, results, out, progress)
+    return _made(out, results)
+
+
+def _is_whole(out: Path, manifest: str | None) -> bool:
+    """Say whether the pack in ``out`` is what its manifest says: its build ended, and then its worker was killed."""
+    if manifest is None:
+        return False
+    entries = read_manifest(out / MANIFEST)["files"]
+    paths = [(member(out, entry["path"]), entry["sha256"]) for entry in entries]
+    return all(path.is_file() and sha256_file(path) == sha256 for path, sha256 in paths)
+
+
+def _build(task: Task, results: Results, out: Path, progress: Progress) -> None:
+    golden = task.paths["golden"]
+    request = BuildRequest(
+        source=_source_text(task),
+        out=out,
+        recipe=_recipe_of(task, results),
+        template=task.paths["template"],
+        golden=None if golden is None else Path(golden),
+        allow_triggers=task.settings["allow_triggers"],
+        name=task.pack,
+        imatrix=_imatrix_of(task, results),
+        projector=task.settings["projector"],
+        mtp=task.settings["mtp"],
+        force=True,
+        threads=task.threads,
+    )
+    build_pack(request, progress, brought=brought_model(task.source, results.out, task.result("fetch")))
+
+
+def _made(out: Path, results: Results) -> Made:
+    manifest = read_manifest(out / MANIFEST)
+    files = [results.record(member(out, entry["path"]), entry["sha256"]) for entry in manifest["files"]]
+    files.append(results.record(out / MANIFEST))
+    data = {
+        "name": manifest["model"]["name"],
+        "size": sum(entry["size"] for entry in manifest["files"]),
+        "bits_per_weight": manifest["model"]["bits_per_weight"],
+        "preset": manifest["recipe"]["preset"],
+        "template": manifest["template"]["id"] or manifest["template"]["sha256"][:12],
+    }
+    return Made(files, data)
+
+
+def _source_text(task: Task) -> str:
+    """Return the source as the pack's build is asked for it: at its commit."""
+    source = parse_source(task.source)
+    commit = task.result("fetch")["data"]["commit"]
+    return str(replace(source, revision=commit)) if isinstance(source, HubSource) else task.source

@@ -1,0 +1,111 @@
+"""What has changed since a release was made: its source on the Hub, the vendor's template, the published files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.chat.render.template import normalize_source
+from strata_pack.errors import StrataError
+from strata_pack.files import sha256_text
+from strata_pack.pack.model_source import CONFIG, folder_template
+from strata_pack.release.file import Release
+from strata_pack.release.lock import Lock, LockedSource
+from strata_pack.weights.hub.connection import Hub, connect
+from strata_pack.weights.hub.repo import read_tree
+from strata_pack.weights.hub.small import SmallFiles
+from strata_pack.weights.hub.tree import RepoTree
+from strata_pack.weights.source import HubSource, is_repo_id, parse_source
+
+TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", CONFIG)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. ``what`` is "source", "template", "published" or "unknown" (it could not be looked at)."""
+
+    what: str
+    sentence: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"what": self.what, "sentence": self.sentence}
+
+
+def changes(release: Release, lock: Lock | None) -> list[Change]:
+    """Return what on the Hub is not as the lock file says. What cannot be looked at is one of the answers."""
+    if lock is None:
+        return []
+    found: list[Change] = []
+    for look in (_source_changes, _published_changes):
+        try:
+            found += look(release, lock)
+        except StrataError as error:
+            found.append(Change("unknown", str(error)))
+    return found
+
+
+def _source_changes(release: Release, lock: Lock) -> Iterator[Change]:
+    source, locked = parse_source(release.source), lock["source"]
+    if not isinstance(source, HubSource) or locked["commit"] is None or locked["text"] != release.source:
+        return
+    hub = connect()
+    tree = read_tree(hub, source.repo_id, source.revision)
+    if tree.commit == locked["commit"]:
+        return
+    yield Change("source", _moved(locked, tree))
+    template = _template_of(hub, tree)
+    before = locked.get("template_sha256")
+    if before is not None and template != before:
+        said = "has no chat template any more" if template is None else "has another chat template"
+        yield Change("template", f"{tree.repo_id} {said} at {tree.commit[:12]}")
+
+
+def _moved(locked: LockedSource, tree: RepoTree) -> str:
+    before = {file["path"]: file.get("sha256") for file in locked["files"]}
+    now = {file.path: file for file in tree.files}
+    gone = [path for path in before if path not in now]
+    changed = [
+        path
+        for path, sha256 in before.items()
+        if path in now and now[path].sha256 is not None and now[path].sha256 != sha256
+    ]
+    weights = f"; changed: {', '.join(changed[:5])}" if changed else "; no large file changed"
+    removed = f"; removed: {', '.join(gone[:5])}" if gone else ""
+    revision = f"{tree.repo_id}@{tree.revision}"
+    return f"{revision} moved from {str(locked['commit'])[:12]} to {tree.commit[:12]}{weights}{removed}"
+
+
+def _template_of(hub: Hub, tree: RepoTree) -> str | None:
+    """Return the hash of the template that a folder of ``tree`` would have."""
+    present = {file.path for file in tree.files}
+    with tempfile.TemporaryDirectory(prefix="strata-status-") as name:
+        folder = Path(name)
+        small = SmallFiles(hub, tree, folder, offline=False)
+        for file in TEMPLATE_FILES:
+            if file in present:
+                (folder / file).write_bytes(small.read(file))
+        text = folder_template(folder)
+    return None if text is None else sha256_text(normalize_source(text))
+
+
+def _published_changes(release: Release, lock: Lock) -> Iterator[Change]:
+    """Compare large files of the target repositories with those of the packs that passed, by hash."""
+    if release.publish is None:
+        return
+    for pack in release.packs:
+        target = pack.repo or release.publish.repo
+        entry = lock["packs"].get(pack.name)
+        if not pack.publish or target is None or not is_repo_id(target) or entry is None or not entry["passed"]:
+            continue
+        tree = read_tree(connect(), target, None)
+        there = {Path(file.path).name: file.sha256 for file in tree.files if file.sha256 is not None}
+        models = [file for file in entry["files"] if file["path"].endswith(".gguf")]
+        for file in models:
+            name = Path(file["path"]).name
+            if name not in there:
+                yield Change("published", f"{target} lacks {name} of {pack.name}")
+            elif there[name] != file.get("sha256"):
+                yield Change("published", f"{name} in {target} is not the one of {pack.name} in the lock file")
