@@ -98,6 +98,9 @@ def run(
     workers: Workers = None,
     dask: Dask = None,
     threads: Threads = None,
+    split_tensors: Annotated[
+        bool, typer.Option("--split-tensors", help="Spread the tensors of one huge model.", rich_help_panel=WORKERS)
+    ] = False,
     update: Update = False,
     *,
     out: Out,
@@ -108,8 +111,11 @@ def run(
     """
     from strata_pack.release.file import read_release
     from strata_pack.release.run import open_board, run_releases
+    from strata_pack.release.spread import run_spread
 
     releases = _named_once([read_release(file) for file in files])
+    if split_tensors and len(releases) > 1:
+        raise WrongUse("--split-tensors is for one release at a time")
     with out.progress() as progress:
         boards = [open_board(release, update=update, progress=progress) for release in releases]
         if all(board.ended for board in boards):
@@ -117,7 +123,9 @@ def run(
             outcome = run_releases(boards, crew, progress)
         else:
             with _crew(boards, workers, dask, threads, progress) as crew:
-                outcome = run_releases(boards, crew, progress)
+                outcome = (
+                    run_spread(boards[0], crew, progress) if split_tensors else run_releases(boards, crew, progress)
+                )
     _end(out, outcome)
 
 

@@ -134,12 +134,17 @@ def build_pack(request: BuildRequest, progress: Progress | None = None) -> Build
 
 
 def build_packs(
-    requests: Sequence[BuildRequest], progress: Progress | None = None, *, brought: Model | None = None
+    requests: Sequence[BuildRequest],
+    progress: Progress | None = None,
+    *,
+    brought: Model | None = None,
+    ready: Mapping[Path, Path] | None = None,
 ) -> list[BuildResult]:
     """Build the packs that ``requests`` describe from one reading of their source, and return them in that order.
 
     The source is fetched, hashed, read and turned into floats once; ``brought`` is the source on this disk, with its
-    hashes, if somebody has done the first two. Raises ``ValueError`` for requests that cannot
+    hashes, if somebody has done the first two; ``ready`` names, by the pack's folder, a model's file that somebody has
+    written by the plan of this very build: it is moved into the pack. Raises ``ValueError`` for requests that cannot
     share a reading (see ``BuildRequest.reading``), ``WrongUse`` (unknown template, a folder in the way), ``BadInput``
     (what the source holds), ``CheckFailed`` (golden cases that differ) or ``EnvironmentFailure`` (network, disk).
     Nothing of a failed build is at ``out``; the packs appear when all are whole.
@@ -163,7 +168,7 @@ def build_packs(
         )
         missing = [one for one in asked if one.place not in results]
         if missing:
-            built = _build(missing, source, holder, inputs, watcher, brought)
+            built = _build(missing, source, holder, inputs, watcher, brought, ready or {})
             installed |= built
             results |= built
         for place in sorted(installed, key=lambda place: place is holder):
@@ -206,6 +211,7 @@ def _build(
     inputs: InputFiles,
     progress: Progress,
     brought: Model | None,
+    ready: Mapping[Path, Path],
 ) -> dict[BuildDir, BuildResult]:
     """Build what is missing and put it in place; a fetched source lies in the folder of ``holder``."""
     clock = _Clock()
@@ -245,7 +251,8 @@ def _build(
         check_disk([stage for one in decided for stage in one.stages()])
         with SourceHashes(model) as hashes:
             with clock.stage("quantize"):
-                files = write_models([one.model for one in decided], first, progress)
+                given = [ready.get(one.asked.request.out) for one in decided]
+                files = write_models([one.model for one in decided], first, progress, given)
                 eyes = [ProjectorPlace(one.projector, one.asked.request, one.model.place.pack) for one in decided]
                 seeing = write_projectors(eyes, model, progress)
             with clock.stage("hash the source"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_pack.files import disk_errors, dump_json, write_atomic
+from strata_pack.files import disk_errors, dump_json, sha256_file, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.pack.build_dir import BuildDir
@@ -19,7 +20,15 @@ from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import ChosenTemplate
 from strata_pack.progress import Progress
 from strata_pack.weights.partial_file import partial_path
-from strata_pack.weights.quantize.run import Output, QuantPlan, output_paths, output_sizes, quantized_types, run_plans
+from strata_pack.weights.quantize.run import (
+    Output,
+    QuantPlan,
+    output_headers,
+    output_paths,
+    output_sizes,
+    quantized_types,
+    run_plans,
+)
 
 _FINISHED = "quantized.json"
 
@@ -53,12 +62,14 @@ class ModelFiles:
     tensors: dict[str, str]
 
 
-def write_models(models: Sequence[PlannedModel], request: BuildRequest, progress: Progress) -> list[ModelFiles]:
+def write_models(
+    models: Sequence[PlannedModel], request: BuildRequest, progress: Progress, ready: Sequence[Path | None]
+) -> list[ModelFiles]:
     """Write the models into their build folders, or find there what an earlier build finished.
 
-    Those that are missing are written from one reading of the source. ``request`` says how (threads, kernels, NaN).
+    ``ready`` are files that were written by the same plans: they are moved there. Those that are missing are written from one reading of the source. ``request`` says how (threads, kernels, NaN).
     """
-    found = [_finished(model.place) for model in models]
+    found = [_finished(model.place) or _taken(model, file) for model, file in zip(models, ready, strict=True)]
     missing = [index for index, files in enumerate(found) if files is None]
     for index in missing:
         place = models[index].place
@@ -103,6 +114,28 @@ def _finished(place: BuildDir) -> ModelFiles | None:
         if not path.is_file() or path.stat().st_size != entry["size"]:
             return None
     return ModelFiles(entries, value["tensors"])
+
+
+def _taken(model: PlannedModel, ready: Path | None) -> ModelFiles | None:
+    """Move a finished file to its place, or find it there; ``None`` if it is not what the plan would write."""
+    if ready is None or model.plan.shards != 1:
+        return None
+    keys, target = template_keys(model.chosen), model.path
+    found = next((path for path in (ready, target) if path.is_file()), None)
+    if found is None or found.stat().st_size != sum(output_sizes(model.plan, keys)):
+        return None
+    (header,) = output_headers(model.plan, keys)
+    with found.open("rb") as file:
+        if file.read(len(header)) != header:
+            return None
+    with disk_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        model.place.journal.mkdir(exist_ok=True)
+        os.replace(found, target)
+    entry = FileEntry(path=f"{MODEL_DIR}/{target.name}", size=target.stat().st_size, sha256=sha256_file(target))
+    tensors = dict(model.plan.types)
+    write_atomic(model.place.journal / _FINISHED, dump_json({"files": [entry], "tensors": tensors}))
+    return ModelFiles((entry,), tensors)
 
 
 def file_name(request: BuildRequest, model: Model) -> str:

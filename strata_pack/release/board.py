@@ -20,6 +20,8 @@ from strata_pack.release.work import Task
 State = Literal["done", "made", "ready", "waits", "running", "failed", "skipped"]
 """done: found made; made: by this run; skipped: what it needs has failed; waits: for what it needs."""
 
+SHOWN = 12
+"""Nodes that are named at most where one waits for them."""
 ENDED: frozenset[State] = frozenset({"done", "made", "failed", "skipped"})
 
 
@@ -44,10 +46,16 @@ class Board:
     """
 
     def __init__(
-        self, release: Release, source: LockedSource, facts: Facts, wanted: Callable[[Node], bool] | None = None
+        self,
+        release: Release,
+        source: LockedSource,
+        facts: Facts,
+        wanted: Callable[[Node], bool] | None = None,
+        graph: Graph | None = None,
     ) -> None:
         self.release, self.source, self.facts = release, source, facts
-        self.graph: Graph = _only(make_graph(release, source, facts), wanted or (lambda node: node.kind != "publish"))
+        whole = graph or make_graph(release, source, facts)
+        self.graph: Graph = _only(whole, wanted or (lambda node: node.kind != "publish"))
         self.results = Results(release.out)
         self.states: dict[str, State] = dict.fromkeys(self.graph, "waits")
         self.found: dict[str, Result] = {}
@@ -102,8 +110,10 @@ class Board:
         """Return what is to say of a node that is not done: its failure, or what it waits for."""
         if node in self.failures:
             return self.failures[node].sentence
-        lacking = [need for need in self.graph[node].needs if self.states[need] not in ("done", "made")]
-        return f"after {', '.join(lacking)}" if lacking else ""
+        wanted = self.graph[node]
+        lacking = [need for need in (*wanted.needs, *wanted.after) if self.states[need] not in ("done", "made")]
+        more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
+        return f"after {', '.join(lacking[:SHOWN])}{more}" if lacking else ""
 
     def locked_packs(self) -> dict[str, LockedPack]:
         """Return what the lock file says of the packs that are there."""
@@ -125,7 +135,7 @@ class Board:
     def _look(self, id: str) -> None:
         """Settle the state of a node that waits, from those it needs."""
         node = self.graph[id]
-        needs = [self.states[need] for need in node.needs]
+        needs = [self.states[need] for need in (*node.needs, *node.after)]
         if not all(state in ENDED for state in needs):
             return
         if any(state in ("failed", "skipped") for state in needs) and not node.soft:
@@ -143,7 +153,7 @@ def _only(graph: Mapping[str, Node], wanted: Callable[[Node], bool]) -> dict[str
 
     def needed(id: str) -> Iterator[str]:
         yield id
-        for need in graph[id].needs:
+        for need in (*graph[id].needs, *graph[id].after):
             yield from needed(need)
 
     kept = {name for id, node in graph.items() if wanted(node) for name in needed(id)}

@@ -44,7 +44,7 @@ def work(task: Task) -> Answer:
 
 
 def facts_of_worker() -> dict[str, Any]:
-    """Return the facts of the installation that a worker runs."""
+    """Return the facts of the installation that runs this."""
     return installation().to_dict()
 
 
@@ -64,7 +64,7 @@ class Cluster:
         self._client, self._where = client, where
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._tasks: dict[Any, Task] = {}
-        self._slots = max(1, sum(client.nthreads().values()))
+        self._slots = max(1, sum(map(int, client.nthreads().values())))
         self._seen = time.monotonic()
         self._tries = 0
 
@@ -128,16 +128,17 @@ def cluster(
     not installed, nothing answers, a worker runs other versions, or one does not see the folders.
     """
     need("distributed", "dask", "--dask")
-    from distributed import Client
+    import distributed
 
+    connect: Any = distributed.Client
     with ExitStack() as stack:
         target: Any = address
         if address == LOCAL:
             target = stack.enter_context(_local(workers))
         try:
             # The first look gives up soon; the client that stays comes back after a break of the network.
-            Client(target, timeout=CONNECT_WITHIN, set_as_default=False).close()
-            client = stack.enter_context(Client(target, timeout=GONE_AFTER, set_as_default=False))
+            connect(target, timeout=CONNECT_WITHIN, set_as_default=False).close()
+            client = stack.enter_context(connect(target, timeout=GONE_AFTER, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise EnvironmentFailure(
@@ -148,17 +149,18 @@ def cluster(
             raise EnvironmentFailure(
                 "the scheduler has no workers", where=where, remedy=f"start some: `dask worker {where} --nthreads 1`"
             )
-        _check_versions(client, where)
-        _check_folders(client, folders)
+        check_versions(client, where, facts_of_worker())
+        check_folders(client, folders)
         progress.note(f"Dask: {len(client.nthreads())} workers at {where}; dashboard {client.dashboard_link}")
         yield Cluster(client, where, threads)
 
 
 @contextmanager
 def _local(workers: int | None) -> Iterator[Any]:
-    from distributed import LocalCluster
+    import distributed
 
-    with LocalCluster(
+    make: Any = distributed.LocalCluster
+    with make(
         n_workers=workers or 2,
         threads_per_worker=1,
         processes=True,
@@ -169,13 +171,12 @@ def _local(workers: int | None) -> Iterator[Any]:
         yield made
 
 
-def _check_versions(client: Any, where: str) -> None:
-    """Refuse workers that would make other bytes, or that Dask itself does not fit."""
+def check_versions(client: Any, where: str, ours: Mapping[str, Any]) -> None:
+    """Refuse workers that would make other bytes than ``ours``, or that Dask itself does not fit."""
     try:
         client.get_versions(check=True)
     except ValueError as error:
         raise EnvironmentFailure(f"its versions do not fit: {error}", where=where) from None
-    ours = facts_of_worker()
     for worker, theirs in _answers(client, facts_of_worker).items():
         if isinstance(theirs, BaseException):
             raise EnvironmentFailure(
@@ -190,7 +191,7 @@ def _check_versions(client: Any, where: str) -> None:
                 )
 
 
-def _check_folders(client: Any, folders: Sequence[Path]) -> None:
+def check_folders(client: Any, folders: Sequence[Path]) -> None:
     """Refuse a worker that does not share the folders of the releases."""
     for folder in folders:
         mark = folder / ".release" / "shared"

@@ -29,7 +29,8 @@ Json = Any
 class Node:
     """One step. ``id`` is its kind, or ``kind:pack``; ``settings`` decide about its result, ``paths`` do not.
 
-    A ``soft`` node runs when everything it needs has ended, well or not.
+    A ``soft`` node runs when everything it needs has ended, well or not. ``after`` are nodes that must be done
+    first and decide about nothing: how a result is made is not what it is.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Node:
     settings: Mapping[str, Json]
     paths: Mapping[str, Json] = field(default_factory=dict)
     soft: bool = False
+    after: tuple[str, ...] = ()
 
 
 Graph = Mapping[str, Node]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_pack.release import gates, making, page, publishing
+from strata_pack.release import gates, making, page, publishing, split
 from strata_pack.release.work import Maker
 
 KINDS: Mapping[str, Maker] = {
@@ -13,6 +13,7 @@ KINDS: Mapping[str, Maker] = {
     "imatrix": making.imatrix,
     "recipe": making.recipe,
     "pack": making.pack,
+    "tensor": split.tensor,
     "verify": gates.verify_pack,
     "golden": gates.golden,
     "smoke": gates.smoke,

@@ -8,7 +8,7 @@ from pathlib import Path
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
 from strata_pack.files import disk_errors, sha256_file, sha256_text, write_atomic
-from strata_pack.pack.build import build_pack
+from strata_pack.pack.build import build_packs
 from strata_pack.pack.layout import gguf_template
 from strata_pack.pack.manifest import read_manifest
 from strata_pack.pack.model_source import Model, folder_template
@@ -16,6 +16,7 @@ from strata_pack.pack.paths import MANIFEST, member
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import AUTO, KEEP, choose_template
 from strata_pack.progress import Progress
+from strata_pack.release.ranges import is_proved, prove_ranges, take_ranges
 from strata_pack.release.results import FileRecord, Results
 from strata_pack.release.source import bring_source, brought_model, fetch_data, first_weights
 from strata_pack.release.work import Made, Task
@@ -36,7 +37,11 @@ def fetch(task: Task, results: Results, progress: Progress) -> Made:
         if text is not None and option in (AUTO, KEEP):
             choose_template(option, text, None, allow_triggers=True)
 
+    ranges = task.paths.get("split")
+    moved = None if ranges is None else take_ranges(Path(ranges), task.source, state)
     model = bring_source(task.source, task.settings.get("commit"), state, progress, early)
+    if ranges is not None and moved is not None:
+        prove_ranges(Path(ranges), model, moved)
     files = [_hashed(results, file.path, file.sha256, progress) for file in model.files]
     return Made(files, fetch_data(model, _template_hash(model)))
 
@@ -140,7 +145,7 @@ def pack(task: Task, results: Results, progress: Progress) -> Made:
     there = sha256_file(place) if place.is_file() else None
     if begun is None or begun["key"] != task.key or there == begun["replaces"] or not _is_whole(out, there):
         results.begin(task.node, task.key, there)
-        _build(task, results, out, progress)
+        _build(task, results, progress)
     return _made(out, results)
 
 
@@ -153,11 +158,12 @@ def _is_whole(out: Path, manifest: str | None) -> bool:
     return all(path.is_file() and sha256_file(path) == sha256 for path, sha256 in paths)
 
 
-def _build(task: Task, results: Results, out: Path, progress: Progress) -> None:
+def build_request(task: Task, results: Results, source: str) -> BuildRequest:
+    """Return what a pack's build is asked for; ``source`` as text."""
     golden = task.paths["golden"]
-    request = BuildRequest(
-        source=_source_text(task),
-        out=out,
+    return BuildRequest(
+        source=source,
+        out=results.out / task.pack,
         recipe=_recipe_of(task, results),
         template=task.paths["template"],
         golden=None if golden is None else Path(golden),
@@ -169,7 +175,20 @@ def _build(task: Task, results: Results, out: Path, progress: Progress) -> None:
         force=True,
         threads=task.threads,
     )
-    build_pack(request, progress, brought=brought_model(task.source, results.out, task.result("fetch")))
+
+
+def _build(task: Task, results: Results, progress: Progress) -> None:
+    ready = task.paths.get("ready")
+    if ready is not None and "split" in task.paths and not is_proved(Path(task.paths["split"])):
+        progress.note("the source came otherwise than in ranges, so the pack is quantized anew")
+        ready = None
+    request = build_request(task, results, _source_text(task))
+    build_packs(
+        [request],
+        progress,
+        brought=brought_model(task.source, results.out, task.result("fetch")),
+        ready=None if ready is None else {request.out: Path(ready)},
+    )
 
 
 def _made(out: Path, results: Results) -> Made:

@@ -24,6 +24,8 @@ from strata_pack.release.graph import Node
 from strata_pack.release.lock import LockedSource, read_lock, write_lock
 from strata_pack.release.source import hashed, pin_source
 
+TENSOR = "tensor"
+"""The kind of nodes of which there may be thousands: they are counted and not named."""
 MOST_DEATHS = 8
 """Workers that may die over one node before it counts as failed: what kills every worker will kill the next."""
 SECOND_TRY = EnvironmentFailure.exit_code
@@ -80,7 +82,7 @@ def run_releases(boards: Sequence[Board], crew: Crew, progress: Progress | None 
     progress = progress or Silent()
     with ExitStack() as stack:
         for board in boards:
-            stack.enter_context(_held(board.release))
+            stack.enter_context(held(board.release))
             _write_lock(board)
         _Run(boards, crew, progress).to_the_end()
         for board in boards:
@@ -89,7 +91,7 @@ def run_releases(boards: Sequence[Board], crew: Crew, progress: Progress | None 
 
 
 @contextmanager
-def _held(release: Release) -> Iterator[None]:
+def held(release: Release) -> Iterator[None]:
     """Hold the release against a second run, on this machine or on one that shares the folder."""
     with disk_errors(release.state):
         release.state.mkdir(parents=True, exist_ok=True)
@@ -122,6 +124,8 @@ class _Run:
         self._crew, self._progress = crew, progress
         self._deaths: Counter[str] = Counter()
         self._failed_on: dict[str, str] = {}
+        tensors = sum(node.kind == TENSOR for board in boards for node in board.graph.values())
+        self._tensors = progress.task("tensors", tensors, "tensors") if tensors else None
 
     def to_the_end(self) -> None:
         running = 0
@@ -132,10 +136,13 @@ class _Run:
                         break
                     task = board.task(node, self._crew.threads)
                     board.start(node)
-                    self._progress.note(f"{task.label}: started")
+                    if task.kind != TENSOR:
+                        self._progress.note(f"{task.label}: started")
                     self._crew.start(task, self._failed_on.get(task.label))
                     running += 1
             if not running:
+                if self._tensors is not None:
+                    self._tensors.done()
                 return
             for ended in self._crew.wait():
                 running -= 1
@@ -158,6 +165,8 @@ class _Run:
                 board.again(task.node)
                 return
             self._progress.note(f"{task.label}: failed: {outcome.sentence}")
+        elif task.kind == TENSOR and self._tensors is not None:
+            self._tensors.advance(1)
         else:
             self._progress.note(f"{task.label}: done in {outcome['seconds']:.1f} s")
         board.end(task.node, outcome)

@@ -7,6 +7,7 @@ and end at once: nobody is left behind at work on a folder that the next run wan
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -36,7 +37,7 @@ class _Told:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._lock = threading.Lock()
-        self._numbers = 0
+        self._numbers = itertools.count(1)
 
     def send(self, message: tuple[Any, ...]) -> None:
         with self._lock, suppress(OSError):
@@ -46,9 +47,9 @@ class _Told:
         self.send(("note", text))
 
     def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Watched:
-        self._numbers += 1
-        self.send(("task", self._numbers, label, total, unit))
-        return _ToldTask(self, self._numbers)
+        number = next(self._numbers)
+        self.send(("task", number, label, total, unit))
+        return _ToldTask(self, number)
 
 
 class _ToldTask:
@@ -155,9 +156,10 @@ class Processes:
         elif kind == "advance":
             worker.watched[rest[0]].advance(rest[1])
         elif kind == "done":
-            worker.watched.pop(rest[0]).done()
+            worker.watched[rest[0]].done()
         else:
             task, worker.task = worker.task, None
+            worker.watched.clear()
             return [Ended(task, rest[0], worker.name)]
         return []
 

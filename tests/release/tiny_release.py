@@ -84,7 +84,9 @@ def pack_hashes(file: Path) -> Mapping[str, str]:
     kept = {
         name: path
         for name, path in found.items()
-        if not name.startswith((".release/results", ".release/log", "report")) and "/reports/" not in name
+        if not name.startswith((".release/results", ".release/log", ".release/split", "report"))
+        and "/reports/" not in name
+        and ".strata-fetch" not in name
     }
     return {name: sha256_file(path) for name, path in [*kept.items(), ("lock", file.with_suffix(".lock"))]}
 

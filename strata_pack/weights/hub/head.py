@@ -14,6 +14,7 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.hub.cache import cached_blob
 from strata_pack.weights.hub.connection import Hub
 from strata_pack.weights.hub.small import body_url
+from strata_pack.weights.hub.state import part_path, part_size
 from strata_pack.weights.hub.tree import RepoFile, RepoTree
 
 AT_ONCE = 64 << 10
@@ -25,7 +26,9 @@ class RemoteFile:
 
     def __init__(self, client: httpx.Client, hub: Hub, tree: RepoTree, file: RepoFile, dest: Path) -> None:
         self._client, self._hub, self._tree, self._file = client, hub, tree, file
-        places = (dest / file.path, cached_blob(tree.repo_id, file))
+        # A body that has arrived and is not proved yet tells as much as the Hub would.
+        part = part_path(dest, file) if part_size(dest, file) == file.size else None
+        places = (dest / file.path, part, cached_blob(tree.repo_id, file))
         self._local = next((path for path in places if path is not None and path.is_file()), None)
         self._known = b""
         self._at = 0

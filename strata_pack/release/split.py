@@ -1,0 +1,390 @@
+"""One huge model over many workers: each takes a tensor, fetches only its bytes, and writes it into every pack's file.
+
+    .release/split/
+      plan.json       the tensors in groups, the byte ranges of each, the packs that are written
+      source/NAME/    the checkpoint's files, their headers in place, the rest filled in range by range
+      out/PACK.gguf   the packs' models, header first, each tensor at its final place
+
+Files have their full size from the start, so workers share nothing but the folder, and one that is killed costs the
+tensor it was at. A checkpoint that came in ranges is proved by its hashes when it is whole; only then a pack is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import WrongUse
+from strata_pack.files import disk_errors, dump_json, read_json_object, sha256_text, write_atomic
+from strata_pack.llama.quantizer import Quantizer
+from strata_pack.pack.build_plan import choose, plan_models, template_keys
+from strata_pack.pack.model_source import Model, hub_folder, source_template
+from strata_pack.progress import Progress
+from strata_pack.release.making import build_request
+from strata_pack.release.results import Results
+from strata_pack.release.source import first_weights
+from strata_pack.release.work import Made, Task
+from strata_pack.weights.convert.convert import SafetensorsSource
+from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
+from strata_pack.weights.gguf.file import align
+from strata_pack.weights.hub.connection import connect
+from strata_pack.weights.hub.fetch import FetchPlan, fetch_repo
+from strata_pack.weights.hub.ranges import RangeFetcher
+from strata_pack.weights.hub.select import Weights
+from strata_pack.weights.hub.state import read_fetch_record
+from strata_pack.weights.preflight import Stage, check_disk
+from strata_pack.weights.quantize.imatrix import read_imatrix
+from strata_pack.weights.quantize.plan import QuantPlan
+from strata_pack.weights.quantize.rows import Pipeline, Target, TensorJob, usable_cores
+from strata_pack.weights.quantize.run import output_headers, output_sizes
+from strata_pack.weights.source import HubSource, parse_source
+
+SMALL = 64 << 10
+"""Bytes up to which a stored tensor is fetched with the headers: a request of its own would cost more."""
+
+Range = tuple[str, int, int]
+"""A file of the repository, and bytes of it from the first to the one after the last."""
+
+
+def split_folder(out: Path) -> Path:
+    """Return where the files of a split run lie."""
+    return out / ".release" / "split"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors of the model that are made of the same stored bytes, and those bytes; without tensors only bytes."""
+
+    tensors: tuple[str, ...]
+    ranges: tuple[Range, ...]
+
+
+def prepare(source: str, commit: str | None, model: Model | None, packs: Sequence[Task], progress: Progress) -> str:
+    """Lay out the files of a split run and return the id of its plan; a plan of the same things is kept.
+
+    ``model`` is the source if it is on this disk already; else what it needs before its weights is fetched now, and the
+    headers of the weights. ``packs`` are the tasks of the packs to write. Raises as a build does.
+    """
+    out = Path(packs[0].out)
+    root = split_folder(out)
+    wanted = [(task.node, task.settings, _digests(task)) for task in packs]
+    key = sha256_text(json.dumps([source, commit, None if model is None else "here", wanted], sort_keys=True))
+    place = root / "plan.json"
+    if place.is_file() and (known := read_json_object(place))["key"] == key:
+        return str(known["id"])
+    shutil.rmtree(root, ignore_errors=True)
+    with disk_errors(root):
+        (root / "out").mkdir(parents=True)
+    have: list[Range] = []
+    if model is None:
+        model, have = _heads(source, commit, root, progress)
+    with SafetensorsSource.open(first_weights(model), part=_part(packs[0])) as tensors:
+        for task in packs:
+            _lay_out(task, model, tensors, root)
+        groups = _groups(tensors, model, have)
+    identity = secrets.token_hex(8)
+    plan = {
+        "key": key,
+        "id": identity,
+        "source": source,
+        "commit": commit,
+        "fetch": bool(have),
+        "model": _model_dict(model),
+        "packs": [_task_dict(task) for task in packs],
+        "groups": [[list(group.tensors), list(group.ranges)] for group in groups],
+    }
+    write_atomic(place, dump_json(plan))
+    return identity
+
+
+def read_plan(out: Path) -> dict[str, Any]:
+    """Return the plan of a split run."""
+    return read_json_object(split_folder(out) / "plan.json", 1 << 30)
+
+
+def _part(task: Task) -> str:
+    return "model" if task.settings["mtp"] else "trunk"
+
+
+def _digests(task: Task) -> dict[str, str]:
+    return {name: found if isinstance(found, str) else found["digest"] for name, found in task.inputs.items()}
+
+
+def _task_dict(task: Task) -> dict[str, Any]:
+    return {**vars(task), "settings": dict(task.settings), "paths": dict(task.paths), "inputs": dict(task.inputs)}
+
+
+def _model_dict(model: Model) -> dict[str, Any]:
+    weights = model.weights
+    return {
+        "kind": model.kind,
+        "name": model.name,
+        "root": str(model.root),
+        "weights": list(weights.files),
+        "index": weights.index,
+    }
+
+
+def _model(value: Mapping[str, Any]) -> Model:
+    root = Path(value["root"])
+    weights = Weights("safetensors", tuple(value["weights"]), value["index"])
+    return Model(value["kind"], value["name"], weights, root, root, ())
+
+
+def _lay_out(task: Task, model: Model, tensors: SafetensorsSource, root: Path) -> None:
+    """Make the file of one pack's model: its full size, its header."""
+    plan, keys = _planned(task, model, tensors)
+    if plan.shards != 1:
+        raise WrongUse("a model in several files cannot be split over workers", where=task.node)
+    (header,), (size,) = output_headers(plan, keys), output_sizes(plan, keys)
+    path = root / "out" / f"{task.pack}.gguf"
+    check_disk([Stage("quantized model", path, size)])
+    with disk_errors(path), path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        file.write(header)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[QuantPlan, dict[str, Any]]:
+    request = build_request(task, Results(Path(task.out)), str(model.root))
+    imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
+    (plan,) = plan_models([request], tensors, [imatrix])
+    return plan, dict(template_keys(choose(request, source_template(model, tensors.metadata))))
+
+
+def _heads(source: str, commit: str | None, root: Path, progress: Progress) -> tuple[Model, list[Range]]:
+    """Fetch side files, headers and small tensors; return the model in its folder of holes, and what is filled."""
+    named = parse_source(source)
+    assert isinstance(named, HubSource)
+    target = hub_folder(named, root.parent / "source")
+    folder = root / "source" / target.name
+    chosen: list[FetchPlan] = []
+
+    class Enough(Exception):
+        pass
+
+    def stop(_folder: Path) -> None:
+        raise Enough
+
+    with suppress(Enough):
+        fetch_repo(
+            *(named.repo_id, commit, target),
+            path=named.path,
+            progress=progress,
+            announce=chosen.append,
+            before_weights=stop,
+        )
+    (plan,) = chosen
+    weights = plan.selection.weights
+    have: list[Range] = []
+    with RangeFetcher(connect(), plan.tree) as fetcher:
+        for file in plan.selection.files:
+            path = folder / file.path
+            with disk_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if file.path not in weights.files:
+                    shutil.copyfile(target / file.path, path)
+                    continue
+                with path.open("w+b") as opened:
+                    os.posix_fallocate(opened.fileno(), 0, file.size)
+                    have += _head(fetcher, file.path, file.size, path, opened.fileno())
+                    os.fsync(opened.fileno())
+    return Model("hub", folder.name, weights, folder, folder, (), named.repo_id, commit), have
+
+
+def _head(fetcher: RangeFetcher, name: str, size: int, path: Path, descriptor: int) -> Iterator[Range]:
+    """Fetch a file's header and its small tensors; yield what is there now."""
+    fetcher.fetch(name, 0, min(8, size), descriptor)
+    length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
+    end = min(8 + length, size)
+    fetcher.fetch(name, 8, end, descriptor)
+    yield name, 0, end
+    with path.open("rb") as file:
+        stored = parse_header(file.read, size, path)
+    small = [(one.start, one.start + one.nbytes) for one in stored if 0 < one.nbytes <= SMALL]
+    for start, stop in joined(small):
+        fetcher.fetch(name, start, stop, descriptor)
+        yield name, start, stop
+
+
+def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges in order, those that touch or overlap as one."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def without(ranges: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of ``ranges`` that lie in none of ``taken``."""
+    left: list[tuple[int, int]] = []
+    for start, stop in joined(ranges):
+        for first, last in joined(taken):
+            if last <= start or first >= stop:
+                continue
+            if first > start:
+                left.append((start, first))
+            start = max(start, last)
+        if start < stop:
+            left.append((start, stop))
+    return left
+
+
+def _groups(tensors: SafetensorsSource, model: Model, have: Sequence[Range]) -> list[Group]:
+    """Return what workers take: tensors that share no stored bytes, and all other bytes that are to be fetched.
+
+    ``have`` is what was fetched of the files already; nothing of a checkpoint that is here as a whole.
+    """
+    sharing: dict[str, int] = {}
+    members: dict[int, list[str]] = {}
+    stored: dict[str, StoredTensor] = {}
+    for number, tensor in enumerate(tensors.tensors):
+        made_of = tensors.stored(tensor.name)
+        stored |= {one.name: one for one in made_of}
+        mine = number
+        members[mine] = [tensor.name]
+        for other in {sharing[one.name] for one in made_of if one.name in sharing}:
+            members[mine] = members.pop(other) + members[mine]
+            sharing = {name: mine if group == other else group for name, group in sharing.items()}
+        sharing |= {one.name: mine for one in made_of}
+    used: dict[int, list[StoredTensor]] = {}
+    for name, group in sharing.items():
+        used.setdefault(group, []).append(stored[name])
+    if not have:
+        return [Group(tuple(names), ()) for names in members.values()]
+    taken = {name: [(a, b) for file, a, b in have if file == name] for name in model.weights.files}
+    groups = []
+    for group, names in members.items():
+        ranges: list[Range] = []
+        for file in model.weights.files:
+            wanted = [
+                (one.start, one.start + one.nbytes)
+                for one in used.get(group, [])
+                if one.file == model.root / file and one.nbytes
+            ]
+            new = without(wanted, taken[file])
+            taken[file] = joined([*taken[file], *new])
+            ranges += [(file, start, stop) for start, stop in new]
+        groups.append(Group(tuple(names), tuple(ranges)))
+    return [*groups, *_rest(model, taken)]
+
+
+def _rest(model: Model, taken: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[Group]:
+    """Yield what no tensor of the model needs: the whole file is fetched, since only the whole file has a hash."""
+    for file in model.weights.files:
+        size = (model.root / file).stat().st_size
+        for start, stop in without([(0, size)], taken[file]):
+            yield Group((), ((file, start, stop),))
+
+
+class _Opened:
+    """The plan of a split run, opened in one worker: source, packs' plans and files, and the way to the Hub."""
+
+    def __init__(self, out: Path) -> None:
+        plan = read_plan(out)
+        root = split_folder(out)
+        self.stack = ExitStack()
+        self.groups = [
+            Group(tuple(names), tuple((name, start, stop) for name, start, stop in ranges))
+            for names, ranges in plan["groups"]
+        ]
+        self.model = _model(plan["model"])
+        self.fetcher: RangeFetcher | None = None
+        self.holes: dict[str, int] = {}
+        if plan["fetch"]:
+            record = read_fetch_record(root.parent / "source" / self.model.root.name)
+            assert record is not None, "the plan was made after the fetch had begun"
+            self.fetcher = self.stack.enter_context(RangeFetcher(connect(), record.tree))
+            self.holes = {name: self._open(self.model.root / name) for name in self.model.weights.files}
+        tasks = [Task(**value) for value in plan["packs"]]
+        self.source = SafetensorsSource.open(first_weights(self.model), part=_part(tasks[0]))
+        self.stack.callback(self.source.close)
+        self.plans: list[QuantPlan] = []
+        self.files: list[int] = []
+        self.places: list[dict[str, int]] = []
+        for task in tasks:
+            made, keys = _planned(task, self.model, self.source)
+            (header,) = output_headers(made, keys)
+            self.plans.append(made)
+            self.files.append(self._open(root / "out" / f"{task.pack}.gguf"))
+            at, places = len(header), {}
+            for tensor in made.tensors:
+                places[tensor.name] = at
+                at += align(tensor.nbytes, made.alignment)
+            self.places.append(places)
+
+    def _open(self, path: Path) -> int:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self.stack.callback(os.close, descriptor)
+        return descriptor
+
+
+@functools.lru_cache(maxsize=1)
+def _opened(out: str, identity: str) -> _Opened:  # noqa: ARG001
+    """Return the plan ``identity``, opened once in a worker: a huge checkpoint's headers take seconds to read."""
+    return _Opened(Path(out))
+
+
+def tensor(task: Task, results: Results, progress: Progress) -> Made:  # noqa: ARG001
+    """Fetch what one group of tensors is made of, and write the tensors into every pack's file."""
+    opened = _opened(task.out, task.settings["plan"])
+    group = opened.groups[task.settings["group"]]
+    with disk_errors(split_folder(Path(task.out))):
+        if opened.fetcher is not None:
+            for name, start, stop in group.ranges:
+                opened.fetcher.fetch(name, start, stop, opened.holes[name])
+            for name in {name for name, _, _ in group.ranges}:
+                os.fsync(opened.holes[name])
+        _write(opened, group, task.threads)
+    return Made((), {"tensors": len(group.tensors), "bytes": sum(stop - start for _, start, stop in group.ranges)})
+
+
+def _write(opened: _Opened, group: Group, threads: int | None) -> None:
+    if not group.tensors or not opened.plans:
+        return
+    quantizer = Quantizer.load("auto")
+    with Pipeline(
+        quantizer,
+        threads or usable_cores(),
+        outputs=len(opened.plans),
+        allow_nonfinite=False,
+        where=opened.source.label,
+    ) as pipeline:
+        for _ in pipeline.run(_jobs(opened, group)):
+            pass
+    for descriptor in opened.files:
+        os.fsync(descriptor)
+
+
+def _jobs(opened: _Opened, group: Group) -> Iterator[TensorJob]:
+    by_name = [{one.name: one for one in plan.tensors} for plan in opened.plans]
+    for name in group.tensors:
+        source = by_name[0][name].source
+        targets = {}
+        for number, plan in enumerate(opened.plans):
+            planned = by_name[number][name]
+            weights = plan.imatrix.importances(source) if planned.weighted and plan.imatrix else None
+            targets[number] = Target(planned, weights, _writer(opened.files[number], opened.places[number][name]))
+        yield TensorJob(source, opened.source.rows(source), targets)
+
+
+def _writer(descriptor: int, begin: int) -> Any:
+    def write(start: int, data: Any) -> None:
+        left, at = memoryview(data), begin + start
+        while left:
+            written = os.pwrite(descriptor, left, at)
+            left, at = left[written:], at + written
+
+    return write

@@ -1,0 +1,173 @@
+"""A Dask cluster as the workers: same result, its faults borne or named."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata_pack.errors import EnvironmentFailure
+from strata_pack.progress import Silent
+from strata_pack.release import cluster as cluster_module
+from strata_pack.release.cluster import check_folders, check_versions, cluster, facts_of_worker
+from strata_pack.release.file import read_release
+from strata_pack.release.run import open_board, run_releases
+from tests.release.test_kills import done_twice
+from tests.release.test_workers import EIGHT
+from tests.release.tiny_release import GATES, HEAD, MEASURED, pack_hashes, run, write_release
+
+pytest.importorskip("distributed", reason="the extra dask is not installed")
+
+
+@contextmanager
+def dask(folder: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[bytes], list[subprocess.Popen[bytes]]]]:
+    """Yield a scheduler's address, its process and those of its workers (each a nanny that starts another)."""
+    file = folder / "scheduler.json"
+    base = [sys.executable, "-m"]
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    with ExitStack() as stack:
+
+        def start(*words: str) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(subprocess.Popen([*base, *words], **quiet))
+            stack.callback(process.kill)
+            return process
+
+        arguments = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+        scheduler = start("distributed.cli.dask_scheduler", *arguments)
+        crew = [
+            start(
+                *("distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"),
+                *("--no-dashboard", "--host", "127.0.0.1", "--death-timeout", "60"),
+            )
+            for _ in range(workers)
+        ]
+        deadline = time.monotonic() + 120
+        from distributed import Client
+
+        while not file.is_file() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with Client(scheduler_file=str(file), timeout=60, set_as_default=False) as client:
+            address = str(client.scheduler.address)
+            client.wait_for_workers(workers, timeout=120)
+        yield address, scheduler, crew
+
+
+def test_nobody_at_the_address_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "CONNECT_WITHIN", 0.5)
+    with pytest.raises(EnvironmentFailure, match=r"tcp://127.0.0.1:9: no Dask scheduler answers"):
+        cluster("tcp://127.0.0.1:9", [tmp_path], Silent()).__enter__()
+
+
+def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(EnvironmentFailure, match=r"--dask needs the package distributed.*\[dask\]"):
+        cluster("local", [tmp_path], Silent()).__enter__()
+
+
+@pytest.mark.slow
+def test_a_local_cluster_makes_the_same(tmp_path: Path) -> None:
+    alone, file = write_release(tmp_path / "alone"), write_release(tmp_path / "dask")
+    run(alone)
+    with cluster("local", [tmp_path / "dask/packs"], Silent(), workers=2) as crew:
+        assert run_releases([open_board(read_release(file))], crew).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(alone)
+
+
+@pytest.mark.slow
+def test_a_worker_of_other_versions_or_another_disk_is_refused(tmp_path: Path) -> None:
+    from distributed import Client
+
+    with dask(tmp_path, 1) as (address, _, _), Client(address, set_as_default=False) as client:
+        theirs = {**facts_of_worker(), "kernels": "others 1"}
+        with pytest.raises(EnvironmentFailure, match="has another kernels"):
+            check_versions(client, address, theirs)
+        with pytest.raises(EnvironmentFailure, match="does not see the folder"):
+            check_folders(Elsewhere(client), [tmp_path])
+
+
+class Elsewhere:
+    """A client whose workers look for every path below another folder."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def run(self, function: Any, path: str, **options: Any) -> Any:
+        return self._client.run(function, f"/nowhere{path}", **options)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path) -> None:
+    texts = [HEAD.replace("Tiny", name) + MEASURED + EIGHT + GATES for name in ("One", "Two")]
+    alone = [write_release(tmp_path / f"alone{n}", text) for n, text in enumerate(texts)]
+    for each in alone:
+        run(each)
+    files = [write_release(tmp_path / f"dask{n}", text) for n, text in enumerate(texts)]
+    dice, kills, stop = random.Random(5), 0, threading.Event()
+    with dask(tmp_path, 3) as (address, _, nannies):
+
+        def kill() -> None:
+            nonlocal kills
+            while kills < 20 and not stop.wait(dice.uniform(1.0, 4.0)):
+                parent = dice.choice(nannies).pid
+                children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+                workers = [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+                if workers:
+                    os.kill(dice.choice(workers), signal.SIGKILL)
+                    kills += 1
+
+        killer = threading.Thread(target=kill)
+        with cluster(address, [file.parent / "packs" for file in files], Silent(), threads=1) as crew:
+            killer.start()
+            outcome = run_releases([open_board(read_release(file)) for file in files], crew)
+        stop.set()
+        killer.join()
+    assert outcome.exit_code == 0
+    assert kills > 0
+    assert [pack_hashes(file) for file in files] == [pack_hashes(file) for file in alone]
+    assert [done_twice(file) for file in files] == [[], []]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_scheduler_that_is_away_for_10_s_changes_nothing(tmp_path: Path) -> None:
+    alone, file = write_release(tmp_path / "alone", HEAD + EIGHT), write_release(tmp_path / "dask", HEAD + EIGHT)
+    run(alone)
+    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as crew:
+
+        def away() -> None:
+            time.sleep(1.0)
+            scheduler.send_signal(signal.SIGSTOP)
+            time.sleep(10.0)
+            scheduler.send_signal(signal.SIGCONT)
+
+        break_ = threading.Thread(target=away)
+        break_.start()
+        outcome = run_releases([open_board(read_release(file))], crew)
+        break_.join()
+    assert outcome.exit_code == 0
+    assert pack_hashes(file) == pack_hashes(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_scheduler_that_is_gone_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "GONE_AFTER", 5.0)
+    alone, file = write_release(tmp_path / "alone", HEAD + EIGHT), write_release(tmp_path / "dask", HEAD + EIGHT)
+    run(alone)
+    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as crew:
+        threading.Timer(2.0, scheduler.kill).start()
+        with pytest.raises(EnvironmentFailure, match=r"scheduler is gone|does not answer"):
+            run_releases([open_board(read_release(file))], crew)
+    assert run(file).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(alone)

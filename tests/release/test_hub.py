@@ -1,0 +1,211 @@
+"""Releases of a model on the Hub: pinned, watched, begun from an id, spread over workers tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.pack.layout import Pack
+from strata_pack.progress import Silent
+from strata_pack.release.crew import Alone
+from strata_pack.release.file import read_release
+from strata_pack.release.init import look_at, release_text
+from strata_pack.release.lock import read_lock
+from strata_pack.release.run import Outcome, open_board, run_releases
+from strata_pack.release.split import joined, without
+from strata_pack.release.spread import run_spread
+from strata_pack.release.status import changes
+from strata_pack.release.workers import processes
+from tests.hub_server import Fault, HubServer, folder_files, serve
+from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, made, pack_hashes, run, write_release
+from tests.tiny_models import write_model
+
+HUB = HEAD.replace('"tiny.gguf"', '"org/Tiny"')
+WEIGHTS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return folder_files(write_model("qwen3", tmp_path_factory.mktemp("model") / "Tiny"))
+
+
+@pytest.fixture
+def hub(checkpoint: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with serve({"org/Tiny": checkpoint}) as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        yield running
+
+
+def spread(file: Path) -> Outcome:
+    return run_spread(open_board(read_release(file)), Alone(Silent(), threads=1), Silent())
+
+
+def test_a_pack_of_a_hub_source_names_repository_and_commit(hub: HubServer, tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    assert run(file).exit_code == 0
+    source = Pack.open(tmp_path / "r/packs/Tiny-Q8_0").manifest["source"]
+    assert (source["kind"], source["repo"]) == ("hub", "org/Tiny")
+    assert source["commit"] == hub.repos["org/Tiny"].commits[-1][0]
+
+
+def test_a_source_that_moved_is_built_as_it_was_pinned(
+    hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path
+) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    hub.repo("org/Tiny", {**checkpoint, "chat_template.jinja": b"another {{ messages }}"})
+    hub.hits.clear()
+    assert made(run(file).boards[0]) == set()
+    assert hub.hits == []
+
+
+def test_update_takes_the_commit_of_now(hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    commit = hub.repo("org/Tiny", {**checkpoint, "README.md": b"new"}).commits[-1][0]
+    outcome = run_releases([open_board(read_release(file), update=True)], Alone(Silent(), threads=1))
+    lock = read_lock(file.with_suffix(".lock"))
+    assert lock is not None
+    assert lock["source"]["commit"] == commit
+    assert "pack:Tiny-Q8_0" in made(outcome.boards[0])
+
+
+@pytest.mark.usefixtures("hub")
+def test_status_finds_nothing_where_nothing_moved(tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    assert changes(read_release(file), read_lock(file.with_suffix(".lock"))) == []
+
+
+def test_status_finds_a_moved_source_and_another_template(
+    hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path
+) -> None:
+    hub.repo("org/Tiny", {**checkpoint, "chat_template.jinja": b"{{ messages }}"})
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    hub.repo("org/Tiny", {**checkpoint, "chat_template.jinja": b"{{ messages[0] }}"})
+    found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
+    assert [change.what for change in found] == ["source", "template"]
+    assert "no large file changed" in found[0].sentence
+
+
+def test_status_finds_published_files_that_are_others(hub: HubServer, tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS + '[publish]\nrepo = "me/Tiny-GGUF"\n')
+    run(file)
+    model = (tmp_path / "r/packs/Tiny-Q8_0/model/Tiny-Q8_0.gguf").read_bytes()
+    hub.repo("me/Tiny-GGUF", {"Tiny-Q8_0.gguf": model[:-1] + b"x"})
+    found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
+    assert [change.sentence for change in found] == [
+        "Tiny-Q8_0.gguf in me/Tiny-GGUF is not the one of Tiny-Q8_0 in the lock file",
+        "me/Tiny-GGUF lacks Tiny-Q4_0.gguf of Tiny-Q4_0",
+    ]
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_hub_that_cannot_be_reached_is_one_of_the_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
+    assert [change.what for change in found] == ["unknown"]
+
+
+def test_init_writes_a_file_that_is_read(hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path) -> None:
+    card = b"---\nlicense: apache-2.0\n---\n# Tiny\n"
+    hub.repo("org/Tiny", {**checkpoint, "README.md": card})
+    looked = look_at("org/Tiny")
+    text = release_text("org/Tiny", looked)
+    assert looked.weights == sum(len(checkpoint[name]) for name in WEIGHTS)
+    assert "licence: apache-2.0" in text
+    assert tomllib.loads(text)["release"]["source"] == "org/Tiny"
+    (tmp_path / "release.toml").write_text(text)
+    assert [pack.quant for pack in read_release(tmp_path / "release.toml").packs] == ["Q8_0", "Q4_K_M"]
+
+
+def test_init_fetches_no_weights(hub: HubServer) -> None:
+    look_at("org/Tiny")
+    assert [hub.bytes_sent(name) for name in WEIGHTS] == [0, 0]
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release of the model on the Hub that was made the ordinary way."""
+    with serve({"org/Tiny": checkpoint}) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", running.endpoint)
+        file = write_release(tmp_path_factory.mktemp("whole"), HUB + PACKS)
+        assert run(file).exit_code == 0
+    return file
+
+
+@pytest.mark.usefixtures("hub")
+def test_split_tensors_gives_the_same_packs(whole: Path, tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    assert spread(file).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(whole)
+
+
+def test_split_tensors_fetches_every_weight_byte_once(
+    hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path
+) -> None:
+    spread(write_release(tmp_path / "r", HUB + PACKS))
+    assert [hub.bytes_sent(name) for name in WEIGHTS] == [len(checkpoint[name]) for name in WEIGHTS]
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_run_after_a_split_one_finds_everything_made(tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    spread(file)
+    assert made(run(file).boards[0]) == set()
+
+
+def test_broken_connections_are_borne(hub: HubServer, whole: Path, tmp_path: Path) -> None:
+    hub.fail(WEIGHTS[0], Fault(times=3), Fault(break_after=1000, times=2), Fault(status=500), Fault(wrong_range=True))
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    assert spread(file).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(whole)
+
+
+def test_a_range_of_wrong_bytes_is_found_and_fetched_anew(hub: HubServer, whole: Path, tmp_path: Path) -> None:
+    hub.fail(WEIGHTS[1], Fault(times=6), Fault(corrupt=True, times=-1))
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    outcome = spread(file)
+    assert outcome.exit_code == 3
+    assert "does not match the content hash" in outcome.boards[0].failures["fetch"].sentence
+    hub.faults.clear()
+    assert spread(file).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(whole)
+
+
+def test_a_server_without_ranges_is_refused_by_name(hub: HubServer, tmp_path: Path) -> None:
+    hub.fail(WEIGHTS[0], Fault(ignore_range=True, times=-1))
+    with pytest.raises(EnvironmentFailure, match="does not serve ranges"):
+        spread(write_release(tmp_path / "r", HUB + PACKS))
+
+
+def test_a_gguf_source_cannot_be_split(tmp_path: Path) -> None:
+    with pytest.raises(WrongUse, match="no safetensors checkpoint"):
+        spread(write_release(tmp_path / "r"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("hub")
+def test_packs_that_need_a_matrix_are_split_after_it(tmp_path: Path) -> None:
+    text = HUB + MEASURED + PACKS + GATES
+    ordinary = write_release(tmp_path / "ordinary", text)
+    run(ordinary)
+    file = write_release(tmp_path / "split", text)
+    with processes(2, Silent()) as crew:
+        assert run_spread(open_board(read_release(file)), crew, Silent()).exit_code == 0
+    assert pack_hashes(file) == pack_hashes(ordinary)
+    results = tmp_path / "split/packs/.release/results"
+    assert json.loads(next((results / "tensor@0").glob("*.json")).read_bytes())["data"]["tensors"] >= 1
+
+
+def test_ranges_are_joined_and_cut() -> None:
+    assert joined([(5, 9), (0, 3), (3, 5), (20, 21)]) == [(0, 9), (20, 21)]
+    assert without([(0, 10), (20, 30)], [(2, 4), (8, 25)]) == [(0, 2), (4, 8), (25, 30)]
