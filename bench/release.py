@@ -34,7 +34,7 @@ from strata_pack.pack.layout import Pack  # noqa: E402
 from strata_pack.pack.request import BuildRequest  # noqa: E402
 from strata_pack.pack.verification import verify  # noqa: E402
 from strata_pack.progress import Silent  # noqa: E402
-from strata_pack.release.crew import Alone  # noqa: E402
+from strata_pack.release.alone import Alone  # noqa: E402
 from strata_pack.release.file import read_release  # noqa: E402
 from strata_pack.release.run import open_board, run_releases  # noqa: E402
 from strata_pack.report import html  # noqa: E402

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strata_pack.cli.confirm import DryRun
-from strata_pack.cli.face import face
 from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import WrongUse
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ MARKS = {
 
 
 @app.command(epilog="Example: strata-pack release init Qwen/Qwen3-0.6B")
-@face
+@with_shared_flags
 def init(
     source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id.")],
     file: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The release file to write.")] = Path(
@@ -79,7 +79,7 @@ def init(
 
 
 @app.command(epilog="Example: strata-pack release plan release.toml")
-@face
+@with_shared_flags
 def plan(file: File, update: Update = False, *, out: Out) -> None:
     """Show what a run would do. Nothing is written, and no weights travel."""
     from strata_pack.release.file import read_release
@@ -92,7 +92,7 @@ def plan(file: File, update: Update = False, *, out: Out) -> None:
 
 
 @app.command(epilog="Example: strata-pack release run release.toml --workers 3")
-@face
+@with_shared_flags
 def run(
     files: Files,
     workers: Workers = None,
@@ -130,7 +130,7 @@ def run(
 
 
 @app.command(epilog="Example: strata-pack release status release.toml")
-@face
+@with_shared_flags
 def status(
     file: File,
     offline: Annotated[bool, typer.Option("--offline", help="Look at this disk alone.")] = False,
@@ -161,7 +161,7 @@ def status(
 
 
 @app.command(epilog="Example: strata-pack release publish release.toml --dry-run")
-@face
+@with_shared_flags
 def publish(
     file: File,
     dry_run: DryRun = False,
@@ -203,8 +203,8 @@ def _crew(
     boards: Sequence[Board], workers: int | None, dask: str | None, threads: int | None, progress: Progress
 ) -> Iterator[Crew]:
     """Open the workers that the flags name: a Dask cluster, processes, or this process."""
+    from strata_pack.release.alone import alone
     from strata_pack.release.cluster import LOCAL, cluster
-    from strata_pack.release.crew import alone
     from strata_pack.release.workers import processes
 
     if dask is not None and dask != LOCAL and workers is not None:

@@ -67,7 +67,8 @@ def write_models(
 ) -> list[ModelFiles]:
     """Write the models into their build folders, or find there what an earlier build finished.
 
-    ``ready`` are files that were written by the same plans: they are moved there. Those that are missing are written from one reading of the source. ``request`` says how (threads, kernels, NaN).
+    ``ready`` are files that were written by the same plans: they are moved there. Those that are missing are written
+    from one reading of the source. ``request`` says how (threads, kernels, NaN).
     """
     found = [_finished(model.place) or _taken(model, file) for model, file in zip(models, ready, strict=True)]
     missing = [index for index, files in enumerate(found) if files is None]

@@ -4,8 +4,8 @@ from strata_pack.doors import door
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from strata_pack.release.alone import alone as alone
     from strata_pack.release.board import Board as Board
-    from strata_pack.release.crew import alone as alone
     from strata_pack.release.file import Release as Release
     from strata_pack.release.file import read_release as read_release
     from strata_pack.release.run import Outcome as Outcome
@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "release.board": ("Board",),
-        "release.crew": ("alone",),
+        "release.alone": ("alone",),
         "release.file": ("Release", "read_release"),
         "release.run": ("Outcome", "open_board", "run_releases"),
     },

@@ -20,8 +20,9 @@ from strata_pack.extras import need
 from strata_pack.files import disk_errors
 from strata_pack.progress import Progress, Silent
 from strata_pack.release.board import Failure
-from strata_pack.release.crew import Crew, Ended, outcome_of
+from strata_pack.release.crew import Crew, Ended
 from strata_pack.release.facts import installation
+from strata_pack.release.kinds import outcome_of
 from strata_pack.release.results import Result
 from strata_pack.release.work import Task
 

@@ -1,11 +1,17 @@
-"""Which function makes which kind of node."""
+"""Which function makes which kind of node, and how a task is done: found made, or made now."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+from time import monotonic
 
+from strata_pack.errors import StrataError
+from strata_pack.progress import Progress, Silent
 from strata_pack.release import gates, making, page, publishing, split
-from strata_pack.release.work import Maker
+from strata_pack.release.board import Failure
+from strata_pack.release.results import Result, Results
+from strata_pack.release.work import Maker, Task
 
 KINDS: Mapping[str, Maker] = {
     "fetch": making.fetch,
@@ -24,3 +30,25 @@ KINDS: Mapping[str, Maker] = {
     "report": page.report,
     "publish": publishing.publish,
 }
+
+
+def perform(task: Task, progress: Progress | None = None) -> Result:
+    """Make what ``task`` asks for, or find it made, and return it. Raises what the work raises."""
+    results = Results(Path(task.out))
+    with results.making(task.node):
+        found = results.find(task.node, task.key)
+        if found is not None:
+            return found
+        started = monotonic()
+        made = KINDS[task.kind](task, results, progress or Silent())
+        return results.store(task.node, task.key, made.files, made.data, monotonic() - started)
+
+
+def outcome_of(task: Task, progress: Progress) -> Result | Failure:
+    """Perform ``task`` and return how it ended: a result, or the sentence of what went wrong."""
+    try:
+        return perform(task, progress)
+    except StrataError as error:
+        return Failure.of(error)
+    except OSError as error:
+        return Failure(str(error), 3)

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from time import monotonic
 from typing import Any
 
-from strata_pack.progress import Progress, Silent
+from strata_pack.progress import Progress
 from strata_pack.release.results import FileRecord, Result, Results
 
 
@@ -60,17 +58,3 @@ class Made:
 
 
 Maker = Callable[[Task, Results, Progress], Made]
-
-
-def perform(task: Task, progress: Progress | None = None) -> Result:
-    """Make what ``task`` asks for, or find it made, and return it. Raises what the work raises."""
-    from strata_pack.release.kinds import KINDS
-
-    results = Results(Path(task.out))
-    with results.making(task.node):
-        found = results.find(task.node, task.key)
-        if found is not None:
-            return found
-        started = monotonic()
-        made = KINDS[task.kind](task, results, progress or Silent())
-        return results.store(task.node, task.key, made.files, made.data, monotonic() - started)

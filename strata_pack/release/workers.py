@@ -22,7 +22,8 @@ from typing import Any
 
 from strata_pack.progress import Progress
 from strata_pack.progress import Task as Watched
-from strata_pack.release.crew import Crew, Ended, outcome_of
+from strata_pack.release.crew import Crew, Ended
+from strata_pack.release.kinds import outcome_of
 from strata_pack.release.work import Task
 
 TELL_EVERY = 0.2

@@ -12,7 +12,7 @@ import pytest
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Silent
-from strata_pack.release.crew import Alone
+from strata_pack.release.alone import Alone
 from strata_pack.release.file import read_release
 from strata_pack.release.init import look_at, release_text
 from strata_pack.release.lock import read_lock

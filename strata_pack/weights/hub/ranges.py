@@ -35,7 +35,7 @@ class RangeFetcher:
     def __init__(self, hub: Hub, tree: RepoTree) -> None:
         self._hub, self._tree = hub, tree
         self._files = {file.path: file for file in tree.files}
-        self._client = httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_s)
+        self._client = httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds)
 
     def __enter__(self) -> RangeFetcher:
         return self
@@ -65,7 +65,7 @@ class RangeFetcher:
                 return
             failures = 1 if at > begun else failures + 1
             patience = self._hub.patience
-            if failures >= patience.tries or (fault.retry_after or 0) > patience.longest_wait_s:
+            if failures >= patience.tries or (fault.retry_after or 0) > patience.longest_wait_seconds:
                 raise EnvironmentFailure(
                     f"{name}, bytes {start} to {stop}: {fault}, after {failures} tries",
                     where=url,
