@@ -43,7 +43,7 @@ from strata_pack.weights.hub.state import read_fetch_record
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import read_imatrix
 from strata_pack.weights.quantize.plan import QuantPlan
-from strata_pack.weights.quantize.rows import Pipeline, Target, TensorJob, usable_cores
+from strata_pack.weights.quantize.rows import Pipeline, RowTarget, TensorJob, usable_cores
 from strata_pack.weights.quantize.run import output_headers, output_sizes
 from strata_pack.weights.source import HubSource, parse_source
 
@@ -376,8 +376,8 @@ def _jobs(opened: _Opened, group: Group) -> Iterator[TensorJob]:
         for number, plan in enumerate(opened.plans):
             planned = by_name[number][name]
             weights = plan.imatrix.importances(source) if planned.weighted and plan.imatrix else None
-            targets[number] = Target(planned, weights, _writer(opened.files[number], opened.places[number][name]))
-        yield TensorJob(source, opened.source.rows(source), targets)
+            targets[number] = RowTarget(planned, weights, _writer(opened.files[number], opened.places[number][name]))
+        yield TensorJob(source, opened.plans[0].source.rows(source), targets)
 
 
 def _writer(descriptor: int, begin: int) -> Any:
