@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strata_pack.progress import Progress
-from strata_pack.release.crew import Crew, Ended
-from strata_pack.release.kinds import outcome_of
+from strata_pack.release.crew import HERE, Crew, Ended
+from strata_pack.release.kinds import outcomes_of
 from strata_pack.release.work import Task
 
 
@@ -15,6 +15,7 @@ class Alone:
     """This process as the only worker."""
 
     threads: int | None = None
+    size = 1
 
     def __init__(self, progress: Progress, threads: int | None = None) -> None:
         self._progress, self.threads = progress, threads
@@ -30,7 +31,8 @@ class Alone:
     def wait(self) -> list[Ended]:
         task, self._task = self._task, None
         assert task is not None
-        return [Ended(task, outcome_of(task, self._progress), "this process")]
+        outcomes = outcomes_of(task, self._progress)
+        return [Ended(one, outcome, HERE) for one, outcome in zip(task.together, outcomes, strict=True)]
 
 
 @contextmanager

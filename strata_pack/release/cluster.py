@@ -22,7 +22,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.release.board import Failure
 from strata_pack.release.crew import Crew, Ended
 from strata_pack.release.facts import installation
-from strata_pack.release.kinds import outcome_of
+from strata_pack.release.kinds import outcomes_of
 from strata_pack.release.results import Result
 from strata_pack.release.work import Task
 
@@ -33,15 +33,15 @@ GONE_AFTER = 60.0
 """Seconds that the scheduler, or every worker, may be away before the run ends."""
 LOOK_EVERY = 1.0
 
-Answer = tuple[str, Result | Failure]
-"""A worker's address and how its task ended."""
+Answer = tuple[str, list[Result | Failure]]
+"""A worker's address and how its tasks ended."""
 
 
 def work(task: Task) -> Answer:
     """Do a task on a worker of the cluster."""
     from distributed import get_worker
 
-    return str(get_worker().address), outcome_of(task, Silent())
+    return str(get_worker().address), outcomes_of(task, Silent())
 
 
 def facts_of_worker() -> dict[str, Any]:
@@ -65,13 +65,13 @@ class Cluster:
         self._client, self._where = client, where
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._tasks: dict[Any, Task] = {}
-        self._slots = max(1, sum(map(int, client.nthreads().values())))
+        self.size = max(1, sum(map(int, client.nthreads().values())))
         self._seen = time.monotonic()
         self._tries = 0
 
     @property
     def free(self) -> int:
-        return self._slots - len(self._tasks)
+        return self.size - len(self._tasks)
 
     def start(self, task: Task, avoid: str | None = None) -> None:
         others = [address for address in self._client.nthreads() if address != avoid] if avoid else []
@@ -92,16 +92,17 @@ class Cluster:
                 continue
             task = self._tasks.pop(future, None)
             if task is not None:
-                return [self._how(future, task)]
+                return self._how(future, task)
 
-    def _how(self, future: Any, task: Task) -> Ended:
+    def _how(self, future: Any, task: Task) -> list[Ended]:
         if future.status == "finished":
-            worker, outcome = future.result()
-            return Ended(task, outcome, worker)
+            worker, outcomes = future.result()
+            return [Ended(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
+        died = f"the connection to the scheduler {self._where} was lost"
         if future.status == "error":
             error = future.exception()
-            return Ended(task, None, "", died=f"its worker was lost ({type(error).__name__}: {str(error)[:200]})")
-        return Ended(task, None, "", died=f"the connection to the scheduler {self._where} was lost")
+            died = f"its worker was lost ({type(error).__name__}: {str(error)[:200]})"
+        return [Ended(one, None, "", died=died) for one in task.together]
 
     def _look(self) -> None:
         """Raise ``EnvironmentFailure`` if the scheduler or all workers have been away for too long."""

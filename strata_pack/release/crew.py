@@ -9,6 +9,8 @@ from strata_pack.release.board import Failure
 from strata_pack.release.results import Result
 from strata_pack.release.work import Task
 
+HERE = "this process"
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -25,6 +27,10 @@ class Crew(Protocol):
 
     @property
     def threads(self) -> int | None: ...
+
+    @property
+    def size(self) -> int:
+        """How many tasks it can do at a time."""
 
     @property
     def free(self) -> int:

@@ -52,3 +52,16 @@ def outcome_of(task: Task, progress: Progress) -> Result | Failure:
         return Failure.of(error)
     except OSError as error:
         return Failure(str(error), 3)
+
+
+def outcomes_of(task: Task, progress: Progress) -> list[Result | Failure]:
+    """Perform ``task`` and the others that it brings; return how each ended, in order.
+
+    Packs are built from one reading. If that fails, each is tried alone, so that one that is wrong stops no other.
+    """
+    if task.others:
+        try:
+            making.build_together(task.together, progress)
+        except (StrataError, OSError) as error:
+            progress.note(f"{task.label}: {error}; building one pack after the other")
+    return [outcome_of(one, progress) for one in task.together]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
@@ -136,21 +139,32 @@ def _recipe_of(task: Task, results: Results) -> Recipe:
 def pack(task: Task, results: Results, progress: Progress) -> Made:
     """Build the pack from the source that was brought; what an earlier run of this release left there is replaced."""
     out = results.out / task.pack
-    begun = results.begun(task.node)
-    if out.is_dir() and any(out.iterdir()) and begun is None:
+    if out.is_dir() and any(out.iterdir()) and results.begun(task.node) is None:
         raise BadInput(
             "holds something that this release has not made", where=out, remedy="move it away, or rename the pack"
         )
-    place = out / MANIFEST
-    there = sha256_file(place) if place.is_file() else None
-    if begun is None or begun["key"] != task.key or there == begun["replaces"] or not _is_whole(out, there):
-        results.begin(task.node, task.key, there)
+    if _is_to_build(task, results):
+        results.begin(task.node, task.key, _manifest_hash(out))
         _build(task, results, progress)
     return _made(out, results)
 
 
+def _manifest_hash(out: Path) -> str | None:
+    place = out / MANIFEST
+    return sha256_file(place) if place.is_file() else None
+
+
+def _is_to_build(task: Task, results: Results) -> bool:
+    """Say whether the pack is not there: it is if its build ended and its worker was killed before it said so."""
+    out, begun = results.out / task.pack, results.begun(task.node)
+    if begun is None:
+        return not out.is_dir() or not any(out.iterdir())
+    there = _manifest_hash(out)
+    return begun["key"] != task.key or there == begun["replaces"] or not _is_whole(out, there)
+
+
 def _is_whole(out: Path, manifest: str | None) -> bool:
-    """Say whether the pack in ``out`` is what its manifest says: its build ended, and then its worker was killed."""
+    """Say whether the pack in ``out`` is what its manifest says."""
     if manifest is None:
         return False
     entries = read_manifest(out / MANIFEST)["files"]
@@ -189,6 +203,32 @@ def _build(task: Task, results: Results, progress: Progress) -> None:
         brought=brought_model(task.source, results.out, task.result("fetch")),
         ready=None if ready is None else {request.out: Path(ready)},
     )
+
+
+def build_together(tasks: Sequence[Task], progress: Progress) -> None:
+    """Build the packs of several tasks from one reading of their source and store their results.
+
+    Those that are made already are left out. Raises what a build raises; nothing of a pack is in place then.
+    """
+    results = Results(Path(tasks[0].out))
+    with ExitStack() as stack:
+        for task in sorted(tasks, key=lambda task: task.node):
+            stack.enter_context(results.making(task.node))
+        todo = [task for task in tasks if results.find(task.node, task.key) is None and _is_to_build(task, results)]
+        if len(todo) < 2:
+            return
+        started = monotonic()
+        for task in todo:
+            results.begin(task.node, task.key, _manifest_hash(results.out / task.pack))
+        build_packs(
+            [build_request(task, results, _source_text(task)) for task in todo],
+            progress,
+            brought=brought_model(tasks[0].source, results.out, tasks[0].result("fetch")),
+        )
+        seconds = (monotonic() - started) / len(todo)
+        for task in todo:
+            made = _made(results.out / task.pack, results)
+            results.store(task.node, task.key, made.files, made.data, seconds)
 
 
 def _made(out: Path, results: Results) -> Made:

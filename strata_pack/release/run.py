@@ -10,14 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import disk_errors
 from strata_pack.locks import lock_file
 from strata_pack.progress import Progress, Silent
 from strata_pack.release.board import Board, Failure
-from strata_pack.release.crew import Crew, Ended
+from strata_pack.release.crew import HERE, Crew, Ended
 from strata_pack.release.facts import Facts, installation
 from strata_pack.release.file import Release
 from strata_pack.release.graph import Node
@@ -131,15 +131,10 @@ class _Run:
         running = 0
         while True:
             for board in self._boards.values():
-                for node in board.ready():
+                for nodes in in_one_go(board, self._crew.size):
                     if self._crew.free <= 0:
                         break
-                    task = board.task(node, self._crew.threads)
-                    board.start(node)
-                    if task.kind != TENSOR:
-                        self._progress.note(f"{task.label}: started")
-                    self._crew.start(task, self._failed_on.get(task.label))
-                    running += 1
+                    running += self._start(board, nodes)
             if not running:
                 if self._tensors is not None:
                     self._tensors.done()
@@ -147,6 +142,16 @@ class _Run:
             for ended in self._crew.wait():
                 running -= 1
                 self._take(ended)
+
+    def _start(self, board: Board, nodes: Sequence[str]) -> int:
+        """Give ``nodes`` to one worker; return how many they are."""
+        first, *others = [board.task(node, self._crew.threads) for node in nodes]
+        for task in (first, *others):
+            board.start(task.node)
+            if task.kind != TENSOR:
+                self._progress.note(f"{task.label}: started")
+        self._crew.start(replace(first, others=tuple(others)), self._failed_on.get(first.label))
+        return len(nodes)
 
     def _take(self, ended: Ended) -> None:
         task, outcome = ended.task, ended.outcome
@@ -172,4 +177,12 @@ class _Run:
         board.end(task.node, outcome)
 
     def _crew_has_others(self, ended: Ended) -> bool:
-        return ended.worker != "this process" and not ended.died
+        return ended.worker != HERE and not ended.died
+
+
+def in_one_go(board: Board, workers: int) -> list[list[str]]:
+    """Return the nodes that are ready, as they are given out: packs together, a reading for each worker."""
+    ready = board.ready()
+    packs = [node for node in ready if node.startswith("pack:") and "ready" not in board.graph[node].paths]
+    readings = [packs[first::workers] for first in range(workers)]
+    return [*([node] for node in ready if node not in packs), *(nodes for nodes in readings if nodes)]

@@ -32,6 +32,13 @@ class Task:
     paths: Mapping[str, Any]
     inputs: Mapping[str, Result | str]
     threads: int | None = None
+    others: tuple[Task, ...] = ()
+    """Packs to be built in the same go, from one reading of the source."""
+
+    @property
+    def together(self) -> tuple[Task, ...]:
+        """This task and the others."""
+        return (self, *self.others)
 
     @property
     def label(self) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 from strata_pack.progress import Progress
 from strata_pack.progress import Task as Watched
 from strata_pack.release.crew import Crew, Ended
-from strata_pack.release.kinds import outcome_of
+from strata_pack.release.kinds import outcomes_of
 from strata_pack.release.work import Task
 
 TELL_EVERY = 0.2
@@ -85,7 +85,7 @@ def _serve(pipe: Connection) -> None:
             return
         if task is None:
             return
-        told.send(("ended", outcome_of(task, told)))
+        told.send(("ended", outcomes_of(task, told)))
 
 
 def _end_with(sentinel: int) -> None:
@@ -109,13 +109,13 @@ class Processes:
     def __init__(self, count: int, progress: Progress, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads: int | None = threads or max(1, cores // count)
-        self._count, self._progress = count, progress
+        self.size, self._progress = count, progress
         self._workers: list[_Worker] = []
         self._started = 0
 
     @property
     def free(self) -> int:
-        return self._count - sum(worker.task is not None for worker in self._workers)
+        return self.size - sum(worker.task is not None for worker in self._workers)
 
     @property
     def pids(self) -> list[int]:
@@ -125,7 +125,7 @@ class Processes:
     def start(self, task: Task, avoid: str | None = None) -> None:
         idle = [worker for worker in self._workers if worker.task is None]
         idle.sort(key=lambda worker: worker.name == avoid)
-        if (not idle or idle[0].name == avoid) and len(self._workers) < self._count:
+        if (not idle or idle[0].name == avoid) and len(self._workers) < self.size:
             idle.insert(0, self._new())
         worker = idle[0]
         worker.task = task
@@ -148,7 +148,7 @@ class Processes:
         try:
             kind, *rest = worker.pipe.recv()
         except (EOFError, OSError):
-            return [self._bury(worker)]
+            return self._bury(worker)
         if kind == "note":
             self._progress.note(f"{worker.task.label}: {rest[0]}")
         elif kind == "task":
@@ -161,7 +161,7 @@ class Processes:
         else:
             task, worker.task = worker.task, None
             worker.watched.clear()
-            return [Ended(task, rest[0], worker.name)]
+            return [Ended(one, outcome, worker.name) for one, outcome in zip(task.together, rest[0], strict=True)]
         return []
 
     def _new(self) -> _Worker:
@@ -176,22 +176,17 @@ class Processes:
         self._workers.append(worker)
         return worker
 
-    def _bury(self, worker: _Worker) -> Ended:
+    def _bury(self, worker: _Worker) -> list[Ended]:
         """Take a dead worker out of the crew and say what became of its task."""
         assert worker.task is not None
         self._workers.remove(worker)
         worker.process.join(LEAVE_WITHIN)
         code = worker.process.exitcode
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         worker.pipe.close()
         for watched in worker.watched.values():
             watched.done()
-        return Ended(
-            worker.task,
-            None,
-            worker.name,
-            died=f"{worker.name} was {how}" if "killed" in how else f"{worker.name} {how}",
-        )
+        return [Ended(one, None, worker.name, died=f"{worker.name} {how}") for one in worker.task.together]
 
     def close(self) -> None:
         """Tell the workers to end, and kill those that are in the middle of a task."""
