@@ -36,7 +36,8 @@ from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
 from strata_pack.weights.gguf.file import align
 from strata_pack.weights.hub.connection import connect
-from strata_pack.weights.hub.fetch import FetchPlan, fetch_repo
+from strata_pack.weights.hub.fetch import fetch_repo
+from strata_pack.weights.hub.outcome import FetchPlan
 from strata_pack.weights.hub.ranges import RangeFetcher
 from strata_pack.weights.hub.select import Weights
 from strata_pack.weights.hub.state import read_fetch_record
