@@ -111,7 +111,6 @@ def run(
     """
     from strata_pack.release.file import read_release
     from strata_pack.release.run import open_board, run_releases
-    from strata_pack.release.spread import run_spread
 
     releases = _named_once([read_release(file) for file in files])
     if split_tensors and len(releases) > 1:
@@ -119,8 +118,7 @@ def run(
     with out.progress() as progress:
         boards = [open_board(release, update=update, progress=progress) for release in releases]
         if all(board.ended for board in boards):
-            crew: Any = None
-            outcome = run_releases(boards, crew, progress)
+            outcome = run_releases(boards, None, progress)
         else:
             with _crew(boards, workers, dask, threads, progress) as crew:
                 outcome = (

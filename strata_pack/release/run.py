@@ -74,17 +74,18 @@ def open_board(
     return Board(release, source, facts or installation(), wanted)
 
 
-def run_releases(boards: Sequence[Board], crew: Crew, progress: Progress | None = None) -> Outcome:
+def run_releases(boards: Sequence[Board], crew: Crew | None, progress: Progress | None = None) -> Outcome:
     """Make everything that the boards lack and return how it ended; a node that fails stops only what needs it.
 
-    Raises ``EnvironmentFailure`` if another run has one of the releases.
+    Without a crew nothing is made: it is needed only where something is lacking. Raises ``EnvironmentFailure`` if another run has one of the releases.
     """
     progress = progress or Silent()
     with ExitStack() as stack:
         for board in boards:
             stack.enter_context(held(board.release))
             _write_lock(board)
-        _Run(boards, crew, progress).to_the_end()
+        if crew is not None:
+            _Run(boards, crew, progress).to_the_end()
         for board in boards:
             _write_lock(board)
     return Outcome(tuple(boards))
