@@ -121,9 +121,12 @@ def run(
             outcome = run_releases(boards, None, progress)
         else:
             with _crew(boards, workers, dask, threads, progress) as crew:
-                outcome = (
-                    run_spread(boards[0], crew, progress) if split_tensors else run_releases(boards, crew, progress)
-                )
+                if split_tensors:
+                    from strata_pack.release.spread import run_spread
+
+                    outcome = run_spread(boards[0], crew, progress)
+                else:
+                    outcome = run_releases(boards, crew, progress)
     _end(out, outcome)
 
 

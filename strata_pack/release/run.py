@@ -77,7 +77,8 @@ def open_board(
 def run_releases(boards: Sequence[Board], crew: Crew | None, progress: Progress | None = None) -> Outcome:
     """Make everything that the boards lack and return how it ended; a node that fails stops only what needs it.
 
-    Without a crew nothing is made: it is needed only where something is lacking. Raises ``EnvironmentFailure`` if another run has one of the releases.
+    Without a crew nothing is made: it is needed only where something is lacking. Raises ``EnvironmentFailure`` if
+    another run has one of the releases.
     """
     progress = progress or Silent()
     with ExitStack() as stack:
