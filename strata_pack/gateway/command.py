@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -294,6 +294,7 @@ def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source
     drafting = _drafting(options, file, runtime, sees=projector is not None)
     if drafting.reason:
         note(f"{path}: served without its draft head: {drafting.reason}")
+    served = replace(served, drafts=drafting.on)
 
     slots = options.parallel or 1
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.api.responses.store import Store
-from strata_pack.gateway.failures import ApiError, internal, unavailable
+from strata_pack.gateway.failures import ApiError, bad_request, internal, unavailable
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.grammar.gbnf import answer_constraint, call_grammar
 from strata_pack.gateway.metrics import COUNTS, Metrics, RequestRecord
@@ -178,6 +178,12 @@ class Gateway:
 
     async def _ask(self, turn: Turn) -> _Asked:
         """Return what is asked of the upstream for ``turn``, the same for all its choices."""
+        if turn.top_logprobs is not None and self.settings.served.drafts:
+            raise bad_request(
+                "logprobs: this server drafts with the model's draft head, and then llama.cpp tells few of them; serve "
+                "the model with --spec off",
+                "logprobs",
+            )
         constraint: dict[str, Any] = {}
         if isinstance(turn.answer, GrammarAnswer):
             constraint = {"grammar": turn.answer.grammar}

@@ -13,7 +13,10 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Served:
-    """What is served: names that replies, ``/v1/status`` and the metrics' labels carry."""
+    """What is served: names that replies, ``/v1/status`` and the metrics' labels carry.
+
+    ``drafts``: the server guesses ahead with the model's draft head, and tells no log probabilities of what it guessed.
+    """
 
     model: str = ""
     quant: str = UNKNOWN
@@ -21,6 +24,7 @@ class Served:
     template_status: str = UNKNOWN
     runtime: str = "llama-server"
     pack: dict[str, Any] | None = None
+    drafts: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ SAME = 0.05
 APART = 1e-3
 """Those of two pictures differ by more."""
 
-Color = tuple[int, int, int]
+Rgb = tuple[int, int, int]
 
 
-def png(color_of: Callable[[int, int], Color], side: int = SIDE) -> bytes:
+def png(color_of: Callable[[int, int], Rgb], side: int = SIDE) -> bytes:
     """Return a PNG of ``side`` x ``side`` pixels whose colour at (x, y) is ``color_of(x, y)``."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
@@ -42,12 +42,12 @@ def png(color_of: Callable[[int, int], Color], side: int = SIDE) -> bytes:
     )  # fmt: skip
 
 
-def red(_x: int, _y: int) -> Color:
+def red(_x: int, _y: int) -> Rgb:
     """A picture of nothing but red."""
     return (220, 20, 20)
 
 
-def board(x: int, y: int) -> Color:
+def board(x: int, y: int) -> Rgb:
     """A chess board."""
     return (255, 255, 255) if (x // 32 + y // 32) % 2 else (0, 0, 0)
 
