@@ -21,6 +21,7 @@ VARIABLES: dict[str, dict[str, str]] = {
         "STRATA_CUDA_INDEX": "`runtime install --backend cuda`: the index that has xllamacpp's CUDA wheels.",
         "STRATA_API_KEY": "`serve`: the key that clients must send.",
         "STRATA_UPSTREAM_KEY": "`serve --upstream`: the key to send upstream.",
+        "STRATA_KEY_PASSWORD": "`keygen`, `sign`, `publish`: the password of the private key, if it has one.",
         "STRATA_SMOKE_API_KEY": "`smoke --url`: the key to send to the server.",
     },
     "OpenTelemetry (`serve`, extra `otel`)": {

@@ -53,8 +53,11 @@ def disk_errors(where: Path) -> Iterator[None]:
 
 
 @contextmanager
-def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a binary file that becomes ``path`` when the block ends without an exception, and vanishes otherwise."""
+def atomic_writer(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
+    """Yield a binary file that becomes ``path`` when the block ends without an exception, and vanishes otherwise.
+
+    ``mode`` are its permissions; until then nobody but this user reads it.
+    """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -63,7 +66,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
+            os.chmod(name, mode)
             os.replace(name, path)
         except BaseException:
             Path(name).unlink(missing_ok=True)
@@ -71,9 +74,9 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         fsync_dir(path.parent)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whole or not at all."""
-    with atomic_writer(path) as file:
+def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path`` with the permissions ``mode``, whole or not at all."""
+    with atomic_writer(path, mode) as file:
         file.write(data)
 
 

@@ -26,6 +26,10 @@ SECTIONS = {
         "calls": ("strata_pack.cli.calls", "Measure how well a model calls tools."),
         "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
     },
+    "Publish": {
+        "keygen": ("strata_pack.cli.keygen", "Make the pair of keys that signs packs."),
+        "sign": ("strata_pack.cli.sign", "Sign a pack."),
+    },
     "Templates": {
         "template": ("strata_pack.cli.template", "Repair, lint, install and look at chat templates."),
         "golden": ("strata_pack.cli.golden", "Check and record golden conversations."),

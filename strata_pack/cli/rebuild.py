@@ -17,7 +17,7 @@ app = typer.Typer()
 @app.command(epilog="Example: strata-pack rebuild packs/Qwen3-0.6B-Q4_K_M")
 @with_shared_flags
 def rebuild(
-    pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    pack: Annotated[Path, typer.Argument(help="A pack folder, or its provenance.json alone.", metavar="PACK")],
     source: Annotated[
         str | None, typer.Option(help="Its source, if that was local: a .gguf or a folder.", metavar="SOURCE")
     ] = None,
@@ -26,19 +26,26 @@ def rebuild(
         Path | None, typer.Option("--mmproj", help="Its projector, if a file was named for it.", metavar="FILE")
     ] = None,
     keep: Annotated[Path | None, typer.Option(help="Keep the new pack in this folder.", metavar="DIR")] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(help="Its template, if that was a file and only the statement is here.", metavar="FILE"),
+    ] = None,
+    golden: Annotated[
+        Path | None, typer.Option(help="Its golden cases, if only the statement is here.", metavar="FILE")
+    ] = None,
     threads: Threads = None,
     kernels: Kernels = "auto",
     *,
     out: Out,
 ) -> None:
-    """Build a pack anew from its manifest and say whether it is identical (exit code 1 if not).
+    """Build a pack anew from its manifest or statement and say whether it is identical (exit code 1 if not).
 
     A difference is named by file, tensor and block, with what may be the reason.
     """
     from strata_pack.pack.rebuild import RebuildRequest, rebuild_pack
 
     with out.progress() as progress:
-        request = RebuildRequest(pack, source, imatrix, keep, threads, kernels, mmproj)
+        request = RebuildRequest(pack, source, imatrix, keep, threads, kernels, mmproj, template, golden)
         result = rebuild_pack(request, progress)
     found = result.difference
     if found is None:

@@ -118,6 +118,7 @@ def smoke(
     out.show(terminal(report))
     out.result(report.to_dict())
     if target is not None and is_pack(target) and not only and template is None and played_to_its_end(report):
-        keep_report(Pack.open(target), "smoke", report)
+        with out.progress() as progress:
+            keep_report(Pack.open(target), "smoke", report, progress)
     code = files.write(report, out)
     raise typer.Exit(report.exit_code or code)

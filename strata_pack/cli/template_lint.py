@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli.output import Out
+from strata_pack.cli.policy import PolicyFile, load_policy
 from strata_pack.cli.report_files import HtmlFile, ReportFiles
 from strata_pack.cli.shared_flags import with_shared_flags
 
@@ -35,6 +36,7 @@ def lint(
     fail_on: Annotated[FailOn, typer.Option(help="The least severity that makes it fail.")] = FailOn.warning,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0.")] = None,
     html: HtmlFile = None,
+    policy: PolicyFile = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
 ) -> None:
     """Lint a template: portability over engines, hidden characters, hostile code, history that is lost or re-read.
@@ -59,6 +61,7 @@ def lint(
     check_outputs((html, sarif), (target,))
     files = ReportFiles(html)
     files.try_all(target)
+    exceptions = load_policy(policy)
     with out.progress() as progress:
         named = load_set(target, progress)
     found = named.main
@@ -77,17 +80,29 @@ def lint(
     for variant in everything:
         if not variant.main:
             findings += lint_template(variant.text, path=variant.where, select=_ids(select), ignore=_ids(ignore))
+    named_as = Path(found.where).name
+    excuses = [exceptions.excuse(one.rule.id, named_as) for one in findings]
+    passed = [(one, excuse) for one, excuse in zip(findings, excuses, strict=True) if excuse is not None]
+    findings = [one for one, excuse in zip(findings, excuses, strict=True) if excuse is None]
     if sarif is not None:
         write_atomic(sarif, to_sarif(findings))
     code = files.write(to_report(findings, found.where, fail_on.value), out)
     out.show(terminal(findings, found.where))
-    out.result(to_dict(findings, found.where))
+    for one, excuse in passed:
+        out.line(f"{one.rule.id}: {excuse.note} ({one.message})")
+    for ended in exceptions.expired:
+        out.line(ended.overdue)
+    excepted = [{**one.to_dict(), "excepted": excuse.note} for one, excuse in passed]
+    expired = [one.overdue for one in exceptions.expired]
+    out.result({**to_dict(findings, found.where), "excepted": excepted, "expired": expired})
     severity = worst(findings)
     if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on.value):
         number = len(findings)
         raise CheckFailed(
             f"{number} finding{'s' if number != 1 else ''}, the worst of them: {severity}", where=found.where
         )
+    if expired:
+        raise CheckFailed(expired[0], where=exceptions.path)
     if code:
         raise typer.Exit(code)
 

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli.output import Out
+from strata_pack.cli.policy import PolicyFile, load_policy
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.errors import WrongUse
 
 app = typer.Typer()
 
@@ -17,15 +19,37 @@ app = typer.Typer()
 @with_shared_flags
 def verify(
     pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    key: Annotated[
+        Path | None, typer.Option(help="Check the signature too, with this public key.", metavar="FILE")
+    ] = None,
+    require_signature: Annotated[
+        bool, typer.Option("--require-signature", help="Fail unless the pack is signed; needs --key.")
+    ] = False,
+    card: Annotated[
+        bool, typer.Option("--card", help="Check the model card too: licence, base model, agreement with the files.")
+    ] = False,
+    policy: PolicyFile = None,
     *,
     out: Out,
 ) -> None:
-    """Check the manifest, sizes, hashes, the GGUF's structure and all copies of the template (exit code 1 if not)."""
+    """Check the manifest, sizes, hashes, the GGUF's structure and all copies of the template (exit code 1 if not).
+
+    With --key the pack must be signed with that key: a byte that was changed, a file that was added or is missing, an
+    older signature and another key fail.
+    """
     from strata_pack.pack.verification import verify as verify_pack
+    from strata_pack.publish import card_check, is_signed, signature_check
+    from strata_pack.report.excused import excused
     from strata_pack.report.screen import terminal
 
+    if require_signature and key is None:
+        raise WrongUse("says nothing of whose signature", where="--require-signature", remedy="give --key FILE.pub too")
+    exceptions = load_policy(policy)
     with out.progress() as progress:
-        report = verify_pack(pack, progress)
+        further = [signature_check(key, progress)] if key is not None or is_signed(pack) else []
+        if card:
+            further.append(card_check())
+        report = excused(verify_pack(pack, progress, further), exceptions, "verify", pack.absolute().name)
     out.show(terminal(report))
     out.result(report.to_dict())
     raise typer.Exit(report.exit_code)

@@ -17,6 +17,7 @@ from typing import Any
 
 from strata_pack import __version__
 from strata_pack.chat.golden.check import GoldenReport
+from strata_pack.files import write_atomic
 from strata_pack.pack.build_dir import BuildDir, check_target, open_build_dir
 from strata_pack.pack.build_plan import (
     ProvedTemplate,
@@ -41,6 +42,8 @@ from strata_pack.pack.model_files import (
     write_models,
 )
 from strata_pack.pack.model_source import Model, SourceHashes, bring, source_template
+from strata_pack.pack.papers.files import paper_files
+from strata_pack.pack.papers.origin import add_origin
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR
 from strata_pack.pack.projector import (
     PlannedProjector,
@@ -256,7 +259,7 @@ def _build(
                 eyes = [ProjectorPlace(one.projector, one.asked.request, one.model.place.pack) for one in decided]
                 seeing = write_projectors(eyes, model, progress)
             with clock.stage("hash the source"):
-                source_entry = hashes.entry()
+                source_entry = add_origin(hashes.entry(), model, tensors.metadata)
         inputs.check_unchanged()
     with clock.stage("write"):
         manifests = [
@@ -297,5 +300,7 @@ def _write_rest(one: _Decided, files: ModelFiles, projector: WrittenProjector | 
     if projector is not None:
         manifest["projector"] = projector.entry
         manifest["files"] = sorted([*manifest["files"], projector.file], key=lambda entry: entry["path"])
+    for paper, content in paper_files(manifest).items():
+        write_atomic(place.pack / paper, content)
     write_manifest(place.pack / MANIFEST, manifest)
     return manifest

@@ -5,16 +5,18 @@ A rebuild replaces the first and keeps the second: a model card, a licence or no
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from strata_pack.errors import WrongUse
-from strata_pack.files import disk_errors, fsync_dir
+from strata_pack.files import CHUNK, disk_errors, fsync_dir
 from strata_pack.outputs import is_same_file
 from strata_pack.pack.manifest import Manifest
-from strata_pack.pack.paths import MANIFEST, REPORTS_DIR, STATE_DIR
+from strata_pack.pack.paths import CARD, MANIFEST, PAPERS, REPORTS_DIR, STATE_DIR
+from strata_pack.progress import Progress
 
 REPORTS = frozenset({f"{REPORTS_DIR}/golden.json", f"{REPORTS_DIR}/smoke.json"})
 """What was proved of a pack; a new pack has to be proved anew."""
@@ -32,14 +34,26 @@ def walk(root: Path, skipped: Sequence[str] = ()) -> Iterator[str]:
 
 
 def covered_files(root: Path) -> set[str]:
-    """Return every file of the pack in ``root`` that its identity covers: all but the manifest and the reports."""
-    return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST}
+    """Return every file of the pack in ``root`` that its identity covers: no manifest, reports, papers or card."""
+    return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST, CARD, *PAPERS}
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> list[str]:
     """Return the files in the pack ``root`` that neither its manifest lists nor a check has written."""
-    ours = {MANIFEST, *REPORTS, *(entry["path"] for entry in manifest["files"])}
+    ours = {MANIFEST, *PAPERS, *REPORTS, *(entry["path"] for entry in manifest["files"])}
     return sorted(set(walk(root, (STATE_DIR,))) - ours)
+
+
+def hashed(path: Path, name: str, progress: Progress) -> str:
+    """Return the SHA-256 of ``path`` as lower-case hex; ``progress`` shows how far it is, under ``name``."""
+    task = progress.task(f"hashing {name}", path.stat().st_size)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            task.advance(len(chunk))
+    task.done()
+    return digest.hexdigest()
 
 
 def carry_over(names: Sequence[str], old: Path, new: Path) -> None:

@@ -36,11 +36,23 @@ class FileEntry(TypedDict):
     role: NotRequired[str]
 
 
+class LicenseEntry(TypedDict):
+    """``id`` as the Hub spells it ("apache-2.0", "other"); ``name`` and ``link`` of a licence that has no usual id."""
+
+    id: str
+    name: NotRequired[str]
+    link: NotRequired[str]
+
+
 class SourceEntry(TypedDict):
+    """``license`` and ``base_models`` (hub ids) are there as far as the source says them."""
+
     kind: Literal["file", "folder", "hub"]
     repo: str | None
     commit: str | None
     files: list[FileEntry]
+    license: NotRequired[LicenseEntry]
+    base_models: NotRequired[list[str]]
 
 
 class ModelEntry(TypedDict):

@@ -18,6 +18,12 @@ TEMPLATE = "tokenizer/chat_template.jinja"
 GOLDEN = "golden/chat_golden.json"
 REPORTS_DIR = "reports"
 """What was proved; written again by every check, so not listed in the manifest."""
+SIGNATURE = "model.sig"
+PROVENANCE = "provenance.json"
+SBOM = "sbom.cdx.json"
+CARD = "README.md"
+PAPERS = frozenset({SIGNATURE, PROVENANCE, SBOM})
+"""What is said of the pack as it is, derived from its manifest: so not listed in it. The signature covers them."""
 STATE_DIR = ".template-install"
 """The way back from template installations: of this machine, so not listed in the manifest either. Beside a GGUF it is
 called ``<file>.template-install``."""

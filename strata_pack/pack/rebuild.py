@@ -1,4 +1,4 @@
-"""Builds a pack again from its manifest and compares the two byte for byte.
+"""Builds a pack again from its manifest or provenance statement and compares the two byte for byte.
 
 What differs is named by its place (file, tensor, block) and with everything that may be the reason: a file that was
 changed after the build, another source, imatrix, recipe, template or quantizer.
@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from strata_pack.files import sha256_file
 from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.manifest import Manifest, RecipeEntry, read_manifest
+from strata_pack.pack.papers.recorded import recorded_manifest
 from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE, is_pack, member
 from strata_pack.pack.request import BuildRequest
 from strata_pack.progress import Progress, Silent
@@ -73,7 +75,8 @@ class RebuildResult:
 class RebuildRequest:
     """Which pack, and what its manifest cannot hold: ``source`` of a pack from local files, ``imatrix``, ``projector``.
 
-    ``keep`` is the folder for the new pack; without it the pack is removed when it was compared.
+    ``pack`` is its folder, or its provenance statement alone: then a ``template`` and ``golden`` cases that were files
+    must be named too. ``keep`` is the folder for the new pack; without it the pack is removed when it was compared.
     """
 
     pack: Path
@@ -83,22 +86,37 @@ class RebuildRequest:
     threads: int | None = None
     kernels: KernelChoice = "auto"
     projector: Path | None = None
+    template: str | None = None
+    golden: Path | None = None
 
 
 def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> RebuildResult:
     """Build the pack anew and compare.
 
-    Raises ``BadInput`` for what is no pack, ``WrongUse`` where a source or an imatrix must be named, and what
-    ``build_pack`` raises.
+    Raises ``BadInput`` for what is neither a pack nor a statement, ``WrongUse`` where a source, an imatrix, a template
+    or golden cases must be named, and what ``build_pack`` raises.
     """
-    if not is_pack(request.pack):
-        raise BadInput("is no pack: it has no manifest.json", where=request.pack, remedy="name a pack's folder")
-    manifest = read_manifest(request.pack / MANIFEST)
+    pack = request.pack
+    if pack.is_file() and pack.name != MANIFEST:
+        manifest = recorded_manifest(pack)
+        compare = partial(_stated_difference, _pack_of(pack))
+    elif is_pack(pack):
+        manifest = read_manifest(pack / MANIFEST)
+        compare = partial(first_difference, pack)
+    else:
+        remedy = "name a pack's folder, or a provenance statement"
+        raise BadInput("is no pack: it has no manifest.json", where=pack, remedy=remedy)
     with _place(request.keep) as out:
         built = build_pack(_build_request(request, manifest, out), progress or Silent())
-        difference = first_difference(request.pack, out, manifest, built.manifest)
-        causes = () if difference is None else tuple(_causes(request.pack, manifest, built.manifest, difference))
+        difference = compare(out, manifest, built.manifest)
+        folder = pack if pack.is_dir() else _pack_of(pack)
+        causes = () if difference is None else tuple(_causes(folder, manifest, built.manifest, difference))
     return RebuildResult(difference, causes, len(manifest["files"]), request.keep)
+
+
+def _pack_of(statement: Path) -> Path | None:
+    """Return the pack that a statement lies in, ``None`` if it is alone."""
+    return statement.parent if is_pack(statement.parent) else None
 
 
 @contextmanager
@@ -112,6 +130,7 @@ def _place(keep: Path | None) -> Iterator[Path]:
 
 def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> BuildRequest:
     recipe, asked = manifest["recipe"], manifest.get("request")
+    folder = request.pack if request.pack.is_dir() else _pack_of(request.pack)
     if recipe["imatrix_sha256"] is not None and request.imatrix is None:
         wanted = f"name the file with SHA-256 {recipe['imatrix_sha256']} with --imatrix"
         raise WrongUse("was built with an imatrix, which a pack does not hold", where=request.pack, remedy=wanted)
@@ -124,8 +143,8 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         source=request.source or _source_text(request.pack, manifest),
         out=out,
         recipe=recorded_recipe(recipe),
-        template=_template_option(request.pack, manifest),
-        golden=request.pack / GOLDEN if asked is not None and asked["golden"] is not None else None,
+        template=request.template or _template_option(folder, request.pack, manifest),
+        golden=request.golden or _golden_option(folder, request.pack, manifest),
         name=manifest["model"]["name"] if asked is None else asked["name"],
         imatrix=request.imatrix if recipe["imatrix_sha256"] is not None else None,
         projector="no projector" not in parts,
@@ -158,13 +177,24 @@ def _source_text(pack: Path, manifest: Manifest) -> str:
     return f"hf://{source['repo']}@{source['commit']}"
 
 
-def _template_option(pack: Path, manifest: Manifest) -> str:
+def _template_option(folder: Path | None, named: Path, manifest: Manifest) -> str:
     """Return the template the build was asked for; the pack's own file where only its hash is known."""
+    asked, sha256 = manifest.get("request"), manifest["template"]["sha256"]
+    if asked is not None and asked["template_sha256"] == sha256 and len(key := asked["template"].split()[0]) != 64:
+        return key
+    if folder is None:
+        remedy = f"name the file with SHA-256 {sha256} with --template"
+        raise WrongUse("was built with a template that was a file", where=named, remedy=remedy)
+    return str(folder / TEMPLATE)
+
+
+def _golden_option(folder: Path | None, named: Path, manifest: Manifest) -> Path | None:
     asked = manifest.get("request")
-    if asked is None or asked["template_sha256"] != manifest["template"]["sha256"]:
-        return str(pack / TEMPLATE)
-    key = asked["template"].split()
-    return key[0] if len(key[0]) != 64 else str(pack / TEMPLATE)
+    if asked is None or asked["golden"] is None:
+        return None
+    if folder is None:
+        raise WrongUse("was built with golden cases of its own", where=named, remedy="name them with --golden")
+    return folder / GOLDEN
 
 
 def recorded_recipe(entry: RecipeEntry) -> Recipe:
@@ -187,6 +217,24 @@ def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manif
             return FileDifference(path, "is not in the rebuilt pack")
         if sha256_file(ours) != sha256_file(theirs):
             return _gguf_difference(ours, theirs, path) if path.endswith(".gguf") else FileDifference(path, "differs")
+    return None
+
+
+def _stated_difference(pack: Path | None, other: Path, manifest: Manifest, rebuilt: Manifest) -> FileDifference | None:
+    """Return the first file of a statement that the rebuilt pack ``other`` has with another hash.
+
+    Where the file is at hand in ``pack``, the difference is found in it.
+    """
+    models = dict(zip(manifest["model"]["files"], rebuilt["model"]["files"], strict=False))
+    theirs = {entry["path"]: entry["sha256"] for entry in rebuilt["files"]}
+    for entry in sorted(manifest["files"], key=lambda entry: (entry["path"] not in models, entry["path"])):
+        found = theirs.get(models.get(entry["path"], entry["path"]))
+        if found is None:
+            return FileDifference(entry["path"], "is not in the rebuilt pack")
+        if found != entry["sha256"]:
+            near = None if pack is None else first_difference(pack, other, manifest, rebuilt)
+            said = f"has SHA-256 {found} in the rebuilt pack and {entry['sha256']} in the statement"
+            return near or FileDifference(entry["path"], said)
     return None
 
 
@@ -220,11 +268,11 @@ def _first_other_byte(ours: Any, theirs: Any) -> int | None:
     return None
 
 
-def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: FileDifference) -> Iterator[str]:
+def _causes(pack: Path | None, manifest: Manifest, rebuilt: Manifest, difference: FileDifference) -> Iterator[str]:
     """Yield everything that may be the reason, what is certain first."""
     listed = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
-    path = member(pack, difference.file)
-    if path.is_file() and sha256_file(path) != listed[difference.file]:
+    path = None if pack is None else member(pack, difference.file)
+    if path is not None and path.is_file() and sha256_file(path) != listed[difference.file]:
         yield "the pack's file was changed after the build: its hash is not the manifest's"
     theirs = {entry["path"]: entry["sha256"] for entry in rebuilt["source"]["files"]}
     for entry in manifest["source"]["files"]:
@@ -236,7 +284,7 @@ def _causes(pack: Path, manifest: Manifest, rebuilt: Manifest, difference: FileD
     if rebuilt["recipe"]["imatrix_sha256"] != manifest["recipe"]["imatrix_sha256"]:
         there = manifest["recipe"]["imatrix_sha256"]
         yield f"other imatrix: SHA-256 {rebuilt['recipe']['imatrix_sha256']}, not {there}"
-    if rebuilt["model"]["tensors"] != manifest["model"]["tensors"]:
+    if manifest["model"]["tensors"] and rebuilt["model"]["tensors"] != manifest["model"]["tensors"]:
         yield "other recipe: the manifest's gives other tensor types than the manifest lists"
     if rebuilt["template"]["sha256"] != manifest["template"]["sha256"]:
         there = manifest["template"]["sha256"]

@@ -6,7 +6,7 @@ Every check runs even if another failed, so that one look shows all that is wron
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
@@ -17,11 +17,12 @@ from strata_pack import __version__
 from strata_pack.chat.golden.check import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
-from strata_pack.files import CHUNK, read_json_object, sha256_text
-from strata_pack.pack.contents import covered_files
+from strata_pack.files import read_json_object, sha256_text
+from strata_pack.pack.contents import covered_files, hashed
 from strata_pack.pack.facts import wrong_facts
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.loadable import header_problems, template_problems, tokenizer_problems
+from strata_pack.pack.papers.files import provenance_problems, sbom_problems
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, TEMPLATE_KEY, is_pack, member
 from strata_pack.pack.projector import ROLE, projector_faults
 from strata_pack.progress import Progress, Silent
@@ -30,12 +31,25 @@ from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 TOKENIZER_JSON = "tokenizer/tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer/tokenizer_config.json"
+CHECKS = (
+    *("manifest", "files", "sizes", "hashes", "gguf", "tensors", "projector", "facts", "loads", "template", "golden"),
+    *("tokenizer", "provenance", "sbom"),
+)
+"""The ids of the checks, in their order."""
+
 SHOWN = 10
 """Differences that one check names before it says how many more there are."""
 
 
-def verify(path: Path, progress: Progress | None = None) -> Report:
-    """Verify the pack in ``path``; ``BadInput`` if there is no manifest to verify it by."""
+FurtherCheck = Callable[[Pack, Mapping[str, str]], Check]
+"""A check of a floor above: it gets the pack, and the SHA-256 of every listed file as computed just now."""
+
+
+def verify(path: Path, progress: Progress | None = None, further: Iterable[FurtherCheck] = ()) -> Report:
+    """Verify the pack in ``path``, with the checks ``further`` last.
+
+    Raises ``BadInput`` if there is no manifest to verify it by.
+    """
     started = monotonic()
     try:
         pack = Pack.open(path)
@@ -45,20 +59,24 @@ def verify(path: Path, progress: Progress | None = None) -> Report:
         check = Check("manifest", "the manifest is valid", "failed", str(error))
         return Report(f"verify {path.name}", (check,), {"pack": path.name}, seconds=monotonic() - started)
     watcher = progress or Silent()
+    digests: dict[str, str] = {}
     checks = [
         Check("manifest", "the manifest is valid", "passed"),
-        _check("files", "every file is listed and every listed file is there", lambda: _files(pack)),
-        _check("sizes", "every file has its size", lambda: _sizes(pack)),
-        _check("hashes", "every file has its SHA-256", lambda: _hashes(pack, watcher)),
-        _check("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
-        _check("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
-        _check("projector", "the projector is that of the model", lambda: _projector(pack)),
-        _check("facts", "the manifest says of the files what they tell", lambda: _facts(pack)),
-        _check("loads", "a loader finds all it needs in the header", lambda: _loads(pack)),
-        _check("template", "all copies of the template are the manifest's", lambda: _template(pack)),
-        _check("golden", "the golden cases are the manifest's", lambda: _golden(pack)),
-        _check("tokenizer", "the tokenizer's files fit the GGUF", lambda: _tokenizer(pack)),
+        checked("files", "every file is listed and every listed file is there", lambda: _files(pack)),
+        checked("sizes", "every file has its size", lambda: _sizes(pack)),
+        checked("hashes", "every file has its SHA-256", lambda: _hashes(pack, digests, watcher)),
+        checked("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
+        checked("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
+        checked("projector", "the projector is that of the model", lambda: _projector(pack)),
+        checked("facts", "the manifest says of the files what they tell", lambda: _facts(pack)),
+        checked("loads", "a loader finds all it needs in the header", lambda: _loads(pack)),
+        checked("template", "all copies of the template are the manifest's", lambda: _template(pack)),
+        checked("golden", "the golden cases are the manifest's", lambda: _golden(pack)),
+        checked("tokenizer", "the tokenizer's files fit the GGUF", lambda: _tokenizer(pack)),
+        checked("provenance", "the statement of its origin is the manifest's", lambda: _provenance(pack)),
+        checked("sbom", "the bill of materials is the manifest's", lambda: _sbom(pack)),
     ]
+    checks += [check(pack, digests) for check in further]
     facts = {
         "pack": pack.path.name,
         "model": pack.manifest["model"]["name"],
@@ -68,7 +86,8 @@ def verify(path: Path, progress: Progress | None = None) -> Report:
     return Report(f"verify {pack.path.name}", tuple(checks), facts, seconds=monotonic() - started)
 
 
-def _check(id: str, title: str, find: Callable[[], list[str]]) -> Check:
+def checked(id: str, title: str, find: Callable[[], list[str]]) -> Check:
+    """Return the check ``id`` as ``find`` sees it: passed if it returns nothing, else failed with what it returns."""
     started = monotonic()
     status: Status = "passed"
     try:
@@ -105,22 +124,15 @@ def _sizes(pack: Pack) -> list[str]:
     return wrong
 
 
-def _hashes(pack: Pack, progress: Progress) -> list[str]:
-    import hashlib
-
+def _hashes(pack: Pack, digests: dict[str, str], progress: Progress) -> list[str]:
+    """Say which files have other hashes than the manifest's, and note the hash of every file in ``digests``."""
     wrong = []
     for entry in pack.manifest["files"]:
         path = member(pack.path, entry["path"])
         if not path.is_file():
             continue
-        task = progress.task(f"hashing {entry['path']}", entry["size"])
-        digest = hashlib.sha256()
-        with path.open("rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-                task.advance(len(chunk))
-        task.done()
-        if digest.hexdigest() != entry["sha256"]:
+        digests[entry["path"]] = hashed(path, entry["path"], progress)
+        if digests[entry["path"]] != entry["sha256"]:
             wrong.append(f"{entry['path']} has other bytes than the manifest says")
     return wrong
 
@@ -218,6 +230,14 @@ def _golden(pack: Pack) -> list[str]:
     if len(suite.cases) != entry["cases"]:
         wrong.append(f"there are {len(suite.cases)} golden cases and the manifest says {entry['cases']}")
     return wrong
+
+
+def _provenance(pack: Pack) -> list[str]:
+    return provenance_problems(pack.path, pack.manifest)
+
+
+def _sbom(pack: Pack) -> list[str]:
+    return sbom_problems(pack.path, pack.manifest)
 
 
 def _tokenizer(pack: Pack) -> list[str]:

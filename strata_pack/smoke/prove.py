@@ -14,7 +14,7 @@ from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.paths import REPORTS_DIR, is_pack, member
+from strata_pack.pack.paths import REPORTS_DIR, SIGNATURE, is_pack, member
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
@@ -78,7 +78,7 @@ def prove_pack(
     compare: Compare | None = None,
 ) -> Proof:
     """Verify the pack, render its golden cases, play the smoke scenarios; write ``reports/golden.json`` and
-    ``reports/smoke.json``.
+    ``reports/smoke.json``, unless the pack is signed: the signature covers them.
 
     ``source`` is what the pack was made from, where it is at hand: its shape is held against the pack's, and where it
     is a GGUF or a pack, ``compare`` is asked too. Everything runs even if something failed before. Ctrl-C leaves
@@ -94,9 +94,9 @@ def prove_pack(
         started = monotonic()
         check = compare(path, source)
         reports.append(Report(f"compare {pack.path.name}", (check,), seconds=monotonic() - started))
-    keep_report(pack, "golden", golden)
+    keep_report(pack, "golden", golden, watcher)
     if played_to_its_end(smoked):
-        keep_report(pack, "smoke", smoked)
+        keep_report(pack, "smoke", smoked, watcher)
     return Proof(pack, tuple(reports))
 
 
@@ -107,11 +107,12 @@ def plan_proof(path: Path) -> list[dict[str, str]]:
     cases = 0 if pack.golden_path is None else len(load_suite(pack.golden_path).cases)
     played = [scenario.id for scenario in scenarios() if "native" in scenario.needs]
     size = sum(entry["size"] for entry in pack.manifest["files"])
+    kept = f"{REPORTS_DIR}/golden.json and {REPORTS_DIR}/smoke.json in the pack"
     return [
         {"what": "verify", "detail": f"{len(pack.manifest['files'])} files, {size} bytes to hash"},
         {"what": "golden", "detail": f"{cases} cases on {names}" if cases else "the pack has no cases"},
         {"what": "smoke", "detail": f"on {_taken(pick_runtime())}: {', '.join(played)}"},
-        {"what": "write", "detail": f"{REPORTS_DIR}/golden.json and {REPORTS_DIR}/smoke.json in the pack"},
+        {"what": "write", "detail": "nothing: the pack is signed" if _is_signed(pack) else kept},
     ]
 
 
@@ -119,9 +120,17 @@ def _taken(runtime: Runtime) -> str:
     return f"{runtime.name} ({runtime.why})" if runtime.why else runtime.name
 
 
-def keep_report(pack: Pack, name: str, report: Report) -> None:
-    """Write ``reports/<name>.json`` of the pack, whole or not at all."""
-    write_atomic(member(pack.path, f"{REPORTS_DIR}/{name}.json"), to_json(report))
+def _is_signed(pack: Pack) -> bool:
+    return member(pack.path, SIGNATURE).is_file()
+
+
+def keep_report(pack: Pack, name: str, report: Report, progress: Progress) -> None:
+    """Write ``reports/<name>.json`` of the pack, whole or not at all; not into a signed pack, which has it covered."""
+    path = f"{REPORTS_DIR}/{name}.json"
+    if _is_signed(pack):
+        progress.note(f"{pack.path}: is signed, so {path} stays as it was signed")
+    else:
+        write_atomic(member(pack.path, path), to_json(report))
 
 
 def prove_golden(pack: Pack, progress: Progress) -> Report:

@@ -12,7 +12,7 @@ STOREYS = (
     ("doors",),
     ("", "errors"),
     ("extras", "files", "locks", "outputs", "parsing", "progress", "resources", "suggest"),
-    ("cache", "environment"),
+    ("cache", "environment", "policy"),
     ("llama", "replay", "report"),
     ("chat", "weights"),
     ("pack",),

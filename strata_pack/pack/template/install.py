@@ -21,10 +21,10 @@ from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
 from strata_pack.pack.journal import Journal, JournalStep
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
-from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, TOOLS_NAME
+from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, SIGNATURE, TOOLS_NAME
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
 from strata_pack.pack.template.choice import AUTO, ChosenTemplate, choose_template
-from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model
+from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model, plan_papers
 from strata_pack.pack.template.target import (
     READERS,
     Reader,
@@ -160,6 +160,7 @@ def install_template(
         report = _prove(chosen.text, suite, theirs, engines, progress)
         model = plan_model(target, chosen.text, kept)
         steps, places = _all_steps(target, chosen, suite, report, model, progress)
+        signed = bool(steps) and target.pack is not None and (target.root / SIGNATURE).is_file()
         before, after = _identity(target.text), _identity(chosen.text)
         plan = describe_plan(model, target)
         if steps and not dry_run:
@@ -179,7 +180,7 @@ def install_template(
         plan=plan,
         golden=None if report is None else _golden_counts(report),
         copies=places,
-        notes=[*chosen.notes, *_notes(target, model, suite, recovered)],
+        notes=[*chosen.notes, *_notes(target, model, suite, recovered, signed=signed)],
         diff=unified_diff(target.text or "", chosen.text),
         readers=readers_of(target),
     )
@@ -306,10 +307,14 @@ def _prove(
 
 
 def _renew_report(target: TemplateTarget, sha256: str | None, report: GoldenReport | None) -> None:
-    """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity."""
+    """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity.
+
+    A signature over what the pack was before is removed.
+    """
     path = target.root / REPORTS_DIR / "golden.json"
     if target.pack is None:
         return
+    (target.root / SIGNATURE).unlink(missing_ok=True)
     if report is not None:
         write_atomic(path, dump_json(report.to_dict()))
     elif path.is_file() and str(sha256) not in read_bytes(path, REPORT_LIMIT).decode("utf-8", "replace"):
@@ -338,7 +343,9 @@ def _all_steps(
     template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})
     golden = None if suite is None or report is None else golden_entry(suite, report)
     manifest = plan_manifest(target, model, puts, template, golden, progress)
-    return [*model.steps, *puts, manifest], [*places, *changed, "manifest.json"]
+    papers = plan_papers(target, manifest)
+    steps = [*model.steps, *puts, *papers, manifest]
+    return steps, [*places, *changed, *(step.path for step in papers), "manifest.json"]
 
 
 def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:
@@ -355,7 +362,9 @@ def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:
     return GoldenEntry(suite=suite.name, sha256=suite.sha256, cases=len(suite.cases), engines=engines)
 
 
-def _notes(target: TemplateTarget, model: ModelPlan, suite: GoldenSuite | None, recovered: str | None) -> list[str]:
+def _notes(
+    target: TemplateTarget, model: ModelPlan, suite: GoldenSuite | None, recovered: str | None, *, signed: bool
+) -> list[str]:
     notes = [] if recovered is None else [recovered]
     if suite is None:
         notes.append("no golden cases are known for this template: only the trial conversation was rendered")
@@ -369,6 +378,8 @@ def _notes(target: TemplateTarget, model: ModelPlan, suite: GoldenSuite | None, 
         notes.append("the file's SHA-256 has changed; a hash published for it no longer applies")
     if note := modelfile_note(target.files[0].parent):
         notes.append(note)
+    if signed:
+        notes.append("the pack was signed as it was before: sign it again with `strata-pack sign`")
     notes.append("a server that runs with this model keeps the old template until it is started again")
     return notes
 

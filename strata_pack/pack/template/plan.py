@@ -17,9 +17,10 @@ from typing import Any, Literal
 
 from strata_pack.chat.golden.check import GoldenSuite
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
-from strata_pack.files import CHUNK, dump_json, free_bytes, read_bytes, sha256_file
+from strata_pack.files import CHUNK, dump_json, free_bytes, parse_json_object, read_bytes, sha256_file
 from strata_pack.pack.journal import LIMIT, JournalStep, Move, Patch, Put, Rewrite
 from strata_pack.pack.manifest import FileEntry, GoldenEntry, Manifest, TemplateEntry
+from strata_pack.pack.papers.files import paper_files
 from strata_pack.pack.paths import GOLDEN, MANIFEST, NAMED_KEY, TEMPLATE
 from strata_pack.pack.template.target import (
     NAMES_KEY,
@@ -247,6 +248,14 @@ def plan_manifest(
     manifest["template"] = template
     manifest["golden"] = golden
     return Put(MANIFEST, read_bytes(target.root / MANIFEST, LIMIT), dump_json(manifest))
+
+
+def plan_papers(target: TemplateTarget, manifest: Put) -> list[Put]:
+    """Plan the papers of a pack that gets ``manifest``, as far as it has them."""
+    assert manifest.new is not None
+    new = paper_files(parse_json_object(manifest.new, MANIFEST))  # type: ignore[arg-type]
+    there = {name: target.root / name for name in new if (target.root / name).is_file()}
+    return [Put(name, read_bytes(path, LIMIT), new[name]) for name, path in there.items()]
 
 
 def _hash_both(file: ModelFile, progress: Progress) -> tuple[str, str]:

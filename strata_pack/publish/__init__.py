@@ -1,0 +1,29 @@
+"""What a stranger needs of a finished pack: a card, papers, a signature, and the pack where others can get it."""
+
+from strata_pack.doors import door
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from strata_pack.publish.card import Figures as Figures
+    from strata_pack.publish.card_check import card_check as card_check
+    from strata_pack.publish.keys import KeyPair as KeyPair
+    from strata_pack.publish.keys import make_keys as make_keys
+    from strata_pack.publish.publishing import LicenceQuestion as LicenceQuestion
+    from strata_pack.publish.publishing import Published as Published
+    from strata_pack.publish.publishing import PublishOptions as PublishOptions
+    from strata_pack.publish.publishing import publish as publish
+    from strata_pack.publish.signing import Signed as Signed
+    from strata_pack.publish.signing import is_signed as is_signed
+    from strata_pack.publish.signing import sign_pack as sign_pack
+    from strata_pack.publish.signing import signature_check as signature_check
+
+__getattr__, __dir__, __all__ = door(
+    __name__,
+    {
+        "publish.card": ("Figures",),
+        "publish.card_check": ("card_check",),
+        "publish.keys": ("KeyPair", "make_keys"),
+        "publish.publishing": ("LicenceQuestion", "PublishOptions", "Published", "publish"),
+        "publish.signing": ("Signed", "is_signed", "sign_pack", "signature_check"),
+    },
+)

@@ -1,0 +1,99 @@
+"""A release in a folder of this machine: it becomes what it should be in one step, or stays as it is.
+
+The new folder is made beside the old one and takes its place by one rename. Files that stay are linked, not copied;
+files of the packs are copied, because a later template installation changes a pack's files in place.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from strata_pack.errors import EnvironmentFailure, WrongUse
+from strata_pack.files import disk_errors, sha256_file, write_atomic
+from strata_pack.locks import hold_folder
+from strata_pack.outputs import looks_like_pack
+from strata_pack.pack.atomic_replace import put
+from strata_pack.pack.contents import walk
+from strata_pack.progress import Progress
+from strata_pack.publish.items import Change, Item, There
+
+WORK_SUFFIX = ".publishing"
+MARK = ".strata-publishing"
+"""Lies in the work folder, so that a folder of that name that somebody else made is never removed."""
+
+
+def look_into(folder: Path) -> dict[str, There]:
+    """Return every file in ``folder`` by its path, with its SHA-256; nothing where there is no folder."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise WrongUse("is not a folder", where=folder, remedy="choose another one")
+    if looks_like_pack(folder):
+        raise WrongUse("is a pack; a release is a folder of packs", where=folder, remedy="choose another folder")
+    if not folder.is_dir():
+        return {}
+    return {name: There((folder / name).lstat().st_size, _digest(folder / name)) for name in walk(folder)}
+
+
+def _digest(path: Path) -> str:
+    return sha256_file(path) if path.is_file() and not path.is_symlink() else ""
+
+
+def write_folder(folder: Path, items: Mapping[str, Item], changes: Sequence[Change], progress: Progress) -> None:
+    """Carry out ``changes`` on ``folder``; what is in it and in none of them stays."""
+    folder = folder.absolute()
+    work = folder.with_name(folder.name + WORK_SUFFIX)
+    with disk_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        busy = EnvironmentFailure("another process is publishing here", where=folder, remedy="wait for it to end")
+        with hold_folder(folder.parent, busy):
+            _clear(work)
+            work.mkdir()
+            (work / MARK).touch()
+            touched = {change.path for change in changes if change.kind != "keep"}
+            for name in walk(folder) if folder.is_dir() else ():
+                if name not in touched:
+                    _link(folder / name, work / name)
+            for change in changes:
+                if change.kind in ("add", "replace"):
+                    _write(work / change.path, items[change.path], progress)
+            (work / MARK).unlink()
+            put(work, folder)
+            if work.exists():
+                shutil.rmtree(work)
+
+
+def _clear(work: Path) -> None:
+    """Remove what a publisher that was killed has left: a half folder, or the old one after the exchange."""
+    if not work.exists():
+        return
+    if not work.is_dir() or not ((work / MARK).exists() or any(work.glob("*/manifest.json"))):
+        raise WrongUse("is in the way: a folder is made there", where=work, remedy="move it away")
+    shutil.rmtree(work)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # no hard links on this file system
+        shutil.copy2(source, target)
+
+
+def _write(path: Path, item: Item, progress: Progress) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if item.data is not None:
+        write_atomic(path, item.data)
+        return
+    task = progress.task(f"copying {item.path}", item.size)
+    with path.open("wb") as file:
+        for piece in item.pieces():
+            file.write(piece)
+            task.advance(len(piece))
+        file.flush()
+        os.fsync(file.fileno())
+    task.done()

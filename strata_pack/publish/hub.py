@@ -1,0 +1,165 @@
+"""A release on the Hub: what is there, and one commit that makes it what it should be.
+
+Bodies travel first, where nobody sees them, and everything that belongs together appears with one commit on top of the
+commit that was looked at. So a publisher that is killed at any moment leaves the repository as it was, and one that
+was overtaken by another finds out instead of overwriting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
+from strata_pack.progress import Progress
+from strata_pack.publish.items import Change, Item, There
+from strata_pack.weights.hub.api import get_json
+from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, is_offline
+from strata_pack.weights.hub.repo import read_tree
+from strata_pack.weights.source import is_repo_id
+
+_PRECONDITION_FAILED, _CONFLICT = 412, 409
+
+
+class Overtaken(EnvironmentFailure):
+    """Somebody else committed to the repository after it was looked at."""
+
+
+@dataclass(frozen=True)
+class HubState:
+    """A repository as it is now: its commit (``None`` where there is no repository yet) and its files by path."""
+
+    commit: str | None
+    files: Mapping[str, There]
+
+
+def look_at(hub: Hub, repo: str) -> HubState:
+    """Return what is in ``repo`` now; ``EnvironmentFailure`` where the Hub cannot be reached."""
+    if not is_repo_id(repo):
+        raise BadInput("is not a valid hub id", where=repo, remedy="write org/name")
+    if is_offline():
+        raise EnvironmentFailure("HF_HUB_OFFLINE forbids the network", where=repo, remedy="unset it and run again")
+    try:
+        tree = read_tree(hub, repo, None)
+    except BadInput as error:
+        if "no such repo" not in error.problem:
+            raise
+        return HubState(None, {})
+    files = {file.path: There(file.size, file.sha256, file.blob_id) for file in tree.files}
+    return HubState(tree.commit, files)
+
+
+def gated_sources(hub: Hub, repos: Sequence[str]) -> list[str]:
+    """Return those of ``repos`` whose owners restrict access; what cannot be asked counts as not restricted."""
+    found = []
+    for repo in repos:
+        with contextlib.suppress(StrataError):
+            about = get_json(hub, f"/api/models/{repo}", repo)
+            if isinstance(about, dict) and about.get("gated") not in (None, False):
+                found.append(repo)
+    return found
+
+
+def commit(
+    hub: Hub,
+    repo: str,
+    state: HubState,
+    items: Mapping[str, Item],
+    changes: Sequence[Change],
+    message: str,
+    *,
+    private: bool,
+    progress: Progress,
+) -> str:
+    """Carry out ``changes`` on ``repo`` as one commit on top of ``state``, and return the commit.
+
+    Raises ``Overtaken`` if there is another commit by then, ``EnvironmentFailure`` for what the Hub refuses.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+
+    api = HfApi(endpoint=hub.endpoint, token=hub.token, library_name="strata-pack")
+    operations: list[Any] = []
+    for change in changes:
+        if change.kind == "remove":
+            operations.append(CommitOperationDelete(change.path))
+        elif change.kind != "keep":
+            item = items[change.path]
+            operation = CommitOperationAdd(change.path, item.data if item.data is not None else str(item.source))
+            operation.upload_info.sha256 = bytes.fromhex(item.sha256)
+            operations.append(operation)
+    with _refusals(repo), _bars():
+        if state.commit is None:
+            api.create_repo(repo, private=private, exist_ok=True)
+            progress.note(f"{repo}: made")
+        with _transport(hub, repo):
+            parent = state.commit or api.repo_info(repo).sha
+            made = api.create_commit(repo, operations, commit_message=message, parent_commit=parent)
+    return str(made.oid)
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[None]:
+    """Let the client show how far its bodies are on a terminal, and nothing elsewhere."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    hidden = are_progress_bars_disabled()
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not hidden:
+            enable_progress_bars()
+
+
+@contextlib.contextmanager
+def _refusals(repo: str) -> Iterator[None]:
+    """Turn what the Hub's client raises into one sentence."""
+    import httpx2 as httpx
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (_PRECONDITION_FAILED, _CONFLICT):
+            remedy = "run again: it looks at what is there now"
+            raise Overtaken("somebody else published here meanwhile", where=repo, remedy=remedy) from None
+        if status in (401, 403):
+            raise EnvironmentFailure(f"may not be written (HTTP {status})", where=repo, remedy=LOGIN_REMEDY) from None
+        problem = f"the Hub refused it (HTTP {status}: {_short(error.server_message or error)})"
+        raise EnvironmentFailure(
+            problem, where=repo, remedy="run again: what has travelled is not sent again"
+        ) from None
+    except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+        problem = f"the upload broke off ({_short(error.__cause__ or error)}); the repository is as it was"
+        raise EnvironmentFailure(
+            problem, where=repo, remedy="run again: what has travelled is not sent again"
+        ) from None
+
+
+def _short(error: object) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+@contextlib.contextmanager
+def _transport(hub: Hub, repo: str) -> Iterator[None]:
+    """Send bodies as Xet chunks where the Hub has a store of them, else as whole files.
+
+    The client takes every Hub for one with such a store, and fails where there is none.
+    """
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_DISABLE_XET
+    try:
+        if not before:
+            get_json(hub, f"/api/models/{repo}/xet-write-token/main", repo)
+    except StrataError:
+        constants.HF_HUB_DISABLE_XET = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_DISABLE_XET = before

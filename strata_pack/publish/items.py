@@ -1,0 +1,94 @@
+"""What is published, as a list: every file with its place, size and hashes; and how that differs from what is there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from strata_pack.files import CHUNK
+
+ChangeKind = Literal["add", "replace", "remove", "keep"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One file: its ``path`` in the target, ``size`` in bytes, ``sha256`` in hex; its bytes are ``data`` or a file."""
+
+    path: str
+    size: int
+    sha256: str
+    source: Path | None = None
+    data: bytes | None = None
+
+    @classmethod
+    def of_bytes(cls, path: str, data: bytes) -> Item:
+        """Return the item with the content ``data``."""
+        return cls(path, len(data), hashlib.sha256(data).hexdigest(), data=data)
+
+    @classmethod
+    def of_file(cls, path: str, source: Path, sha256: str) -> Item:
+        """Return the item with the content of ``source``, whose hash is known."""
+        return cls(path, source.stat().st_size, sha256, source=source)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the content, piece by piece."""
+        if self.data is not None:
+            yield self.data
+            return
+        assert self.source is not None
+        with self.source.open("rb") as file:
+            while piece := file.read(CHUNK):
+                yield piece
+
+    def blob_id(self) -> str:
+        """Return git's name of the content, by which the Hub knows files that are not in LFS."""
+        digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
+        for piece in self.pieces():
+            digest.update(piece)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to one path; ``size`` is that of the file that will be there (of the removed one: 0)."""
+
+    kind: ChangeKind
+    path: str
+    size: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"change": self.kind, "path": self.path, "size": self.size}
+
+
+@dataclass(frozen=True)
+class There:
+    """A file of the target: ``size`` and either its SHA-256 or git's name of it."""
+
+    size: int
+    sha256: str | None = None
+    blob_id: str | None = None
+
+    def is_same(self, item: Item) -> bool:
+        """Whether the target's file has the content of ``item``."""
+        if self.size != item.size:
+            return False
+        return self.sha256 == item.sha256 if self.sha256 is not None else self.blob_id == item.blob_id()
+
+
+def plan_changes(items: Iterable[Item], there: Mapping[str, There], folders: Iterable[str]) -> list[Change]:
+    """Return what turns the target into ``items``, by path.
+
+    Files in one of ``folders`` (those of the packs) that are no item are removed; all others are left alone.
+    """
+    wanted = {item.path: item for item in items}
+    changes = []
+    for path, item in sorted(wanted.items()):
+        found = there.get(path)
+        kind: ChangeKind = "add" if found is None else "keep" if found.is_same(item) else "replace"
+        changes.append(Change(kind, path, item.size))
+    owned = tuple(f"{folder}/" for folder in folders)
+    gone = sorted(path for path in there if path.startswith(owned) and path not in wanted) if owned else []
+    return changes + [Change("remove", path, 0) for path in gone]

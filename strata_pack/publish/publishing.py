@@ -1,0 +1,306 @@
+"""Publishing packs: prove them, sign them, write the card, and bring what has changed to where others get it.
+
+Every file is known with its hash before anything travels, so a dry run says all that a run would do, and a second run
+finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
+from strata_pack.files import dump_json, read_json_object, sha256_file, write_atomic
+from strata_pack.pack.contents import walk
+from strata_pack.pack.layout import Pack
+from strata_pack.pack.papers.files import paper_files
+from strata_pack.pack.paths import SIGNATURE, STATE_DIR
+from strata_pack.pack.verification import verify
+from strata_pack.progress import Progress, Silent
+from strata_pack.publish.card import CardFacts, Figures, card_files
+from strata_pack.publish.folder import look_into, write_folder
+from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at
+from strata_pack.publish.items import Change, Item, There, plan_changes
+from strata_pack.publish.keys import fingerprint, read_private_key
+from strata_pack.publish.licence import questions
+from strata_pack.publish.oci import oci_changes, oci_items, write_oci
+from strata_pack.publish.signing import fresh_signature
+from strata_pack.report.model import Check
+from strata_pack.weights.hub.api import get_json
+from strata_pack.weights.hub.connection import Hub, connect
+from strata_pack.weights.source import is_repo_id
+
+FIGURES = "figures.json"
+"""Lies beside the card: what was measured, for the next card."""
+
+TRIES = 3
+"""Commits that are tried when others publish to other places of the repository meanwhile."""
+
+
+class LicenceQuestion(WrongUse):
+    """The source's licence has to be looked at before its packs are given on; ``questions`` are sentences."""
+
+    def __init__(self, found: Sequence[str]) -> None:
+        super().__init__("; ".join(found), remedy="read the terms, then say so with --accept-licence")
+        self.questions = tuple(found)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was done, or with ``dry_run`` would be; ``commit`` is the Hub's, ``None`` for other targets."""
+
+    target: str
+    changes: tuple[Change, ...]
+    commit: str | None
+    dry_run: bool
+    questions: tuple[str, ...] = ()
+
+    @property
+    def travelling(self) -> int:
+        """The bytes of what is added or replaced."""
+        return sum(change.size for change in self.changes if change.kind in ("add", "replace"))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "commit": self.commit,
+            "dry_run": self.dry_run,
+            "bytes": self.travelling,
+            "changes": [change.to_dict() for change in self.changes],
+            "questions": list(self.questions),
+        }
+
+
+@dataclass(frozen=True)
+class PublishOptions:
+    """How packs are published. ``private`` counts for a repository that is made; ``base_model`` goes before what the
+    packs know; ``figures`` are by pack name, those of an earlier release are kept."""
+
+    accept_licence: bool = False
+    private: bool = False
+    title: str | None = None
+    author: str | None = None
+    base_model: str | None = None
+    message: str | None = None
+    figures: Mapping[str, Figures] | None = None
+
+
+def publish(
+    packs: Sequence[Path],
+    target: str,
+    *,
+    key: Path | None = None,
+    dry_run: bool = False,
+    options: PublishOptions | None = None,
+    progress: Progress | None = None,
+    hub: Hub | None = None,
+) -> Published:
+    """Publish ``packs`` to ``target``: a hub id (``org/name``), ``dir:DIR`` or ``oci:DIR``.
+
+    ``key`` is the private key that signs each pack. Nothing is changed anywhere with ``dry_run``. Raises
+    ``CheckFailed`` for a pack that does not verify, ``LicenceQuestion`` unless ``options.accept_licence``, ``Overtaken``
+    if somebody else published the same files meanwhile, ``EnvironmentFailure`` for the network and the disk. Whatever
+    it raises, the target is as it was, or as it should be.
+    """
+    options, watcher = options or PublishOptions(), progress or Silent()
+    opened = _open(packs)
+    kind, place = parse_target(target)
+    private = None if key is None else read_private_key(key)
+    hub = hub or (connect() if kind == "hub" else None)
+    prepared = [_prepare(pack, private, watcher) for pack in opened]
+    gated = gated_sources(hub, _sources(opened)) if hub is not None else []
+    asked = questions(opened, gated)
+    if asked and not (options.accept_licence or dry_run):
+        raise LicenceQuestion(asked)
+    name = fingerprint(private.public_key()) if private is not None else None
+    release = _Release(opened, [item for items in prepared for item in items], options, name, watcher)
+    if not dry_run:
+        for pack, items in zip(opened, prepared, strict=True):
+            _write_into(pack, items)
+    if kind == "oci":
+        return _to_oci(release, target, Path(place), dry_run=dry_run, asked=asked)
+    if kind == "dir":
+        return _to_folder(release, target, Path(place), dry_run=dry_run, asked=asked)
+    assert hub is not None
+    return _to_hub(release, hub, place, dry_run=dry_run, asked=asked)
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """Return (kind, place) of a target; kinds are "hub", "dir" and "oci". A plain ``org/name`` is the Hub's."""
+    for prefix, kind in (("oci:", "oci"), ("dir:", "dir"), ("hf://", "hub")):
+        if text.startswith(prefix):
+            place = text.removeprefix(prefix)
+            if not place or (kind == "hub" and not is_repo_id(place)):
+                raise BadInput("names no target", where=text, remedy="give org/name, dir:DIR or oci:DIR")
+            return kind, place
+    if not is_repo_id(text):
+        raise BadInput("is not a hub id", where=text, remedy="give org/name, or --to DIR or oci:DIR")
+    return "hub", text
+
+
+@dataclass(frozen=True)
+class _Release:
+    packs: Sequence[Pack]
+    items: Sequence[Item]
+    options: PublishOptions
+    fingerprint: str | None
+    progress: Progress
+
+    @property
+    def folders(self) -> list[str]:
+        return [pack.path.name for pack in self.packs]
+
+    def whole(self, repo: str | None, earlier: Mapping[str, Figures]) -> dict[str, Item]:
+        """Return every item by its path, with the card; ``earlier`` are the figures that the target has."""
+        options = self.options
+        figures = {**earlier, **(options.figures or {})}
+        facts = CardFacts(repo, options.title, options.author, options.base_model, self.fingerprint, figures)
+        files = card_files(self.packs, facts)
+        if figures:
+            files[FIGURES] = dump_json({name: asdict(one) for name, one in sorted(figures.items())})
+        items = [*self.items, *(Item.of_bytes(name, data) for name, data in files.items())]
+        return {item.path: item for item in items}
+
+
+def _open(paths: Sequence[Path]) -> list[Pack]:
+    if not paths:
+        raise WrongUse("no pack is given", remedy="name the folders of packs")
+    packs = [Pack.open(path) for path in paths]
+    names = [pack.path.name for pack in packs]
+    for name in names:
+        if names.count(name) > 1:
+            raise WrongUse(f"two packs are called {name}", remedy="rename one folder")
+    return packs
+
+
+def _sources(packs: Sequence[Pack]) -> list[str]:
+    return sorted({repo for pack in packs if (repo := pack.manifest["source"]["repo"]) is not None})
+
+
+def _prepare(pack: Pack, key: Any, progress: Progress) -> list[Item]:
+    """Verify a pack and return its files as items, with the papers it lacks and a signature that fits."""
+    known: dict[str, str] = {}
+
+    def keep(_: Pack, digests: Mapping[str, str]) -> Check:
+        known.update(digests)
+        return Check("published", "", "passed")
+
+    report = verify(pack.path, progress, [keep])
+    if not report.ok:
+        failed = next(check for check in report.checks if check.status not in ("passed", "skipped"))
+        problem = f"does not verify ({failed.id}: {failed.detail[:200]}); nothing was published"
+        raise CheckFailed(problem, where=pack.path, remedy="see `strata-pack verify`")
+    new = {name: data for name, data in paper_files(pack.manifest).items() if not (pack.path / name).exists()}
+    for name in walk(pack.path, (STATE_DIR,)):
+        if name not in known and not name.startswith(".git"):
+            known[name] = sha256_file(pack.path / name)
+    digests = {**known, **{name: Item.of_bytes(name, data).sha256 for name, data in new.items()}}
+    if key is not None and (signature := fresh_signature(pack, digests, key)) is not None:
+        new[SIGNATURE] = signature
+    folder = pack.path.name
+    items = [Item.of_file(f"{folder}/{n}", pack.path / n, d) for n, d in sorted(known.items()) if n not in new]
+    return items + [Item.of_bytes(f"{folder}/{name}", data) for name, data in new.items()]
+
+
+def _write_into(pack: Pack, items: Sequence[Item]) -> None:
+    """Write the papers and the signature that were made for a pack into it: they are published as they lie there."""
+    for item in items:
+        if item.data is not None:
+            write_atomic(pack.path.parent / item.path, item.data)
+
+
+def _to_oci(release: _Release, target: str, out: Path, *, dry_run: bool, asked: Sequence[str]) -> Published:
+    items = oci_items(release.packs, out)
+    changes = oci_changes(items, out)
+    if not dry_run:
+        write_oci(out, items, changes, release.progress)
+    return Published(target, tuple(changes), None, dry_run, tuple(asked))
+
+
+def _to_folder(release: _Release, target: str, out: Path, *, dry_run: bool, asked: Sequence[str]) -> Published:
+    there = look_into(out)
+    earlier = read_json_object(out / FIGURES) if FIGURES in there else {}
+    items = release.whole(None, _figures(earlier))
+    changes = plan_changes(items.values(), there, release.folders)
+    if not dry_run and _moving(changes):
+        write_folder(out, items, changes, release.progress)
+    return Published(target, tuple(changes), None, dry_run, tuple(asked))
+
+
+def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Sequence[str]) -> Published:
+    first: HubState | None = None
+    for attempt in range(1, TRIES + 1):
+        state = look_at(hub, repo)
+        items = release.whole(repo, _earlier(hub, repo, state))
+        changes = plan_changes(items.values(), state.files, release.folders)
+        if first is not None and _ours(first.files, items, release) != _ours(state.files, items, release):
+            raise Overtaken(
+                "somebody else published the same files meanwhile", where=repo, remedy="look at it, then run again"
+            )
+        if dry_run or not _moving(changes):
+            return Published(repo, tuple(changes), state.commit, dry_run, tuple(asked))
+        first = state
+        message = release.options.message or f"Publish {', '.join(release.folders)} with strata-pack"
+        try:
+            made = commit(
+                hub, repo, state, items, changes, message, private=release.options.private, progress=release.progress
+            )
+        except Overtaken:
+            if attempt == TRIES:
+                raise
+            release.progress.note(f"{repo}: somebody else published there meanwhile; looking again")
+            continue
+        except EnvironmentFailure:
+            # The answer to a commit may be lost on its way: what counts is what is there.
+            made = _arrived(hub, repo, items, release)
+            if made is None:
+                raise
+        _check_arrived(hub, repo, items, release)
+        return Published(repo, tuple(changes), made, dry_run, tuple(asked))
+    raise AssertionError("the last try returns or raises")
+
+
+def _arrived(hub: Hub, repo: str, items: Mapping[str, Item], release: _Release) -> str | None:
+    with contextlib.suppress(StrataError):
+        state = look_at(hub, repo)
+        if not _moving(plan_changes(items.values(), state.files, release.folders)):
+            return state.commit
+    return None
+
+
+def _check_arrived(hub: Hub, repo: str, items: Mapping[str, Item], release: _Release) -> None:
+    left = _moving(plan_changes(items.values(), look_at(hub, repo).files, release.folders))
+    if left:
+        problem = f"{left[0].path} is not there as it was sent (and {len(left) - 1} more)"
+        raise EnvironmentFailure(problem, where=repo, remedy="look for a .gitignore there, then run again")
+
+
+def _moving(changes: Sequence[Change]) -> list[Change]:
+    return [change for change in changes if change.kind != "keep"]
+
+
+def _ours(files: Mapping[str, There], items: Mapping[str, Item], release: _Release) -> dict[str, There]:
+    """Return the files that this release is about."""
+    folders = tuple(f"{folder}/" for folder in release.folders)
+    return {path: there for path, there in files.items() if path in items or path.startswith(folders)}
+
+
+def _earlier(hub: Hub, repo: str, state: HubState) -> dict[str, Figures]:
+    if FIGURES not in state.files:
+        return {}
+    found = get_json(hub, f"/{repo}/resolve/{state.commit}/{FIGURES}", f"{repo}/{FIGURES}")
+    return _figures(found if isinstance(found, dict) else {})
+
+
+def _figures(value: Mapping[str, Any]) -> dict[str, Figures]:
+    """Return the figures in a file of them; what is none is passed over."""
+    found = {}
+    for name, one in value.items():
+        if isinstance(one, dict):
+            numbers = {key: one.get(key) for key in ("kl_mean", "calls_right", "calls")}
+            if all(number is None or type(number) in (int, float) for number in numbers.values()):
+                found[name] = Figures(**numbers)
+    return found

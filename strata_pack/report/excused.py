@@ -1,0 +1,28 @@
+"""A report under a policy: what is excepted is shown as that, and an exception that has ended is a failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata_pack.policy import Policy
+from strata_pack.report.model import Check, Report
+
+
+def excused(report: Report, policy: Policy, prefix: str, name: str) -> Report:
+    """Return ``report`` (on the pack ``name``) with the exceptions of ``policy``; a check's rule is ``prefix/id``."""
+    checks = [_excused(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
+    return replace(report, checks=(*checks, *overdue_checks(policy)))
+
+
+def overdue_checks(policy: Policy) -> list[Check]:
+    """Return a failed check for every exception that has ended."""
+    title = "every exception still counts"
+    return [
+        Check(f"policy/{number}", title, "failed", one.overdue, where=str(policy.path))
+        for number, one in enumerate(policy.expired, 1)
+    ]
+
+
+def _excused(check: Check, policy: Policy, rule: str, name: str) -> Check:
+    found = policy.excuse(rule, name) if check.status == "failed" else None
+    return check if found is None else replace(check, status="skipped", detail=f"{found.note} ({check.detail})")
