@@ -1,5 +1,7 @@
 """A Hub on this machine for tests: the calls that ``strata-pack fetch`` and ``huggingface_hub`` make, with faults.
 
+What publishers ask is answered by ``hub_uploads``.
+
 Two loopback origins as in real life: the hub (metadata, small bodies, redirects) and a storage server (LFS bodies).
 Faults are given per path and number of times; every request is logged with the body bytes that really left.
 Run alone (``python -m tests.hub_server FOLDER``) it serves a folder as the repository ``local/model``.
@@ -19,6 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.hub_uploads import Uploads, answer
 
 LFS_FROM = 1 << 16
 """Bodies of this size or more are served by the storage origin, smaller ones by the hub itself."""
@@ -66,11 +70,15 @@ class Hit:
 
 @dataclass
 class Repo:
-    """One repository: commits in order, each a whole tree; ``raw`` adds entries to the listing as they are."""
+    """One repository: commits in order, each a whole tree; ``raw`` adds entries to the listing as they are.
+
+    ``asks`` says that its owner restricts access, to whomever asks about it.
+    """
 
     commits: list[tuple[str, dict[str, bytes]]] = field(default_factory=list)
     gated: int | None = None
     token: str | None = None
+    asks: bool = False
     raw: list[dict[str, Any]] = field(default_factory=list)
 
     def commit(self, files: dict[str, bytes]) -> str:
@@ -106,6 +114,7 @@ class HubServer:
         self.faults: dict[str, list[Fault]] = {}
         self.api_faults: list[Fault] = []
         self.hits: list[Hit] = []
+        self.uploads = Uploads()
         self.page = 1000
         self.most_at_once = 0
         self._at_once = 0
@@ -219,6 +228,40 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self.answer()
 
+    def do_POST(self) -> None:
+        self.take()
+
+    def do_PUT(self) -> None:
+        self.take()
+
+    def take(self) -> None:
+        """Read what a publisher sends and answer it, with what goes wrong."""
+        path, uploads = unquote(urlsplit(self.path).path), self.server.hub.uploads
+        body = self._read_body()
+        fault = uploads.next_fault(self.command, path)
+        if fault is not None and not fault.after and fault.status is None:
+            self.close_connection = True
+            return
+        if fault is not None and fault.status is not None:
+            self.reply(fault.status, b'{"error": "fault on demand"}', {"Content-Type": "application/json"})
+            return
+        status, value = answer(self.server.hub, self.command, path, body)
+        if fault is not None:
+            self.close_connection = True
+            return
+        codes = {412: {"X-Error-Code": "PreconditionFailed"}}.get(status, {})
+        self.reply(status, json.dumps(value).encode(), {"Content-Type": "application/json", **codes})
+
+    def _read_body(self) -> bytes:
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        data = b""
+        while size := int(self.rfile.readline(), 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
+
     def answer(self) -> None:
         raise NotImplementedError
 
@@ -230,7 +273,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         sent = 0
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(body)
             sent = len(body)
         self.note(status, sent)
@@ -330,14 +373,31 @@ class _HubHandler(_Handler):
         repo = self._open(name)
         if repo is None:
             return
+        if rest[:1] == ["xet-write-token"]:
+            self._xet_token()
+            return
         kind, revision, *_ = [*rest, "revision", "main"] if not rest else [*rest, "main"]
         found = repo.at(revision)
         if found is None:
             self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         elif kind == "revision":
-            self.reply(200, json.dumps({"id": name, "sha": found[0], "siblings": []}).encode())
+            about = {"id": name, "sha": found[0], "siblings": [], "gated": repo.asks and "manual"}
+            self.reply(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
         else:
             self._tree(repo, found[1], query)
+
+    def _xet_token(self) -> None:
+        store = self.server.hub.uploads.xet
+        if store is None:
+            self.reply(404, b"{}")
+            return
+        token = {"accessToken": "token", "exp": int(time.time()) + 3600, "casUrl": f"local://{store}"}
+        headers = {
+            "X-Xet-Cas-Url": token["casUrl"],
+            "X-Xet-Access-Token": "token",
+            "X-Xet-Token-Expiration": str(token["exp"]),
+        }
+        self.reply(200, json.dumps(token).encode(), {"Content-Type": "application/json", **headers})
 
     def _tree(self, repo: Repo, files: dict[str, bytes], query: dict[str, list[str]]) -> None:
         entries = [*_listing(files), *repo.raw]

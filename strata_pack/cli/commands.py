@@ -29,6 +29,8 @@ SECTIONS = {
     "Publish": {
         "keygen": ("strata_pack.cli.keygen", "Make the pair of keys that signs packs."),
         "sign": ("strata_pack.cli.sign", "Sign a pack."),
+        "publish": ("strata_pack.cli.publish", "Publish packs to the Hub, a folder or an OCI layout."),
+        "export": ("strata_pack.cli.export", "Write what Ollama, LM Studio or llama-swap needs."),
     },
     "Templates": {
         "template": ("strata_pack.cli.template", "Repair, lint, install and look at chat templates."),

@@ -18,7 +18,7 @@ from strata_pack.outputs import looks_like_pack
 from strata_pack.pack.atomic_replace import put
 from strata_pack.pack.contents import walk
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, Item, There
+from strata_pack.publish.items import Change, PublishedFile, There
 
 WORK_SUFFIX = ".publishing"
 MARK = ".strata-publishing"
@@ -40,7 +40,9 @@ def _digest(path: Path) -> str:
     return sha256_file(path) if path.is_file() and not path.is_symlink() else ""
 
 
-def write_folder(folder: Path, items: Mapping[str, Item], changes: Sequence[Change], progress: Progress) -> None:
+def write_folder(
+    folder: Path, items: Mapping[str, PublishedFile], changes: Sequence[Change], progress: Progress
+) -> None:
     """Carry out ``changes`` on ``folder``; what is in it and in none of them stays."""
     folder = folder.absolute()
     work = folder.with_name(folder.name + WORK_SUFFIX)
@@ -84,7 +86,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copy2(source, target)
 
 
-def _write(path: Path, item: Item, progress: Progress) -> None:
+def _write(path: Path, item: PublishedFile, progress: Progress) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if item.data is not None:
         write_atomic(path, item.data)

@@ -11,11 +11,12 @@ import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, Item, There
+from strata_pack.publish.items import Change, PublishedFile, There
 from strata_pack.weights.hub.api import get_json
 from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, is_offline
 from strata_pack.weights.hub.repo import read_tree
@@ -67,7 +68,7 @@ def commit(
     hub: Hub,
     repo: str,
     state: HubState,
-    items: Mapping[str, Item],
+    items: Mapping[str, PublishedFile],
     changes: Sequence[Change],
     message: str,
     *,
@@ -98,6 +99,22 @@ def commit(
             parent = state.commit or api.repo_info(repo).sha
             made = api.create_commit(repo, operations, commit_message=message, parent_commit=parent)
     return str(made.oid)
+
+
+def download(hub: Hub, repo: str, commit: str, folders: Sequence[str], into: Path, progress: Progress) -> None:
+    """Bring ``folders`` of ``repo`` at ``commit`` to the folder ``into``; what is there whole is not fetched again."""
+    from huggingface_hub import snapshot_download
+
+    progress.note(f"{repo}: bringing {', '.join(folders)} to {into}")
+    with _refusals(repo), _bars(), _transport(hub, repo):
+        snapshot_download(
+            repo,
+            revision=commit,
+            allow_patterns=[f"{folder}/*" for folder in folders],
+            local_dir=into,
+            endpoint=hub.endpoint,
+            token=hub.token,
+        )
 
 
 @contextlib.contextmanager

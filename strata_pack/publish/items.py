@@ -14,7 +14,7 @@ ChangeKind = Literal["add", "replace", "remove", "keep"]
 
 
 @dataclass(frozen=True)
-class Item:
+class PublishedFile:
     """One file: its ``path`` in the target, ``size`` in bytes, ``sha256`` in hex; its bytes are ``data`` or a file."""
 
     path: str
@@ -24,12 +24,12 @@ class Item:
     data: bytes | None = None
 
     @classmethod
-    def of_bytes(cls, path: str, data: bytes) -> Item:
+    def of_bytes(cls, path: str, data: bytes) -> PublishedFile:
         """Return the item with the content ``data``."""
         return cls(path, len(data), hashlib.sha256(data).hexdigest(), data=data)
 
     @classmethod
-    def of_file(cls, path: str, source: Path, sha256: str) -> Item:
+    def of_file(cls, path: str, source: Path, sha256: str) -> PublishedFile:
         """Return the item with the content of ``source``, whose hash is known."""
         return cls(path, source.stat().st_size, sha256, source=source)
 
@@ -71,14 +71,14 @@ class There:
     sha256: str | None = None
     blob_id: str | None = None
 
-    def is_same(self, item: Item) -> bool:
+    def is_same(self, item: PublishedFile) -> bool:
         """Whether the target's file has the content of ``item``."""
         if self.size != item.size:
             return False
         return self.sha256 == item.sha256 if self.sha256 is not None else self.blob_id == item.blob_id()
 
 
-def plan_changes(items: Iterable[Item], there: Mapping[str, There], folders: Iterable[str]) -> list[Change]:
+def plan_changes(items: Iterable[PublishedFile], there: Mapping[str, There], folders: Iterable[str]) -> list[Change]:
     """Return what turns the target into ``items``, by path.
 
     Files in one of ``folders`` (those of the packs) that are no item are removed; all others are left alone.

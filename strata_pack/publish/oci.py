@@ -18,7 +18,7 @@ from strata_pack.files import atomic_writer, disk_errors, read_json_object, sha2
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import TEMPLATE
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, Item
+from strata_pack.publish.items import Change, PublishedFile
 
 LAYOUT = "oci-layout"
 INDEX = "index.json"
@@ -31,9 +31,9 @@ NAME_KEY = "org.opencontainers.image.ref.name"
 TITLE_KEY = "org.opencontainers.image.title"
 
 
-def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, Item]:
+def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, PublishedFile]:
     """Return every file of the layout in ``out`` by its path: images that are there already stay in the index."""
-    items: dict[str, Item] = {}
+    items: dict[str, PublishedFile] = {}
     images = {str(_name(one)): one for one in _images(out)}
     for pack in packs:
         manifest = _image(pack, items)
@@ -44,11 +44,11 @@ def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, Item]:
         "manifests": list(images.values()),
     }
     for name, value in ((LAYOUT, {"imageLayoutVersion": "1.0.0"}), (INDEX, index)):
-        items[name] = Item.of_bytes(name, _json(value))
+        items[name] = PublishedFile.of_bytes(name, _json(value))
     return items
 
 
-def oci_changes(items: dict[str, Item], out: Path) -> list[Change]:
+def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[Change]:
     """Return what is written to ``out``: a blob that is there is never written again, its name is its hash."""
     changes = []
     for path, item in sorted(items.items()):
@@ -60,7 +60,7 @@ def oci_changes(items: dict[str, Item], out: Path) -> list[Change]:
     return changes
 
 
-def write_oci(out: Path, items: dict[str, Item], changes: Sequence[Change], progress: Progress) -> None:
+def write_oci(out: Path, items: dict[str, PublishedFile], changes: Sequence[Change], progress: Progress) -> None:
     """Carry out ``changes``: blobs first, the index last, so that no reader finds an image that is not whole."""
     with disk_errors(out):
         last = {INDEX: 2, LAYOUT: 1}
@@ -83,7 +83,7 @@ def write_oci(out: Path, items: dict[str, Item], changes: Sequence[Change], prog
             task.done()
 
 
-def _image(pack: Pack, items: dict[str, Item]) -> dict[str, Any]:
+def _image(pack: Pack, items: dict[str, PublishedFile]) -> dict[str, Any]:
     """Add the blobs of ``pack`` to ``items`` and return its entry in the index."""
     digests = {entry["path"]: entry for entry in pack.manifest["files"]}
     parts = [(path, GGUF_TYPE) for path in pack.manifest["model"]["files"]]
@@ -93,10 +93,10 @@ def _image(pack: Pack, items: dict[str, Item]) -> dict[str, Any]:
     layers = []
     for path, media_type in parts:
         entry = digests[path]
-        blob = Item.of_file(_blob(entry["sha256"]), pack.path / path, entry["sha256"])
+        blob = PublishedFile.of_file(_blob(entry["sha256"]), pack.path / path, entry["sha256"])
         items[blob.path] = blob
         layers.append(_descriptor(blob, media_type, {TITLE_KEY: path.rpartition("/")[2]}))
-    config = Item.of_bytes("", _json(_config(pack, [layer["digest"] for layer in layers])))
+    config = PublishedFile.of_bytes("", _json(_config(pack, [layer["digest"] for layer in layers])))
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST_TYPE,
@@ -104,7 +104,9 @@ def _image(pack: Pack, items: dict[str, Item]) -> dict[str, Any]:
         "layers": layers,
         "annotations": _annotations(pack),
     }
-    return _descriptor(_add(items, Item.of_bytes("", _json(manifest))), MANIFEST_TYPE, {NAME_KEY: pack.path.name})
+    return _descriptor(
+        _add(items, PublishedFile.of_bytes("", _json(manifest))), MANIFEST_TYPE, {NAME_KEY: pack.path.name}
+    )
 
 
 def _config(pack: Pack, layers: list[str]) -> dict[str, Any]:
@@ -132,9 +134,9 @@ def _annotations(pack: Pack) -> dict[str, str]:
     }
 
 
-def _add(items: dict[str, Item], item: Item) -> Item:
+def _add(items: dict[str, PublishedFile], item: PublishedFile) -> PublishedFile:
     assert item.data is not None
-    named = Item.of_bytes(_blob(item.sha256), item.data)
+    named = PublishedFile.of_bytes(_blob(item.sha256), item.data)
     items[named.path] = named
     return named
 
@@ -143,7 +145,7 @@ def _blob(sha256: str) -> str:
     return f"blobs/sha256/{sha256}"
 
 
-def _descriptor(item: Item, media_type: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def _descriptor(item: PublishedFile, media_type: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {"mediaType": media_type, "digest": f"sha256:{item.sha256}", "size": item.size}
     return found if annotations is None else {**found, "annotations": annotations}
 
@@ -165,7 +167,7 @@ def _name(image: dict[str, Any]) -> object:
     return annotations.get(NAME_KEY, image.get("digest")) if isinstance(annotations, dict) else image.get("digest")
 
 
-def _same(path: Path, item: Item) -> bool:
+def _same(path: Path, item: PublishedFile) -> bool:
     return sha256_bytes(path.read_bytes()) == item.sha256
 
 

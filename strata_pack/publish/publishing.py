@@ -23,7 +23,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import look_into, write_folder
 from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at
-from strata_pack.publish.items import Change, Item, There, plan_changes
+from strata_pack.publish.items import Change, PublishedFile, There, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
@@ -98,12 +98,12 @@ def publish(
     progress: Progress | None = None,
     hub: Hub | None = None,
 ) -> Published:
-    """Publish ``packs`` to ``target``: a hub id (``org/name``), ``dir:DIR`` or ``oci:DIR``.
+    """Publish ``packs`` to ``target``: a hub id (``org/name``), a folder (``dir:DIR``) or an OCI layout (``oci:DIR``).
 
     ``key`` is the private key that signs each pack. Nothing is changed anywhere with ``dry_run``. Raises
-    ``CheckFailed`` for a pack that does not verify, ``LicenceQuestion`` unless ``options.accept_licence``, ``Overtaken``
-    if somebody else published the same files meanwhile, ``EnvironmentFailure`` for the network and the disk. Whatever
-    it raises, the target is as it was, or as it should be.
+    ``CheckFailed`` for a pack that does not verify, ``LicenceQuestion`` unless ``options.accept_licence``,
+    ``Overtaken`` if somebody else published the same files meanwhile, ``EnvironmentFailure`` for network and disk.
+    Whatever it raises, the target is as it was, or as it should be.
     """
     options, watcher = options or PublishOptions(), progress or Silent()
     opened = _open(packs)
@@ -129,13 +129,18 @@ def publish(
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """Return (kind, place) of a target; kinds are "hub", "dir" and "oci". A plain ``org/name`` is the Hub's."""
+    """Return (kind, place) of a target; kinds are "hub", "dir" and "oci".
+
+    A plain ``org/name`` is the Hub's, a path is absolute or begins with a dot.
+    """
     for prefix, kind in (("oci:", "oci"), ("dir:", "dir"), ("hf://", "hub")):
         if text.startswith(prefix):
             place = text.removeprefix(prefix)
             if not place or (kind == "hub" and not is_repo_id(place)):
                 raise BadInput("names no target", where=text, remedy="give org/name, dir:DIR or oci:DIR")
             return kind, place
+    if text.startswith(("/", "./", "../", "~")):
+        return "dir", text
     if not is_repo_id(text):
         raise BadInput("is not a hub id", where=text, remedy="give org/name, or --to DIR or oci:DIR")
     return "hub", text
@@ -144,7 +149,7 @@ def parse_target(text: str) -> tuple[str, str]:
 @dataclass(frozen=True)
 class _Release:
     packs: Sequence[Pack]
-    items: Sequence[Item]
+    items: Sequence[PublishedFile]
     options: PublishOptions
     fingerprint: str | None
     progress: Progress
@@ -153,7 +158,7 @@ class _Release:
     def folders(self) -> list[str]:
         return [pack.path.name for pack in self.packs]
 
-    def whole(self, repo: str | None, earlier: Mapping[str, Figures]) -> dict[str, Item]:
+    def whole(self, repo: str | None, earlier: Mapping[str, Figures]) -> dict[str, PublishedFile]:
         """Return every item by its path, with the card; ``earlier`` are the figures that the target has."""
         options = self.options
         figures = {**earlier, **(options.figures or {})}
@@ -161,7 +166,7 @@ class _Release:
         files = card_files(self.packs, facts)
         if figures:
             files[FIGURES] = dump_json({name: asdict(one) for name, one in sorted(figures.items())})
-        items = [*self.items, *(Item.of_bytes(name, data) for name, data in files.items())]
+        items = [*self.items, *(PublishedFile.of_bytes(name, data) for name, data in files.items())]
         return {item.path: item for item in items}
 
 
@@ -180,7 +185,7 @@ def _sources(packs: Sequence[Pack]) -> list[str]:
     return sorted({repo for pack in packs if (repo := pack.manifest["source"]["repo"]) is not None})
 
 
-def _prepare(pack: Pack, key: Any, progress: Progress) -> list[Item]:
+def _prepare(pack: Pack, key: Any, progress: Progress) -> list[PublishedFile]:
     """Verify a pack and return its files as items, with the papers it lacks and a signature that fits."""
     known: dict[str, str] = {}
 
@@ -197,15 +202,15 @@ def _prepare(pack: Pack, key: Any, progress: Progress) -> list[Item]:
     for name in walk(pack.path, (STATE_DIR,)):
         if name not in known and not name.startswith(".git"):
             known[name] = sha256_file(pack.path / name)
-    digests = {**known, **{name: Item.of_bytes(name, data).sha256 for name, data in new.items()}}
+    digests = {**known, **{name: PublishedFile.of_bytes(name, data).sha256 for name, data in new.items()}}
     if key is not None and (signature := fresh_signature(pack, digests, key)) is not None:
         new[SIGNATURE] = signature
     folder = pack.path.name
-    items = [Item.of_file(f"{folder}/{n}", pack.path / n, d) for n, d in sorted(known.items()) if n not in new]
-    return items + [Item.of_bytes(f"{folder}/{name}", data) for name, data in new.items()]
+    items = [PublishedFile.of_file(f"{folder}/{n}", pack.path / n, d) for n, d in sorted(known.items()) if n not in new]
+    return items + [PublishedFile.of_bytes(f"{folder}/{name}", data) for name, data in new.items()]
 
 
-def _write_into(pack: Pack, items: Sequence[Item]) -> None:
+def _write_into(pack: Pack, items: Sequence[PublishedFile]) -> None:
     """Write the papers and the signature that were made for a pack into it: they are published as they lie there."""
     for item in items:
         if item.data is not None:
@@ -226,6 +231,7 @@ def _to_folder(release: _Release, target: str, out: Path, *, dry_run: bool, aske
     items = release.whole(None, _figures(earlier))
     changes = plan_changes(items.values(), there, release.folders)
     if not dry_run and _moving(changes):
+        _say_unsigned(changes, release.progress)
         write_folder(out, items, changes, release.progress)
     return Published(target, tuple(changes), None, dry_run, tuple(asked))
 
@@ -242,6 +248,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             )
         if dry_run or not _moving(changes):
             return Published(repo, tuple(changes), state.commit, dry_run, tuple(asked))
+        _say_unsigned(changes, release.progress)
         first = state
         message = release.options.message or f"Publish {', '.join(release.folders)} with strata-pack"
         try:
@@ -263,7 +270,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
     raise AssertionError("the last try returns or raises")
 
 
-def _arrived(hub: Hub, repo: str, items: Mapping[str, Item], release: _Release) -> str | None:
+def _arrived(hub: Hub, repo: str, items: Mapping[str, PublishedFile], release: _Release) -> str | None:
     with contextlib.suppress(StrataError):
         state = look_at(hub, repo)
         if not _moving(plan_changes(items.values(), state.files, release.folders)):
@@ -271,18 +278,24 @@ def _arrived(hub: Hub, repo: str, items: Mapping[str, Item], release: _Release) 
     return None
 
 
-def _check_arrived(hub: Hub, repo: str, items: Mapping[str, Item], release: _Release) -> None:
+def _check_arrived(hub: Hub, repo: str, items: Mapping[str, PublishedFile], release: _Release) -> None:
     left = _moving(plan_changes(items.values(), look_at(hub, repo).files, release.folders))
     if left:
         problem = f"{left[0].path} is not there as it was sent (and {len(left) - 1} more)"
         raise EnvironmentFailure(problem, where=repo, remedy="look for a .gitignore there, then run again")
 
 
+def _say_unsigned(changes: Sequence[Change], progress: Progress) -> None:
+    for change in changes:
+        if change.kind == "remove" and change.path.endswith(f"/{SIGNATURE}"):
+            progress.note(f"{change.path}: goes, because the pack is not signed any more; --key signs it")
+
+
 def _moving(changes: Sequence[Change]) -> list[Change]:
     return [change for change in changes if change.kind != "keep"]
 
 
-def _ours(files: Mapping[str, There], items: Mapping[str, Item], release: _Release) -> dict[str, There]:
+def _ours(files: Mapping[str, There], items: Mapping[str, PublishedFile], release: _Release) -> dict[str, There]:
     """Return the files that this release is about."""
     folders = tuple(f"{folder}/" for folder in release.folders)
     return {path: there for path, there in files.items() if path in items or path.startswith(folders)}

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,14 @@ def _break(project: Path) -> None:
 class Runner:
     """Runs the steps of a composite action: expressions replaced, environment files honoured, bash as GitHub does."""
 
-    def __init__(self, project: Path, temp: Path, inputs: dict[str, str], path: str) -> None:
+    def __init__(self, project: Path, temp: Path, inputs: dict[str, str], path: str, base: str = "") -> None:
         self.project = project
         self.inputs = {name: given.get("default", "") for name, given in ACTION["inputs"].items()} | inputs
-        self.context = {"github.action_path": str(ROOT), "runner.temp": str(temp)}
+        self.context = {
+            "github.action_path": str(ROOT),
+            "runner.temp": str(temp),
+            "github.event.pull_request.base.sha": base,
+        }
         self.files = {name: temp / name for name in ("GITHUB_OUTPUT", "GITHUB_PATH")}
         for file in self.files.values():
             file.write_text("")
@@ -118,6 +123,58 @@ def test_action_installs_the_tool_and_checks_with_it(project: Path, tmp_path: Pa
 def _git(project: Path, *arguments: str) -> None:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run(["git", *identity, *arguments], cwd=project, check=True, capture_output=True)
+
+
+def _pull_request(project: Path, change: Callable[[Path], object]) -> str:
+    """Commit the project, then ``change`` as a second commit; return the first."""
+    _git(project, "init", "-q")
+    _git(project, "add", ".")
+    _git(project, "commit", "-qm", "base")
+    base = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True)
+    change(project)
+    _git(project, "add", "-A")
+    _git(project, "commit", "-qm", "change", "--allow-empty")
+    return base.stdout.strip()
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "the template alone": (_break, True),
+    "a new case": (lambda project: (project / "golden/more.json").write_text("[]"), True),
+    "another expectation": (lambda project: (project / "golden/golden.json").write_text("[]"), False),
+    "a case less": (lambda project: (project / "golden/golden.json").unlink(), False),
+    "a case under another name": (
+        lambda project: (project / "golden/golden.json").rename(project / "golden/x.json"),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_action_refuses_a_pull_request_that_changes_golden_cases(project: Path, tmp_path: Path, kind: str) -> None:
+    change, passes = CHANGES[kind]
+    base = _pull_request(project, change)
+    done = Runner(project, tmp_path, {}, os.environ["PATH"], base).run("unchanged")
+    assert (done.returncode == 0) is passes, done.stdout + done.stderr
+    assert ("::error file=golden/golden.json" in done.stdout) is not passes
+    allowed = Runner(project, tmp_path, {"allow-golden-changes": "true"}, os.environ["PATH"], base).run("unchanged")
+    assert allowed.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("base", "publish", "wanted"),
+    [("", "true", ["run", "publish"]), ("", "false", ["run"]), ("0" * 40, "true", ["run"])],
+)
+def test_action_publishes_a_release_but_never_from_a_pull_request(
+    project: Path, tmp_path: Path, base: str, publish: str, wanted: list[str]
+) -> None:
+    tool = tmp_path / "bin/strata-pack"
+    tool.parent.mkdir()
+    tool.write_text(f'#!/bin/sh\necho "$2 $3" >> {tmp_path}/called\n')
+    tool.chmod(0o755)
+    inputs = {"release": "release.toml", "publish": publish}
+    path = f"{tool.parent}{os.pathsep}{os.environ['PATH']}"
+    assert Runner(project, tmp_path, inputs, path, base).run("release").returncode == 0
+    assert (tmp_path / "called").read_text().splitlines() == [f"{verb} release.toml" for verb in wanted]
 
 
 def _pre_commit(project: Path, hook: dict[str, Any], home: Path) -> subprocess.CompletedProcess[str]:

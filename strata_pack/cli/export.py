@@ -1,0 +1,49 @@
+"""``strata-pack export``: the file that another program needs to run a pack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from strata_pack.cli.output import Out
+from strata_pack.cli.shared_flags import with_shared_flags
+
+app = typer.Typer()
+
+
+@app.command(epilog="Example: strata-pack export ollama packs/Qwen3-0.6B-Q4_K_M --out ollama")
+@with_shared_flags
+def export(
+    program: Annotated[str, typer.Argument(help="ollama, lmstudio, llama-swap or oci.", metavar="PROGRAM")],
+    pack: Annotated[Path, typer.Argument(help="A pack folder.", metavar="PACK")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="The folder to write into.", metavar="DIR")],
+    repo: Annotated[
+        str | None, typer.Option(help="lmstudio: the repository the pack is published in.", metavar="ORG/NAME")
+    ] = None,
+    context: Annotated[int | None, typer.Option(help="Tokens of context.", metavar="N", min=1)] = None,
+    template: Annotated[
+        Literal["auto", "template", "raw"],
+        typer.Option(help="ollama: the GGUF's template counts, or prompts are passed on as they come."),
+    ] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    *,
+    out: Out,
+) -> None:
+    """Write a Modelfile (Ollama), model.yaml (LM Studio), configuration (llama-swap) or image (OCI) for a pack.
+
+    Each leaves the pack's own chat template in charge; the weights stay where they are, but for an OCI image.
+    """
+    from strata_pack.publish import ExportOptions, find_program
+    from strata_pack.publish import export as export_pack
+
+    with out.progress() as progress:
+        options = ExportOptions(repo, context, template, force)
+        done = export_pack(find_program(program), pack, folder, options, progress)
+    for path in done.files:
+        out.line(f"{path}: written")
+    out.line("Go on with:")
+    for step in done.next_steps:
+        out.line(f"  {step}")
+    out.result({"files": [str(path) for path in done.files], "next": list(done.next_steps)})
