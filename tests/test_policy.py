@@ -89,6 +89,7 @@ def later(days: int) -> str:
 
 def test_verify_reads_the_policy_of_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_pack(tmp_path / "pack")
+    (tmp_path / "pack/model/notes.txt").write_text("mine")
     monkeypatch.chdir(tmp_path)
     wrong = [c for c in json.loads(run("verify", "pack", "--json").stdout)["checks"] if c["status"] == "failed"]
     assert wrong

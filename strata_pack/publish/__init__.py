@@ -5,7 +5,7 @@ from strata_pack.doors import door
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from strata_pack.publish.card import Figures as Figures
-    from strata_pack.publish.card_check import card_check as card_check
+    from strata_pack.publish.card_reading import card_check as card_check
     from strata_pack.publish.exports import Exported as Exported
     from strata_pack.publish.exports import ExportOptions as ExportOptions
     from strata_pack.publish.exports import export as export
@@ -26,7 +26,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "publish.card": ("Figures",),
-        "publish.card_check": ("card_check",),
+        "publish.card_reading": ("card_check",),
         "publish.exports": ("ExportOptions", "Exported", "export", "find_program"),
         "publish.keys": ("KeyPair", "make_keys"),
         "publish.publishing": ("LicenceQuestion", "PublishOptions", "Published", "publish"),

@@ -32,13 +32,16 @@ def update_templates(
     """Install ``template`` ("auto", an id or a file) into ``packs`` and return them.
 
     Without ``packs`` they are all that are published in the repository ``target``, brought into ``work``. With
-    ``dry_run`` nothing is installed. Raises what ``install_template`` raises, ``CheckFailed`` for a published pack that
-    does not verify, ``WrongUse`` where there is none.
+    ``dry_run`` nothing is installed. Raises what ``install_template`` raises, ``CheckFailed`` for a pack that does not
+    verify, ``WrongUse`` where there is none.
     """
     watcher = progress or Silent()
     found = list(packs) or bring_published(target, work, watcher, hub)
     for pack in found:
-        result = install_template(pack, template, dry_run=dry_run, progress=watcher)
+        _check(pack, watcher)
+    for pack in found:
+        # The pack's template is the one that its manifest records: nobody's changes are lost.
+        result = install_template(pack, template, force=True, dry_run=dry_run, progress=watcher)
         done = "would be installed" if dry_run else "installed"
         what = f"template {str(result.after['sha256'])[:12]} {done}" if result.changed else "has this template already"
         watcher.note(f"{pack}: {what}")
@@ -46,7 +49,7 @@ def update_templates(
 
 
 def bring_published(target: str, work: Path | None, progress: Progress, hub: Hub | None = None) -> list[Path]:
-    """Bring every pack of the repository ``target`` into ``work``, verify it, and return the packs."""
+    """Bring every pack of the repository ``target`` into ``work``, and return the packs."""
     kind, repo = parse_target(target)
     if kind != "hub":
         raise WrongUse("no pack is given", where=target, remedy="name the packs to update")
@@ -60,10 +63,11 @@ def bring_published(target: str, work: Path | None, progress: Progress, hub: Hub
     if not names or state.commit is None:
         raise WrongUse("has no pack", where=repo, remedy="publish some first")
     download(hub, repo, state.commit, names, work, progress)
-    packs = [work / name for name in names]
-    for pack in packs:
-        report = verify(pack, progress)
-        if not report.ok:
-            failed = next(check for check in report.checks if check.status not in ("passed", "skipped"))
-            raise CheckFailed(f"does not verify ({failed.detail[:200]})", where=pack, remedy="see `strata-pack verify`")
-    return packs
+    return [work / name for name in names]
+
+
+def _check(pack: Path, progress: Progress) -> None:
+    report = verify(pack, progress)
+    if not report.ok:
+        failed = next(check for check in report.checks if check.status not in ("passed", "skipped"))
+        raise CheckFailed(f"does not verify ({failed.detail[:200]})", where=pack, remedy="see `strata-pack verify`")

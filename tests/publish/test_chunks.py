@@ -19,6 +19,8 @@ from strata_pack.weights.quantize.recipes import make_recipe
 from tests.hub_server import HubServer
 from tests.hub_uploads import GITATTRIBUTES
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")
+
 MOST = 0.001
 """The share of a published model that a newer template may add to a store of chunks."""
 

@@ -23,6 +23,8 @@ from tests.hub_server import HubServer, folder_files
 from tests.hub_uploads import GITATTRIBUTES, UploadFault
 from tests.pack.tiny_gguf import STOCK
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content:DeprecationWarning")
+
 REPO = "me/Tiny-GGUF"
 
 

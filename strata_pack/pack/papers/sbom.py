@@ -53,7 +53,7 @@ def sbom(manifest: Manifest, manifest_sha256: str) -> dict[str, Any]:
     source, model = manifest["source"], manifest["model"]
     licenses = _licenses(source.get("license"))
     bases = [
-        _model(name, licenses, hub_url(source) if name == source["repo"] else None)
+        _model(name, licenses if name == source["repo"] else {}, hub_url(source) if name == source["repo"] else None)
         for name in source.get("base_models", [])
     ]
     files = [_file(f"file:{entry['path']}", entry["path"], entry["sha256"]) for entry in manifest["files"]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.pack.verification import verify
-from strata_pack.publish.card_check import card_check
+from strata_pack.publish.card_reading import card_check
 from strata_pack.publish.publishing import publish
 from strata_pack.report.model import Check
 
@@ -39,7 +39,7 @@ CARDS = {
     "another hash": (HEAD, f"{'a' * 64}  Tiny-Q8_0.gguf", "another hash for Tiny-Q8_0.gguf"),
     "another size": (HEAD, "| Tiny-Q8_0.gguf | 4.7 GB |", "says 4.7 GB for Tiny-Q8_0.gguf"),
     "another template": (HEAD, f"chat template: {'b' * 64}", "another hash for the template"),
-    "a head that is no YAML": ("a: [", "", "malformed"),
+    "a head that is no YAML": ("a: [\n", "", "malformed"),
 }
 
 
