@@ -111,7 +111,8 @@ def _is_another_size(number: str, unit: str, size: int) -> bool:
     """Whether ``number unit`` is another size than ``size`` bytes, beyond what rounding explains."""
     digits = len(number.partition(".")[2])
     said = float(number) * _UNITS[unit]
-    return abs(said - size) > max(_TOLERANCE * size, 10**-digits * _UNITS[unit])
+    step: float = _UNITS[unit] / 10**digits
+    return abs(said - size) > max(_TOLERANCE * size, step)
 
 
 def _words(value: Any) -> list[str]:

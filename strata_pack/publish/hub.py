@@ -120,7 +120,7 @@ def download(hub: Hub, repo: str, commit: str, folders: Sequence[str], into: Pat
 @contextlib.contextmanager
 def _bars() -> Iterator[None]:
     """Let the client show how far its bodies are on a terminal, and nothing elsewhere."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     hidden = are_progress_bars_disabled()
     if not sys.stderr.isatty():

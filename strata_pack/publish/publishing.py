@@ -262,9 +262,10 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             continue
         except EnvironmentFailure:
             # The answer to a commit may be lost on its way: what counts is what is there.
-            made = _arrived(hub, repo, items, release)
-            if made is None:
+            arrived = _arrived(hub, repo, items, release)
+            if arrived is None:
                 raise
+            made = arrived
         _check_arrived(hub, repo, items, release)
         return Published(repo, tuple(changes), made, dry_run, tuple(asked))
     raise AssertionError("the last try returns or raises")
