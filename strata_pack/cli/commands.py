@@ -16,6 +16,10 @@ SECTIONS = {
     },
     "Release it": {
         "release": ("strata_pack.cli.release", "Many packs from one file: plan, run, status, publish."),
+        "keygen": ("strata_pack.cli.keygen", "Make the pair of keys that signs packs."),
+        "sign": ("strata_pack.cli.sign", "Sign a pack."),
+        "publish": ("strata_pack.cli.publish", "Publish packs to the Hub, a folder or an OCI layout."),
+        "export": ("strata_pack.cli.export", "Write what Ollama, LM Studio or llama-swap needs."),
     },
     "Judge it": {
         "prove": ("strata_pack.cli.prove", "Run verify, golden and smoke on a pack."),
@@ -25,12 +29,6 @@ SECTIONS = {
         "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
         "calls": ("strata_pack.cli.calls", "Measure how well a model calls tools."),
         "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
-    },
-    "Publish": {
-        "keygen": ("strata_pack.cli.keygen", "Make the pair of keys that signs packs."),
-        "sign": ("strata_pack.cli.sign", "Sign a pack."),
-        "publish": ("strata_pack.cli.publish", "Publish packs to the Hub, a folder or an OCI layout."),
-        "export": ("strata_pack.cli.export", "Write what Ollama, LM Studio or llama-swap needs."),
     },
     "Templates": {
         "template": ("strata_pack.cli.template", "Repair, lint, install and look at chat templates."),
