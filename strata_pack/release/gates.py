@@ -60,7 +60,7 @@ def golden(task: Task, results: Results, progress: Progress) -> Made:
     """Render the golden cases on every engine at hand."""
     pack = Pack.open(_pack(task, results))
     report = prove_golden(pack, progress)
-    keep_report(pack, "golden", report)
+    keep_report(pack, "golden", report, progress)
     return _kept(task, results, report)
 
 
@@ -69,7 +69,7 @@ def smoke(task: Task, results: Results, progress: Progress) -> Made:
     path = _pack(task, results)
     report = run_smoke(path, options=SmokeOptions(threads=task.threads), progress=progress)
     if played_to_its_end(report):
-        keep_report(Pack.open(path), "smoke", report)
+        keep_report(Pack.open(path), "smoke", report, progress)
     return _kept(task, results, report)
 
 
