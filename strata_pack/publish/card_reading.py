@@ -19,7 +19,7 @@ TITLE = "the card names licence and base model, and agrees with the files"
 _GGUF = re.compile(r"[\w.+-]+\.gguf")
 _HASH = re.compile(r"\b[0-9a-fA-F]{64}\b")
 _SIZE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s?(kB|KB|MB|GB|TB|KiB|MiB|GiB|TiB)\b")
-_UNITS = {
+_UNITS: dict[str, int] = {
     unit: factor
     for power, prefix in enumerate(("k", "M", "G", "T"), 1)
     for unit, factor in ((f"{prefix}B", 1000**power), (f"{prefix.upper()}iB", 1024**power))

@@ -27,9 +27,9 @@ MOST = 0.001
 OPTIONS = PublishOptions(accept_licence=True)
 
 
-def stored(folder: Path) -> int:
-    """Return the bytes of chunks in a local Xet store."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def stored(folder: Path, part: str = "xorbs") -> int:
+    """Return the bytes of chunks ("xorbs") in a local Xet store, or of the lists of a file's chunks ("shards")."""
+    return sum(path.stat().st_size for path in (folder / "xet/xorbs" / part).rglob("*") if path.is_file())
 
 
 @pytest.mark.slow
@@ -44,7 +44,7 @@ def test_a_newer_template_adds_a_thousandth_to_a_store_of_chunks(smollm2: Path, 
     hub.uploads.xet, hub.uploads.bring = store, body
     publish([pack], "me/SmolLM2", options=OPTIONS)
     size = next((pack / "model").glob("*.gguf")).stat().st_size
-    first = stored(store)
+    first, lists = stored(store), stored(store, "shards")
     assert hub.uploads.sent == 0
     assert first > 0.5 * size
     template = (pack / "tokenizer/chat_template.jinja").read_text()
@@ -55,7 +55,8 @@ def test_a_newer_template_adds_a_thousandth_to_a_store_of_chunks(smollm2: Path, 
         "manifest.json",
     }
     added = stored(store) - first
-    print(f"{added} new bytes in the store for a model of {size}: {added / size:.4%}")
+    listed = stored(store, "shards") - lists
+    print(f"{added} new bytes of chunks for a model of {size}: {added / size:.4%}; {listed} of lists")
     assert 0 < added <= MOST * size
 
 
