@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import median
 
 _DEVICE = re.compile(r"using device (\w+) \((.+?)\)(?: \([\w:.]+\))? - (\d+) MiB free")
 _OFFLOADED = re.compile(r"offloaded (\d+)/(\d+) layers to GPU")
@@ -75,6 +78,32 @@ def embedded_devices(python: Path | None = None) -> tuple[Device, ...]:
     """Return the devices of the embedded library, asked in a process of its own."""
     text = _answer(child_command(python, "about"))
     return tuple(Device(**entry) for entry in json.loads(text)["devices"]) if text else ()
+
+
+SAMPLES = 5
+SAMPLE_SECONDS = 0.02
+_RUNNING = re.compile(r"^procs_running (\d+)$", re.MULTILINE)
+
+
+def free_cores() -> int | None:
+    """Return how many of this process's cores nobody else uses now, at least 1; None where the system does not say.
+
+    Threads that compute one layer together wait for the slowest of them: more of them than there are free cores cost
+    several times the work, and none of the time.
+    """
+    others = []
+    for sample in range(SAMPLES):
+        if sample:
+            time.sleep(SAMPLE_SECONDS)
+        try:
+            running = _RUNNING.search(Path("/proc/stat").read_text(encoding="ascii"))
+        except OSError:
+            return None
+        if running is None:
+            return None
+        others.append(int(running.group(1)) - 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, cores - int(median(others))))
 
 
 _LISTED = re.compile(r"^\s+(\w+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)

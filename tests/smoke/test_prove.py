@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from strata_pack.cli.app import app
 from strata_pack.errors import BadInput
 from strata_pack.pack.verification import verify
 from strata_pack.report import Check, html
@@ -70,8 +70,6 @@ def test_all_reports_are_one_page_with_ids_of_their_own(tmp_path: Path) -> None:
 
 def test_nothing_is_recommended_after_a_failure(tmp_path: Path) -> None:
     pack = write_pack(tmp_path / "p", golden=[{**STOCK_CASE, "expected": "other"}])
-    done = subprocess.run(
-        [sys.executable, "-m", "strata_pack", "prove", str(pack)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
+    done = CliRunner().invoke(app, ["prove", str(pack)])
+    assert done.exit_code == 1
     assert "Go on with" not in done.stdout

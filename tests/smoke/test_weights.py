@@ -118,7 +118,6 @@ def test_the_end_token_of_the_gguf_is_held_against_the_template(tmp_path, how, s
 @pytest.mark.parametrize(
     ("template", "add_bos", "status"),
     [
-        (TEMPLATE, False, "passed"),
         (TEMPLATE, True, "failed"),
         ("{{- bos_token -}}" + TEMPLATE, True, "passed"),
         ("{{- bos_token -}}" + TEMPLATE, False, "passed"),
