@@ -8,6 +8,7 @@ must also be in the prompt, outside of any thinking.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -77,10 +78,18 @@ def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) 
     """Render every conversation that the engine shows to templates with the template ``stock``."""
     blind = engine.name in CONTINUES_ITSELF
     suite = [one for one in conversations if not (blind and one.variables.get("continue_final_message"))]
-    as_is = [render(engine, stock, one.inputs()) for one in suite]
+    rendered: dict[str, RenderOutcome] = {}
+
+    def once(inputs: dict[str, Any]) -> RenderOutcome:
+        # Many shapes of a stranded call heal into the same conversation.
+        key = json.dumps(inputs)
+        if key not in rendered:
+            rendered[key] = render(engine, stock, inputs)
+        return rendered[key]
+
+    as_is = [once(one.inputs()) for one in suite]
     healed = [
-        render(engine, stock, one.inputs(one.healed)) if one.stranded else outcome
-        for one, outcome in zip(suite, as_is, strict=True)
+        once(one.inputs(one.healed)) if one.stranded else outcome for one, outcome in zip(suite, as_is, strict=True)
     ]
     return Baseline(engine, suite, as_is, healed)
 
