@@ -1,11 +1,12 @@
 """Where the time of a whole build goes: every stage of ``strata-pack build`` beside what the machine can do.
 
-    python bench/build.py [--megabytes 600] [--preset Q4_K_M] [--rounds 3]
+    python bench/build.py [--megabytes 600] [--preset Q4_K_M] [--rounds 3] [--together]
 
 Makes a random Qwen3 checkpoint of the given size on the spot and builds a pack from it, each round in a process of its
 own (imports count). Reading, quantizing and writing are what a build is for; all else together may take 5 percent.
 Beside it stand three floors of the same machine: reading the checkpoint, quantizing as many weights from memory with
-all cores, and writing the finished model and syncing it.
+all cores, and writing the finished model and syncing it. With ``--together`` several presets are built from one reading
+too: the wall may be 1.1 times that of reading once and what each single build took beyond its reading.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ RESULT = ROOT / "bench/results/build.json"
 WORK = "quantize"
 """The stage that reads, quantizes and writes."""
 TARGET = 0.05
+TOGETHER = ("Q8_0", "Q6_K", "Q4_K_M")
+TOGETHER_TARGET = 1.1
 SAMPLE = 1 << 24
 """Weights quantized for the floor."""
 
@@ -42,11 +45,12 @@ BUILD = """
 import json, sys, time
 started = time.perf_counter()
 from pathlib import Path
-from strata_pack.pack.build import build_pack
+from strata_pack.pack.build import build_packs
 from strata_pack.pack.request import BuildRequest
-from strata_pack.weights.quantize.recipes import make_recipe
 imported = time.perf_counter()
-result = build_pack(BuildRequest(sys.argv[1], Path(sys.argv[2]), make_recipe(sys.argv[3])))
+presets = sys.argv[3].split(",")
+outs = [Path(f"{sys.argv[2]}-{name}") if len(presets) > 1 else Path(sys.argv[2]) for name in presets]
+result = build_packs([BuildRequest(sys.argv[1], out, name) for out, name in zip(outs, presets)])[0]
 ended = time.perf_counter()
 print(json.dumps({"wall": ended - started, "imports": imported - started, "stages": dict(result.seconds)}))
 """
@@ -58,6 +62,19 @@ def build_once(source: Path, out: Path, preset: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     value: dict[str, Any] = json.loads(done.stdout)
     return value
+
+
+def together(source: Path, work: Path, read_s: float, rounds: int) -> dict[str, Any]:
+    """Return the wall of TOGETHER from one reading, and what reading once and each preset's own work allow."""
+    alone = {
+        preset: statistics.median(build_once(source, work / f"{preset}-{n}", preset)["wall"] for n in range(rounds))
+        for preset in TOGETHER
+    }
+    walls = [build_once(source, work / f"together{n}", ",".join(TOGETHER))["wall"] for n in range(rounds)]
+    allowed = read_s + sum(wall - read_s for wall in alone.values())
+    wall = statistics.median(walls)
+    print(f"{'+'.join(TOGETHER)} from one reading: {wall:.2f} s, {wall / allowed:.2f} of the sum ({allowed:.2f} s)")
+    return {"alone": alone, "wall": wall, "allowed": allowed, "ratio": wall / allowed, "target": TOGETHER_TARGET}
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -89,9 +106,10 @@ def quantize_from_memory(types: dict[str, int]) -> float:
     """Return the seconds that quantizing ``types`` (weights by type) takes with all cores when nothing is read."""
     from gguf import GGMLQuantizationType
 
-    from strata_pack.llama.ggml import Ggml, row_nbytes
+    from strata_pack.llama.ggml import row_nbytes
+    from strata_pack.llama.quantizer import Quantizer
 
-    ggml = Ggml.load()
+    quantizer = Quantizer.load()
     rows = np.random.default_rng(0).standard_normal((SAMPLE // 1024, 1024), dtype=np.float32) * np.float32(0.02)
     cores = len(os.sched_getaffinity(0))
 
@@ -100,7 +118,7 @@ def quantize_from_memory(types: dict[str, int]) -> float:
         parts = np.array_split(rows, cores * 8)
         outs = [np.empty(len(part) * row_nbytes(type, 1024), np.uint8) for part in parts]
         with ThreadPoolExecutor(cores) as pool:
-            return timed(lambda: list(pool.map(ggml.quantize_chunk, [type] * len(parts), parts, outs)))
+            return timed(lambda: list(pool.map(quantizer.quantize_chunk, [type] * len(parts), parts, outs)))
 
     quantized = {name: weights for name, weights in types.items() if name != "F32"}
     return sum(sample(GGMLQuantizationType[name]) * weights / SAMPLE for name, weights in quantized.items())
@@ -127,6 +145,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=600)
     parser.add_argument("--preset", default="Q4_K_M")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--together", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-build-") as folder:
         work = Path(folder)
@@ -140,6 +159,7 @@ def main() -> None:
             "quantize": quantize_from_memory(types),
             "write": timed(lambda: write_and_sync(work / "floor", size)),
         }
+        several = together(source, work, floors["read"], options.rounds) if options.together else {}
     names = ["imports", *rounds[0]["stages"]]
     median = {name: statistics.median({"imports": r["imports"], **r["stages"]}[name] for r in rounds) for name in names}
     wall = statistics.median(r["wall"] for r in rounds)
@@ -164,6 +184,7 @@ def main() -> None:
         "share_of_all_else": other,
         "target": TARGET,
         "rounds": rounds,
+        "together": several,
     }
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_bytes(dump_json(value))

@@ -10,6 +10,10 @@
 /* ggml's limit below which a block counts as all zero. */
 #define NOTHING 1e-15f
 
+/* What is searched at once: one vector of sub-blocks, or two. A step of a search waits for the one before, and
+ * its sums for every addition: with a second vector the processor has something to do meanwhile. */
+#define MOST 2
+
 /* What every kernel is called with: rows of columns floats, one importance a column or NULL, and room for the result. */
 typedef struct {
     const float *weights;
@@ -26,19 +30,21 @@ INLINE int64_t block_count(Task task, int64_t size) { return task.rows * (task.c
 
 INLINE int lanes_from(int64_t first, int64_t blocks) { return blocks - first < LANES ? (int)(blocks - first) : LANES; }
 
-/* Element e of block first + k becomes lane k of weights[e]. */
+/* Element e of block first + k becomes lane k of weights[e]; lanes from count on repeat the last block. */
 INLINE void gather_weights(Task task, int64_t size, int64_t first, int count, Floats *weights) {
-    gather(weights, task.weights + first * size, size, count);
+    const float *blocks[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        blocks[lane] = task.weights + size * (first + (lane < count ? lane : count - 1));
+    gather(weights, blocks, size);
 }
 
 /* The importances of the same blocks: a row has its own again from column 0 on. */
 INLINE void gather_importances(Task task, int64_t size, int64_t first, int count, Floats *importances) {
-    float *out = (float *)importances;
     const int64_t a_row = task.columns / size;
-    for (int lane = 0; lane < LANES; lane++) {
-        const float *block = task.importances + size * ((first + (lane < count ? lane : count - 1)) % a_row);
-        for (int64_t e = 0; e < size; e++) out[LANES * e + lane] = block[e];
-    }
+    const float *blocks[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        blocks[lane] = task.importances + size * ((first + (lane < count ? lane : count - 1)) % a_row);
+    gather(importances, blocks, size);
 }
 
 /* words[i] of lane k goes to byte 4 * i of out + k * stride. */

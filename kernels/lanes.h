@@ -135,12 +135,49 @@ INLINE Floats nearest_between(Floats a, float low, float high) {
     return (smaller(larger(a, all(low)), all(high)) + ROUNDER) - ROUNDER;
 }
 
-/* elements[e] of lane k becomes blocks[k][e]; lanes from count on repeat the last block. */
-INLINE void gather(Floats *elements, const float *blocks, int64_t size, int count) {
-    float *out = (float *)elements;
-    for (int lane = 0; lane < LANES; lane++) {
-        const float *block = blocks + size * (lane < count ? lane : count - 1);
-        for (int64_t e = 0; e < size; e++) out[LANES * e + lane] = block[e];
+/* Two vectors interleaved within each 128 bits, by single elements and by pairs, from their lower and upper halves. */
+#if LANES == 16
+#define INTERLEAVE(a, b, i, j, k, l)                                                                                   \
+    __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8, l + 8, i + 12, j + 12, \
+                            k + 12, l + 12)
+#elif LANES == 8
+#define INTERLEAVE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4)
+#else
+#define INTERLEAVE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#endif
+#define LOWER_ONES(a, b) INTERLEAVE(a, b, 0, LANES, 1, LANES + 1)
+#define UPPER_ONES(a, b) INTERLEAVE(a, b, 2, LANES + 2, 3, LANES + 3)
+#define LOWER_PAIRS(a, b) INTERLEAVE(a, b, 0, 1, LANES, LANES + 1)
+#define UPPER_PAIRS(a, b) INTERLEAVE(a, b, 2, 3, LANES + 2, LANES + 3)
+
+/* Four elements of every fourth block, those of block first in the lowest 128 bits. */
+INLINE Floats load_fours(const float *const *blocks, int first, int64_t e) {
+#if LANES == 16
+    __m512 loaded = _mm512_castps128_ps512(_mm_loadu_ps(blocks[first] + e));
+    loaded = _mm512_insertf32x4(loaded, _mm_loadu_ps(blocks[first + 4] + e), 1);
+    loaded = _mm512_insertf32x4(loaded, _mm_loadu_ps(blocks[first + 8] + e), 2);
+    return (Floats)_mm512_insertf32x4(loaded, _mm_loadu_ps(blocks[first + 12] + e), 3);
+#elif LANES == 8
+    const __m256 loaded = _mm256_castps128_ps256(_mm_loadu_ps(blocks[first] + e));
+    return (Floats)_mm256_insertf128_ps(loaded, _mm_loadu_ps(blocks[first + 4] + e), 1);
+#else
+    Floats loaded;
+    memcpy(&loaded, blocks[first] + e, sizeof loaded);
+    return loaded;
+#endif
+}
+
+/* Element e of blocks[k] becomes lane k of elements[e]; size is a multiple of 4. */
+INLINE void gather(Floats *elements, const float *const *blocks, int64_t size) {
+    for (int64_t e = 0; e < size; e += 4) {
+        const Floats a = load_fours(blocks, 0, e), b = load_fours(blocks, 1, e);
+        const Floats c = load_fours(blocks, 2, e), d = load_fours(blocks, 3, e);
+        const Floats low_ab = LOWER_ONES(a, b), high_ab = UPPER_ONES(a, b);
+        const Floats low_cd = LOWER_ONES(c, d), high_cd = UPPER_ONES(c, d);
+        elements[e] = LOWER_PAIRS(low_ab, low_cd);
+        elements[e + 1] = UPPER_PAIRS(low_ab, low_cd);
+        elements[e + 2] = LOWER_PAIRS(high_ab, high_cd);
+        elements[e + 3] = UPPER_PAIRS(high_ab, high_cd);
     }
 }
 

@@ -18,39 +18,51 @@ INLINE Ints searched_level(Fit fit, int top, Floats x) {
     return (__builtin_convertvector(level, Ints) + top) & ~fit.nothing;
 }
 
-/* Search the scale of LANES sub-blocks with levels -top..top-1, errors weighed by w.
+/* Search the scale of `many` times LANES sub-blocks of n weights, which follow each other in x and w, with levels
+ * -top..top-1 and errors weighed by w.
  *
  * -top / max, with max the value of the largest magnitude, and 18 inverse scales around it give levels; the levels the
  * best scale and its gain. No product inverse * x gets so large that rounding could wrap.
  */
-INLINE Fit search_fit(int n, int top, const Floats *x, const Floats *w) {
-    Floats max = {0}, magnitude = {0}, wx[32];
-    for (int i = 0; i < n; i++) {
-        const Floats a = absolute(x[i]);
-        const Ints more = a > magnitude;
-        magnitude = choose(more, a, magnitude);
-        max = choose(more, x[i], max);
-        wx[i] = w[i] * x[i];
+INLINE void search_fits(int n, int top, int many, const Floats *x, const Floats *w, Fit *fits) {
+    Floats max[MOST], best[MOST], wx[MOST * 32];
+    for (int p = 0; p < many; p++) {
+        Floats magnitude = {0};
+        max[p] = best[p] = all(0);
+        for (int i = p * n; i < (p + 1) * n; i++) {
+            const Floats a = absolute(x[i]);
+            const Ints more = a > magnitude;
+            magnitude = choose(more, a, magnitude);
+            max[p] = choose(more, x[i], max[p]);
+            wx[i] = w[i] * x[i];
+        }
+        const Fit start = {all(0), (float)-top / max[p], magnitude < NOTHING};
+        fits[p] = start;
     }
-    Fit fit = {all(0), (float)-top / max, magnitude < NOTHING};
-    Floats best = {0};
     for (int trial = -10; trial <= 9; trial++) {
         if (trial == 0) continue;
-        const Floats inverse = trial == -10 ? fit.inverse : -(top + 0.1f * trial) / max;
-        Floats sum_lx = {0}, sum_l2 = {0};
-        for (int i = 0; i < n; i++) {
-            const Floats l = nearest_between(inverse * x[i], (float)-top, (float)(top - 1));
-            sum_lx += wx[i] * l;
-            sum_l2 += w[i] * l * l;
+        Floats inverse[MOST], sum_lx[MOST], sum_l2[MOST];
+        for (int p = 0; p < many; p++) {
+            inverse[p] = trial == -10 ? fits[p].inverse : -(top + 0.1f * trial) / max[p];
+            sum_lx[p] = sum_l2[p] = all(0);
         }
-        const Ints better = (trial == -10 ? sum_l2 != 0 : (sum_l2 > 0) & (sum_lx * sum_lx > best * sum_l2));
-        const Floats scale = sum_lx / sum_l2;
-        fit.scale = choose(better, scale, fit.scale);
-        fit.inverse = choose(better, inverse, fit.inverse);
-        best = choose(better, scale * sum_lx, best);
+        for (int i = 0; i < n; i++)
+            for (int p = 0; p < many; p++) {
+                const int at = p * n + i;
+                const Floats l = nearest_between(inverse[p] * x[at], (float)-top, (float)(top - 1));
+                sum_lx[p] += wx[at] * l;
+                sum_l2[p] += w[at] * l * l;
+            }
+        for (int p = 0; p < many; p++) {
+            const Ints better = trial == -10 ? sum_l2[p] != 0
+                                             : (sum_l2[p] > 0) & (sum_lx[p] * sum_lx[p] > best[p] * sum_l2[p]);
+            const Floats scale = sum_lx[p] / sum_l2[p];
+            fits[p].scale = choose(better, scale, fits[p].scale);
+            fits[p].inverse = choose(better, inverse[p], fits[p].inverse);
+            best[p] = choose(better, scale * sum_lx[p], best[p]);
+        }
     }
-    fit.scale = choose(fit.nothing, all(0), fit.scale);
-    return fit;
+    for (int p = 0; p < many; p++) fits[p].scale = choose(fits[p].nothing, all(0), fits[p].scale);
 }
 
 /* The levels under the scale that is stored, counted from the lowest; where it is 0, those of the search. */
@@ -93,8 +105,8 @@ KERNEL(q6_K) {
             for (int i = 0; i < SUPER_BLOCK; i++) w[i] = x[i] * x[i];
         Fit fits[16];
         Floats scale = {0}, magnitude = {0};
+        for (int j = 0; j < 16; j += MOST) search_fits(16, 32, MOST, x + 16 * j, w + 16 * j, fits + j);
         for (int j = 0; j < 16; j++) {
-            fits[j] = search_fit(16, 32, x + 16 * j, w + 16 * j);
             const Floats a = absolute(fits[j].scale);
             const Ints more = a > magnitude;
             magnitude = choose(more, a, magnitude);
@@ -154,12 +166,13 @@ KERNEL(q3_K) {
         weigh(x, SUPER_BLOCK, 2.0f * squares_of(x, SUPER_BLOCK) / (float)SUPER_BLOCK, w);
         Fit fits[16];
         Floats values[16], sums[16];
+        for (int j = 0; j < 16; j += MOST) search_fits(16, 4, MOST, x + 16 * j, w + 16 * j, fits + j);
         for (int j = 0; j < 16; j++) {
             sums[j] = sum_of(w + 16 * j, 16);
-            fits[j] = search_fit(16, 4, x + 16 * j, w + 16 * j);
             values[j] = fits[j].scale;
         }
-        const Fit of_scales = search_fit(16, 32, values, sums);
+        Fit of_scales;
+        search_fits(16, 32, 1, values, sums, &of_scales);
         uint16_t half_d[LANES];
         const Floats d = round_to_halves(of_scales.scale, half_d);
         Ints scales[16], levels[SUPER_BLOCK], words[8 + 16 + 3];
@@ -190,7 +203,8 @@ INLINE void quantize_small(Task task, int fifth) {
         gather_weights(task, SMALL_BLOCK, first, count, x);
         gather_importances(task, SMALL_BLOCK, first, count, w);
         weigh(x, 32, row_sigmas(&sigmas, first, count), w);
-        const Fit fit = search_fit(32, top, x, w);
+        Fit fit;
+        search_fits(32, top, 1, x, w, &fit);
         for (int i = 0; i < 32; i++) levels[i] = searched_level(fit, top, x[i]);
         uint16_t half_d[LANES];
         round_to_halves(fit.scale, half_d);

@@ -41,80 +41,122 @@ INLINE int is_tame(Floats inverse, Floats low, Floats bottom, Floats high) {
     return !any(~((a < 4194303.0f) & (b < 4194303.0f)));
 }
 
-/* The levels of a sub-block under one inverse scale, and the three sums over them. */
-INLINE void sums_of(Search search, int guarded, int tame, Floats inverse, Floats low, const Floats *x, const Floats *w,
-                    Floats *levels, Floats *sum_l, Floats *sum_l2, Floats *sum_xl) {
-    Floats l1 = {0}, l2 = {0}, xl = {0};
-    for (int i = 0; i < search.size; i++) {
-        const Floats l = tame ? nearest_between(inverse * (x[i] - low), 0, search.top)
-                              : to_floats(level_of(search, guarded, inverse, low, x[i]));
-        const Floats wl = w[i] * l;
-        levels[i] = l;
-        l1 += wl;
-        l2 += wl * l;
-        xl += wl * x[i];
-    }
-    *sum_l = l1;
-    *sum_l2 = l2;
-    *sum_xl = xl;
+/* The three sums over the levels of a sub-block. */
+typedef struct {
+    Floats l, l2, xl;
+} Sums;
+
+/* The levels of sub-blocks under one inverse scale each, and the sums over them. */
+INLINE void sums_of(Search search, int many, int guarded, int tame, const Floats *inverse, const Floats *low,
+                    const Floats *x, const Floats *w, Floats *levels, Sums *sums) {
+    Sums found[MOST];
+    for (int p = 0; p < many; p++) found[p].l = found[p].l2 = found[p].xl = all(0);
+    for (int i = 0; i < search.size; i++)
+        for (int p = 0; p < many; p++) {
+            const int at = p * search.size + i;
+            const Floats l = tame ? nearest_between(inverse[p] * (x[at] - low[p]), 0, search.top)
+                                  : to_floats(level_of(search, guarded, inverse[p], low[p], x[at]));
+            const Floats wl = w[at] * l;
+            levels[at] = l;
+            found[p].l += wl;
+            found[p].l2 += wl * l;
+            found[p].xl += wl * x[at];
+        }
+    for (int p = 0; p < many; p++) sums[p] = found[p];
 }
 
-/* Search scale and minimum of LANES sub-blocks.
+/* The errors of sub-blocks under a scale and a minimum each. */
+INLINE void errors_of(Search search, int many, const Floats *scale, const Floats *low, const Floats *levels,
+                      const Floats *x, const Floats *w, Floats *errors) {
+    Floats found[MOST];
+    for (int p = 0; p < many; p++) found[p] = all(0);
+    for (int i = 0; i < search.size; i++)
+        for (int p = 0; p < many; p++) {
+            const int at = p * search.size + i;
+            found[p] += w[at] * error_of(search, scale[p] * levels[at] + low[p] - x[at]);
+        }
+    for (int p = 0; p < many; p++) errors[p] = found[p];
+}
+
+/* Search scale and minimum of `many` times LANES sub-blocks, which follow each other in x and w.
  *
  * steps + 1 inverse scales are tried. Each gives levels, the levels the scale and minimum with the least squared error,
  * and these the error that decides. A winner's minimum is the one the next step starts from.
  */
-INLINE Fit search_fit(Search search, const Floats *x, const Floats *w) {
-    Floats low = x[0], high = x[0], sum_w = w[0], sum_x = w[0] * x[0], levels[32], error = {0};
-    for (int i = 1; i < search.size; i++) {
-        low = smaller(x[i], low);
-        high = larger(x[i], high);
-        sum_w += w[i];
-        sum_x += w[i] * x[i];
+INLINE void search_fits(Search search, int many, const Floats *x, const Floats *w, Fit *fits) {
+    Floats bottom[MOST], low[MOST], flat_low[MOST], high[MOST], sum_w[MOST], sum_x[MOST], inverse[MOST], scale[MOST];
+    Floats error[MOST], levels[MOST * 32];
+    Ints flat[MOST];
+    Sums sums[MOST];
+    int tame = 1;
+    for (int p = 0; p < many; p++) {
+        const Floats *its_x = x + p * search.size, *its_w = w + p * search.size;
+        low[p] = high[p] = its_x[0];
+        sum_w[p] = its_w[0];
+        sum_x[p] = its_w[0] * its_x[0];
+        for (int i = 1; i < search.size; i++) {
+            low[p] = smaller(its_x[i], low[p]);
+            high[p] = larger(its_x[i], high[p]);
+            sum_w[p] += its_w[i];
+            sum_x[p] += its_w[i] * its_x[i];
+        }
+        bottom[p] = low[p];
+        low[p] = choose(low[p] > 0, all(0), low[p]);
+        flat[p] = search.guarded ? high[p] <= low[p] : high[p] == low[p];
+        flat_low[p] = low[p];
+        high[p] = choose(flat[p], low[p] + 1.0f, high[p]);
+        inverse[p] = (float)search.top / (high[p] - low[p]);
+        scale[p] = 1.0f / inverse[p];
+        tame &= is_tame(inverse[p], low[p], bottom[p], high[p]);
     }
-    const Floats bottom = low;
-    low = choose(low > 0, all(0), low);
-    const Ints flat = search.guarded ? high <= low : high == low;
-    const Floats flat_low = low;
-    high = choose(flat, low + 1.0f, high);
-
-    Floats inverse = (float)search.top / (high - low), scale = 1.0f / inverse;
-    Floats sum_l, sum_l2, sum_xl;
-    if (is_tame(inverse, low, bottom, high))
-        sums_of(search, 0, 1, inverse, low, x, w, levels, &sum_l, &sum_l2, &sum_xl);
+    if (tame)
+        sums_of(search, many, 0, 1, inverse, low, x, w, levels, sums);
     else
-        sums_of(search, 0, 0, inverse, low, x, w, levels, &sum_l, &sum_l2, &sum_xl);
-    for (int i = 0; i < search.size; i++) error += w[i] * error_of(search, scale * levels[i] + low - x[i]);
-
-    Fit fit = {scale, low, inverse, low, all_int(-1)};
-    for (int step = 0; step <= search.steps; step++) {
-        inverse = (search.first + search.step * step + search.top) / (high - low);
-        if (search.guarded || is_tame(inverse, low, bottom, high))
-            sums_of(search, 1, 1, inverse, low, x, w, levels, &sum_l, &sum_l2, &sum_xl);
-        else
-            sums_of(search, 0, 0, inverse, low, x, w, levels, &sum_l, &sum_l2, &sum_xl);
-        const Floats determinant = sum_w * sum_l2 - sum_l * sum_l;
-        Floats this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-        Floats this_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-        const Ints positive = this_low > 0;
-        this_low = choose(positive, all(0), this_low);
-        this_scale = choose(positive, sum_xl / sum_l2, this_scale);
-        Floats this_error = {0};
-        for (int i = 0; i < search.size; i++)
-            this_error += w[i] * error_of(search, this_scale * levels[i] + this_low - x[i]);
-        const Ints better = (determinant > 0) & (this_error < error) & ~flat;
-        error = choose(better, this_error, error);
-        fit.inverse = choose(better, inverse, fit.inverse);
-        fit.low = choose(better, low, fit.low);
-        fit.plain &= ~better;
-        scale = choose(better, this_scale, scale);
-        low = choose(better, this_low, low);
+        sums_of(search, many, 0, 0, inverse, low, x, w, levels, sums);
+    errors_of(search, many, scale, low, levels, x, w, error);
+    for (int p = 0; p < many; p++) {
+        const Fit plain = {scale[p], low[p], inverse[p], low[p], all_int(-1)};
+        fits[p] = plain;
     }
-    fit.scale = choose(flat, all(0), scale);
-    fit.minimum = -choose(flat, flat_low, low);
-    fit.inverse = choose(flat, all(0), fit.inverse);
-    fit.low = choose(flat, all(0), fit.low);
-    return fit;
+    for (int step = 0; step <= search.steps; step++) {
+        Floats this_scale[MOST], this_low[MOST], this_error[MOST];
+        Ints sound[MOST];
+        tame = 1;
+        for (int p = 0; p < many; p++) {
+            inverse[p] = (search.first + search.step * step + search.top) / (high[p] - low[p]);
+            if (!search.guarded) tame &= is_tame(inverse[p], low[p], bottom[p], high[p]);
+        }
+        if (tame)
+            sums_of(search, many, 1, 1, inverse, low, x, w, levels, sums);
+        else
+            sums_of(search, many, 0, 0, inverse, low, x, w, levels, sums);
+        for (int p = 0; p < many; p++) {
+            const Sums s = sums[p];
+            const Floats determinant = sum_w[p] * s.l2 - s.l * s.l;
+            const Floats both_scale = (sum_w[p] * s.xl - sum_x[p] * s.l) / determinant;
+            const Floats both_low = (s.l2 * sum_x[p] - s.l * s.xl) / determinant;
+            const Ints positive = both_low > 0;
+            this_low[p] = choose(positive, all(0), both_low);
+            this_scale[p] = choose(positive, s.xl / s.l2, both_scale);
+            sound[p] = (determinant > 0) & ~flat[p];
+        }
+        errors_of(search, many, this_scale, this_low, levels, x, w, this_error);
+        for (int p = 0; p < many; p++) {
+            const Ints better = sound[p] & (this_error[p] < error[p]);
+            error[p] = choose(better, this_error[p], error[p]);
+            fits[p].inverse = choose(better, inverse[p], fits[p].inverse);
+            fits[p].low = choose(better, low[p], fits[p].low);
+            fits[p].plain &= ~better;
+            scale[p] = choose(better, this_scale[p], scale[p]);
+            low[p] = choose(better, this_low[p], low[p]);
+        }
+    }
+    for (int p = 0; p < many; p++) {
+        fits[p].scale = choose(flat[p], all(0), scale[p]);
+        fits[p].minimum = -choose(flat[p], flat_low[p], low[p]);
+        fits[p].inverse = choose(flat[p], all(0), fits[p].inverse);
+        fits[p].low = choose(flat[p], all(0), fits[p].low);
+    }
 }
 
 /* The levels the search has ended with. */
@@ -155,10 +197,10 @@ INLINE void fit_weighed(Search search, Task task, int64_t first, int count, floa
     gather_importances(task, SUPER_BLOCK, first, count, super->importances);
     const Floats sigma2 = sigma_factor * squares_of(super->x, SUPER_BLOCK) / (float)SUPER_BLOCK;
     weigh(super->x, SUPER_BLOCK, sigma2, super->importances);
-    for (int j = 0; j < parts; j++) {
-        const Floats *w = super->importances + j * search.size;
-        super->weights[j] = sum_of(w, search.size);
-        super->fits[j] = search_fit(search, super->x + j * search.size, w);
+    for (int j = 0; j < parts; j++) super->weights[j] = sum_of(super->importances + j * search.size, search.size);
+    for (int j = 0; j < parts; j += MOST) {
+        const int at = j * search.size;
+        search_fits(search, MOST, super->x + at, super->importances + at, super->fits + j);
     }
 }
 
@@ -173,12 +215,14 @@ INLINE void fit_scales(const Super *super, int parts, int top, Ints *scales, Int
 /* Q4_K and Q5_K: eight sub-blocks of 32, their scales and minimums in six bits each. */
 
 INLINE void fit_plain_32(Search search, Super *super, Ints *scales, Ints *minimums, Floats *d, Floats *dmin) {
-    for (int j = 0; j < 8; j++) {
-        const Floats *x = super->x + 32 * j;
-        const Floats mean = square_root(squares_of(x, 32) / 32.0f);
-        Floats w[32];
-        for (int i = 0; i < 32; i++) w[i] = mean + absolute(x[i]);
-        super->fits[j] = search_fit(search, x, w);
+    for (int j = 0; j < 8; j += MOST) {
+        Floats w[MOST * 32];
+        for (int p = 0; p < MOST; p++) {
+            const Floats *x = super->x + 32 * (j + p);
+            const Floats mean = square_root(squares_of(x, 32) / 32.0f);
+            for (int i = 0; i < 32; i++) w[32 * p + i] = mean + absolute(x[i]);
+        }
+        search_fits(search, MOST, super->x + 32 * j, w, super->fits + j);
     }
     Floats scale, minimum;
     largest_scales(super->fits, 8, &scale, &minimum);
@@ -279,11 +323,11 @@ KERNEL(q5_K) {
 /* Q2_K: sixteen sub-blocks of 16, scale and minimum of each in a byte. */
 
 INLINE void fit_plain_16(Search search, Super *super, Ints *bytes, Floats *d, Floats *dmin) {
-    for (int j = 0; j < 16; j++) {
+    for (int j = 0; j < 16; j += MOST) {
         const Floats *x = super->x + 16 * j;
-        Floats w[16];
-        for (int i = 0; i < 16; i++) w[i] = absolute(x[i]);
-        super->fits[j] = search_fit(search, x, w);
+        Floats w[MOST * 16];
+        for (int i = 0; i < MOST * 16; i++) w[i] = absolute(x[i]);
+        search_fits(search, MOST, x, w, super->fits + j);
     }
     Floats scale, minimum;
     largest_scales(super->fits, 16, &scale, &minimum);
@@ -349,7 +393,8 @@ INLINE void quantize_small(Task task, int fifth) {
         gather_weights(task, SMALL_BLOCK, first, count, x);
         gather_importances(task, SMALL_BLOCK, first, count, w);
         weigh(x, 32, row_sigmas(&sigmas, first, count), w);
-        const Fit fit = search_fit(search, x, w);
+        Fit fit;
+        search_fits(search, 1, x, w, &fit);
         for (int i = 0; i < 32; i++) levels[i] = searched_level(search, fit, x[i]);
         uint16_t half_d[LANES], half_low[LANES];
         round_to_halves(fit.scale, half_d);

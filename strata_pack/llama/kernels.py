@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import EnvironmentFailure
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.resources import data_dir
 
 Floats = npt.NDArray[np.float32]

@@ -1,7 +1,8 @@
 """Makes the blocks that a kernel is tested on, with the hashes of what ggml writes for them on x86-64.
 
 Every float is an integer times a power of two, so that all machines make the same ones. Besides what models hold there
-is what a kernel that is almost right gets wrong: zero blocks, constant ones, scales far apart, denormals, overflow.
+is what a kernel that is almost right gets wrong: zero blocks, constant ones, scales far apart, denormals, overflow,
+ties.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _powers(salt: int, size: int, low: int, high: int) -> npt.NDArray[np.float64
 
 @lru_cache(maxsize=1)
 def kernel_probe() -> tuple[Floats, Floats]:
-    """Return weights (14 rows of 512, each of another kind) and importances (512, some of them 0). Do not change them.
+    """Return weights (15 rows of 512, each of another kind) and importances (512, some of them 0). Do not change them.
 
     The products below are exact in float64 and are rounded once, to float32.
     """
@@ -58,6 +59,7 @@ def kernel_probe() -> tuple[Floats, Floats]:
         np.where(position % 3 == 0, -0.0, np.round(_signed(12) * 64) / 64),
         _signed(13) * _powers(13, 32, -66, -46),
         np.repeat(_signed(14)[::16], 16) * (1 + (_mixed(COLUMNS, 15) % 5 - 2) * 2.0**-23),
+        np.where(position % 32 == 0, 127.0, _mixed(COLUMNS, 18) % 253 - 126.5),
     ]
     mixed = _mixed(COLUMNS, 16)
     importance = np.where(mixed % 19 == 0, 0.0, (mixed % 4096 + 1) * _powers(17, 8, -12, 2))
@@ -65,24 +67,24 @@ def kernel_probe() -> tuple[Floats, Floats]:
 
 
 PROBE_HASHES: dict[tuple[str, bool], str] = {
-    ("Q8_0", False): "fb2a32c3e62952c1d4c32fa3f9eb1ae8533942013f81b0ab9fc17fb6d5bd4083",
-    ("Q8_0", True): "fb2a32c3e62952c1d4c32fa3f9eb1ae8533942013f81b0ab9fc17fb6d5bd4083",
-    ("Q2_K", False): "6ebff5ef57792f2b5a8e339dd9c31e590df298f59016c345d8da64f3e1bb7efe",
-    ("Q4_K", False): "34be669d20027625e4cf2e9de217b79db951675eadbf87b42a303aef22650b5d",
-    ("Q5_K", False): "01a78ae9964450d99c54f27f28dfd443bf230d5fbd6b801c3e2fc15e2ec66c2f",
-    ("Q6_K", False): "3845d2c11c792ef5165448ce66209dad98ebbc93a407a9217d14c10596c42513",
-    ("IQ4_NL", False): "97a0d210a03d69dce5e28ff61844ba39336f85b90366487e75b73a5d4b707924",
-    ("IQ4_XS", False): "4e5ba6122382d5216535ec41bd09b7f8215cbbc602ccba4d91be9998e15eb6f4",
-    ("Q4_0", True): "a498802022a97fed66e1069bd7bd0a4e548fc20885853209f4a55796ae2f65cc",
-    ("Q4_1", True): "ccd5225b8b3b6be2daaae3bcbdbc4f9bb93a27d357737ec0461fb6a5364fcafe",
-    ("Q5_0", True): "8aac3afcc72d869780c6ba15f980a4a8b64c3f5d220c6ed5dc4a469e37eeee7a",
-    ("Q5_1", True): "7103c55755591c5c0e1b8edd8351583147212bf187f0d038260ac9c21b8df96d",
-    ("Q2_K", True): "07612940f03265dc17b73097cf3eea76722295f41ac4d1fbd9514facc965fe2d",
-    ("Q3_K", True): "fdaee9ecee2badb895e0c6294bc39eea4fd81af5bd617e3fd61ebc830bf724cb",
-    ("Q4_K", True): "4fc0000265b1d979e8d4bc70bc0f53f02d378485923f855ed111faaed09718a8",
-    ("Q5_K", True): "70bcab067152c2b935324a6c7e99be78ba0a936990189204bea13647e34f1d7c",
-    ("Q6_K", True): "215a4ad035549e27093f5e757becf53359ccc8db98837d055b0ea949fe283ee6",
-    ("IQ4_NL", True): "0ac7441730bc5a744017ade9671d017703541a02a62c46dd2537687a2fe741f9",
-    ("IQ4_XS", True): "9faf224b89fe8d1b4957f7d7bfb49c0436d3cc8e4209cfab0682965d957111dc",
+    ("Q8_0", False): "cb389bddcd91d29dde3683ae976c4c05776bd7d913971bc76d066d7d5f158ff3",
+    ("Q8_0", True): "cb389bddcd91d29dde3683ae976c4c05776bd7d913971bc76d066d7d5f158ff3",
+    ("Q2_K", False): "a5319486ac374a9d31b3f4563289189563e66dd2a162cec4906e9d816dbccc83",
+    ("Q4_K", False): "473847a744935d85f05bbf07afa47ae2e391e63bab3e7f7bb4534bd116f3a83b",
+    ("Q5_K", False): "95b9799c6d368b6ed5d5fbdbf49986eec39e112867225af6a9ba97a33f572f6f",
+    ("Q6_K", False): "17991a4a3069eb726eafae58547a5ae07fb89dc55d6b2b18a8749f72f0a6768e",
+    ("IQ4_NL", False): "fbabf52057bac56bc790edf34bf99f64881c435015277b7c9bf86c842e30a489",
+    ("IQ4_XS", False): "3fdd94b475355f055e674a4c164b4f835e3040021df4552108d8add238ee915c",
+    ("Q4_0", True): "c09e802e4302096a4977ddd9b0acdf749e4a4f0dd01e244f113206bfb2e3da3a",
+    ("Q4_1", True): "6d91c4dc609f7c42d5f3777bec861cff7946ade310c89c40ffc91eda13514d68",
+    ("Q5_0", True): "3af5fd48aaa7e4254eb8af3f41b1d36457799c91542ce1890f59d901297e9a89",
+    ("Q5_1", True): "52f2113be06703cff450fe91f3547f52d7049b160cc422a11e05b26d11afd27c",
+    ("Q2_K", True): "948e3b3c91b670dc16fd954ee4865ef2ad69da5e7e3a6944d366f428f2b33797",
+    ("Q3_K", True): "c42963adcb0effc48c356a548d81537e991501d7598b6c09dd7480f27cb43afb",
+    ("Q4_K", True): "50584ebda142af9b02b05c29cfb83bc33ac2a19472523f5d2f67f03645c1458b",
+    ("Q5_K", True): "e2f666783eb07e3d4d1e28107fc4b51d8a05d75f2c7f4d5bde8c457f1bd29456",
+    ("Q6_K", True): "4ec325a306429af2f8de756b89c99ae36aef93dec35a4313172237463f553645",
+    ("IQ4_NL", True): "7adbb7585637882285a5c4a00110f3ed2d8c59cdc4d91c890e5c638e1ede9f60",
+    ("IQ4_XS", True): "86fa0fae6cb83c2590dcc02f1786d7e707e8d7a26def2b540e4f3e104c22f7e8",
 }
 """By type and whether importances are used: the SHA-256 of the probe as the pinned wheel on x86-64 writes it."""

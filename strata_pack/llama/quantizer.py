@@ -16,10 +16,10 @@ from functools import cache
 from typing import Literal, TypedDict
 
 import numpy as np
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.ggml import EXPONENT_BITS, Bytes, Floats, Ggml, row_nbytes
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.kernels import PLAIN, VERSION, WEIGHED, Kernels, Missing, find_kernels
 from strata_pack.llama.probe import PROBE_HASHES, kernel_probe
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_file
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.quantizer import KernelChoice
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.manifest import Manifest, RecipeEntry, read_manifest

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES
 
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import GgufFile, TensorInfo
 

@@ -15,11 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.files import dump_json, write_atomic
 from strata_pack.llama.ggml import FLOAT_TYPES, Floats, Ggml, row_nbytes
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.progress import Progress
 from strata_pack.weights.quantize.imatrix import Imatrix

@@ -17,9 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
-
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, smallest
 from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
@@ -28,6 +25,8 @@ from strata_pack.compare.texts import Text, texts
 from strata_pack.errors import WrongUse
 from strata_pack.files import dump_json, sha256_text, write_atomic
 from strata_pack.llama.ggml import Ggml
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.logits_native import LAYOUT_OF
 from strata_pack.progress import Progress, Silent
 from strata_pack.resources import cache_dir

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.compare.fit.errors import Errors, round_trip
 from strata_pack.compare.full import score_blocks
 from strata_pack.compare.kept import KeptLogits, keep
 from strata_pack.compare.texts import Text
 from strata_pack.llama.ggml import Floats
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.logits import LogitStream, open_logits
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.progress import Progress, Silent

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFValueType
 
 from strata_pack.errors import BadInput
 from strata_pack.files import atomic_writer
 from strata_pack.llama.activations import Sums
+from strata_pack.llama.ggml_types import GGMLQuantizationType, GGUFValueType
 from strata_pack.weights.gguf.file import DEFAULT_ALIGNMENT, GgufFile, MetaValue, TensorInfo, align
 from strata_pack.weights.gguf.file import encode_header as encode_gguf_header
 from strata_pack.weights.gguf.tensor_info import MAX_TENSOR_NAME

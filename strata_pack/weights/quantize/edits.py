@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gguf import GGUFValueType
-
 from strata_pack.errors import BadInput, WrongUse
+from strata_pack.llama.ggml_types import GGUFValueType
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource

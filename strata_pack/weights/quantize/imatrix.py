@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from gguf import GGMLQuantizationType as Q
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.llama.ggml import Floats
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.gguf.file import MAGIC, GgufFile, TensorInfo
 from strata_pack.weights.tensor_source import SourceTensor
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from gguf import GGML_QUANT_SIZES
-from gguf import GGMLQuantizationType as Q
-
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.gguf.file import (
     ALIGNMENT_KEY,
     DEFAULT_ALIGNMENT,

@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gguf import GGMLQuantizationType as Q
-
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes
 from strata_pack.llama.ggml import QUANTIZABLE
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.quantize.presets import Preset, find_preset
 
 MAX_RECIPE = 1 << 20

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gguf import GGMLQuantizationType, GGUFValueType
-
 from strata_pack.errors import WrongUse
 from strata_pack.llama.ggml import Floats
+from strata_pack.llama.ggml_types import GGMLQuantizationType, GGUFValueType
 from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo, align, encode_header, shard_name
