@@ -293,7 +293,7 @@ def real_rows(model: Path) -> list[dict]:
         LlamaServer.start(model, parallel=2, context=2048, threads=1) as server,
         process(gateway_command(server.url, TEMPLATE), "http://") as (pid, gateway),
     ):
-        (end,) = server.tokenize(server.props().eos_token)
+        (end,) = server.client.tokenize(server.client.props().eos_token)
         for streams in (1, 2):
             bare = {
                 "prompt": prompt,

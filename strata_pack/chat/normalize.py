@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from strata_pack.chat.repair.rules import CALL_START, THINK_END, THINK_START, CallForm, one_thinking, split_stranded
+from strata_pack.chat.repair.rules import QWEN, CallForm, one_thinking, split_stranded
+from strata_pack.parsing import Dialect
 
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
 """Roles that templates know under an older or newer name."""
@@ -47,21 +49,26 @@ MAX_ARGUMENT_DEPTH = 200
 
 
 def normalize_messages(
-    messages: Sequence[Mapping[str, Any]], *, continues: bool = False, form: CallForm = "xml"
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    continues: bool = False,
+    form: CallForm = "xml",
+    dialect: Dialect = QWEN,
 ) -> list[dict[str, Any]]:
     """Return ``messages`` in the form that templates take.
 
     ``continues``: the last message is an assistant's turn that the model will continue. ``form``: how this model writes
-    its calls.
+    its calls, ``dialect`` its tags.
     """
     last = len(messages) - 1
     normal = [
-        _message(message, continued=continues and number == last, form=form) for number, message in enumerate(messages)
+        _message(message, continued=continues and number == last, form=form, dialect=dialect)
+        for number, message in enumerate(messages)
     ]
     return _results_in_order(normal)
 
 
-def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm) -> dict[str, Any]:
+def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm, dialect: Dialect) -> dict[str, Any]:
     role = message.get("role")
     fixed = {key: value for key, value in message.items() if key not in REASONING_KEYS}
     if isinstance(role, str):
@@ -80,7 +87,8 @@ def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm) -> 
     content = fixed["content"]
     if _is_all_text(content):
         movable = not calls and not continued
-        reasoning, fixed["content"] = _split_thinking(reasoning, _text(content), content, movable=movable, form=form)
+        split = _Split(movable=movable, form=form, dialect=dialect)
+        reasoning, fixed["content"] = split.parted(reasoning, _text(content), content)
     if reasoning:
         fixed["reasoning_content"] = reasoning
     return fixed
@@ -142,50 +150,56 @@ def _is_thinking(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") in THINKING_PARTS
 
 
-def _split_thinking(reasoning: str, text: str, content: Any, *, movable: bool, form: CallForm) -> tuple[str, Any]:
-    """Return reasoning and content with the thinking that stands in the content moved, and stranded calls closed.
+@dataclass(frozen=True)
+class _Split:
+    """How thinking and answer of one message part. ``movable``: a stranded call may be closed."""
 
-    ``text`` is the text of ``content``, which is returned as it is where nothing moves.
-    """
-    reasoning, text_lf = _line_ends(reasoning), _line_ends(text)
-    thought, opened = reasoning.strip(), text_lf.strip().removeprefix(THINK_START)
-    if text_lf.strip().startswith(THINK_START):
-        if not thought:
-            return _open_thinking(opened, movable=movable, form=form)
-        if movable and THINK_END not in opened and (parts := _closed(one_thinking(thought, opened), form)) is not None:
+    movable: bool
+    form: CallForm
+    dialect: Dialect
+
+    def parted(self, reasoning: str, text: str, content: Any) -> tuple[str, Any]:
+        """Return reasoning and content with the thinking that stands in the content moved, and stranded calls closed.
+
+        ``text`` is the text of ``content``, which is returned as it is where nothing moves.
+        """
+        think_open, think_close = self.dialect.think_open, self.dialect.think_close
+        reasoning, text_lf = self._line_ends(reasoning), self._line_ends(text)
+        thought, opened = reasoning.strip(), text_lf.strip().removeprefix(think_open)
+        if text_lf.strip().startswith(think_open):
+            if not thought:
+                return self._open_thinking(opened)
+            if think_close not in opened and (parts := self._closed(one_thinking(thought, opened))) is not None:
+                return parts
+            inner, end, answer = opened.partition(think_close)
+            if end and inner.strip() == thought:
+                return reasoning, answer.strip()
+        if (parts := self._closed(thought)) is not None:
+            before, run = parts
+            return before, "\n\n".join(part for part in (text_lf.strip(), run) if part)
+        return reasoning, content if text_lf == text else text_lf
+
+    def _open_thinking(self, hay: str) -> tuple[str, str]:
+        """Return thinking and answer of content that starts with the thinking's tag (cut off here).
+
+        They part at a stranded run, else at the end of the thinking; else all of it is thinking.
+        """
+        if (parts := self._closed(hay)) is not None:
             return parts
-        inner, end, answer = opened.partition(THINK_END)
-        if end and inner.strip() == thought:
-            return reasoning, answer.strip()
-    if movable and (parts := _closed(thought, form)) is not None:
-        before, run = parts
-        return before, "\n\n".join(part for part in (text_lf.strip(), run) if part)
-    return reasoning, content if text_lf == text else text_lf
+        reasoning, _, answer = hay.partition(self.dialect.think_close)
+        return reasoning.removeprefix("\n"), answer.strip()
 
+    def _closed(self, hay: str) -> tuple[str, str] | None:
+        """Return what precedes the stranded run, and the run, if the thinking is still open where it starts.
 
-def _open_thinking(hay: str, *, movable: bool, form: CallForm) -> tuple[str, str]:
-    """Return thinking and answer of content that starts with ``<think>`` (cut off here).
+        An end of the thinking inside the run is an argument's text.
+        """
+        parts = split_stranded(hay, self.form, self.dialect) if self.movable else None
+        return None if parts is None or self.dialect.think_close in parts[0] else parts
 
-    They part at a stranded run, else at ``</think>``; else all of it is thinking.
-    """
-    if movable and (parts := _closed(hay, form)) is not None:
-        return parts
-    reasoning, _, answer = hay.partition(THINK_END)
-    return reasoning.removeprefix("\n"), answer.strip()
-
-
-def _closed(hay: str, form: CallForm) -> tuple[str, str] | None:
-    """Return what precedes the stranded run, and the run, if the thinking is still open where it starts.
-
-    A ``</think>`` inside the run is an argument's text.
-    """
-    parts = split_stranded(hay, form)
-    return None if parts is None or THINK_END in parts[0] else parts
-
-
-def _line_ends(text: str) -> str:
-    """Return text with LF line ends if its calls are written with CRLF; a CRLF elsewhere is somebody's data."""
-    return text.replace("\r\n", "\n") if f"{CALL_START}\r\n" in text else text
+    def _line_ends(self, text: str) -> str:
+        """Return text with LF line ends if its calls are written with CRLF; a CRLF elsewhere is somebody's data."""
+        return text.replace("\r\n", "\n") if f"{self.dialect.call_open}\r\n" in text else text
 
 
 # Tool calls

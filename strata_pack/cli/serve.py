@@ -11,10 +11,10 @@ from typer.core import TyperCommand
 from strata_pack.cli.confirm import Anyway
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.gateway.options import DEFAULTS, AccessFormat, ServeOptions
 from strata_pack.parsing import ImplicitEnd
 
 app = typer.Typer()
-AccessFormat = Literal["text", "json", "off"]
 
 
 class WithServerArguments(TyperCommand):
@@ -57,11 +57,11 @@ def serve(
     spec: Annotated[
         Literal["auto", "mtp", "off", "eagle3", "dflash"],
         typer.Option(metavar="auto|mtp|off", help="Draft with the model's own head (MTP); auto: where it can."),
-    ] = "auto",
+    ] = DEFAULTS.spec,
     host: Annotated[
         str, typer.Option(metavar="ADDR", help="Address to listen on; beyond loopback only with a key.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="Port; 0 for a free one.", min=0, max=65535)] = 8080,
+    ] = DEFAULTS.host,
+    port: Annotated[int, typer.Option(metavar="N", help="Port; 0 for a free one.", min=0, max=65535)] = DEFAULTS.port,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", envvar="STRATA_API_KEY", help="Key that clients must send.")
     ] = None,
@@ -73,8 +73,10 @@ def serve(
         int | None,
         typer.Option(metavar="N", help="Requests that generate at a time; else the slots, or 1.", min=1),
     ] = None,
-    queue: Annotated[int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)] = 64,
-    context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = 32768,
+    queue: Annotated[
+        int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)
+    ] = DEFAULTS.queue,
+    context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = DEFAULTS.context,
     max_loaded: Annotated[
         int | None, typer.Option(metavar="N", help="Models loaded at a time, with several packs.", min=1)
     ] = None,
@@ -92,21 +94,31 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; can be repeated.")
     ] = None,
-    store: Annotated[bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")] = True,
-    access_log: Annotated[AccessFormat, typer.Option(help="A line for every request, on stderr; no content.")] = "off",
+    store: Annotated[
+        bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")
+    ] = DEFAULTS.store,
+    access_log: Annotated[
+        AccessFormat, typer.Option(help="A line for every request, on stderr; no content.")
+    ] = DEFAULTS.access_log,
     tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Certificate, to serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
     pass_native: Annotated[
         bool, typer.Option("--pass-native", help="Pass on /tokenize, /detokenize, /apply-template, /props and /slots.")
     ] = False,
     server_argument: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
-    implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")] = "guarded",
+    implicit_end: Annotated[
+        ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")
+    ] = DEFAULTS.implicit_end,
     model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
-    start_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)] = 600,
-    request_timeout: Annotated[float, typer.Option(metavar="S", help="Seconds that one reply may take.", min=1)] = 7200,
+    start_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)
+    ] = DEFAULTS.start_seconds,
+    request_timeout: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that one reply may take.", min=1)
+    ] = DEFAULTS.request_seconds,
     drain: Annotated[
         float, typer.Option(metavar="S", help="Seconds that running requests get at the end.", min=0)
-    ] = 30,
+    ] = DEFAULTS.drain,
 ) -> None:
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost.
 
@@ -115,7 +127,7 @@ def serve(
     from strata_pack.extras import missing
 
     try:
-        from strata_pack.gateway.command import Options, run
+        from strata_pack.gateway.command import run
     except ModuleNotFoundError as error:
         raise missing(str(error.name), "serve", "serve") from error
 
@@ -124,7 +136,7 @@ def serve(
         out.announce(facts)
 
     run(
-        Options(
+        ServeOptions(
             packs=tuple(packs or ()),
             max_loaded=max_loaded,
             idle=idle,

@@ -26,6 +26,7 @@ from strata_pack.compare.full import (
 )
 from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.logits import LogitsHeader
 from strata_pack.llama.logits_child import MIN_TOKENS, cut_windows
 from strata_pack.llama.runtimes import Runtime
@@ -63,8 +64,9 @@ def compare_top(
     told: list[tuple[LogitsHeader, list[Likeliest]]] = []
     for path in (model, against):
         with LlamaServer.start(model_file(path), runtime=runtime, context=context + 8, threads=threads) as server:
-            header = _windows(server, text, context, limit)
-            told.append((header, _ask(server, header, top, path, progress or Silent())))
+            client = server.client
+            header = _windows(client, text, context, limit)
+            told.append((header, _ask(client, header, top, path, progress or Silent())))
     (header, ours), (other, theirs) = told
     check_same_text(header, other, model, against)
     targets = header.targets
@@ -105,28 +107,28 @@ def _log_probability(likeliest: Likeliest, token: int) -> float:
     return min(math.log(rest), *likeliest.values())
 
 
-def _windows(server: LlamaServer, text: Text, context: int, limit: int | None) -> LogitsHeader:
-    tokens = server.tokenize(text.content, parse_special=text.parse_special)
+def _windows(client: LlamaClient, text: Text, context: int, limit: int | None) -> LogitsHeader:
+    tokens = client.tokenize(text.content, parse_special=text.parse_special)
     if len(tokens) < MIN_TOKENS:
         raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
     context = min(context, len(tokens))
-    with_special = server.tokenize("a", add_special=True, parse_special=False)
-    without = server.tokenize("a", parse_special=False)
+    with_special = client.tokenize("a", add_special=True, parse_special=False)
+    without = client.tokenize("a", parse_special=False)
     bos = with_special[0] if with_special[0] != without[0] else None
     windows = cut_windows(tokens, context, limit, bos)
     return LogitsHeader(0, 0, tuple(tuple(window) for window in windows), context // 2)
 
 
-def _ask(server: LlamaServer, header: LogitsHeader, top: int, model: Path, progress: Progress) -> list[Likeliest]:
+def _ask(client: LlamaClient, header: LogitsHeader, top: int, model: Path, progress: Progress) -> list[Likeliest]:
     task = progress.task(f"ask {model.name}", len(header.targets), "tokens")
     # The server tells nothing of a token that ends the text or half a character. Its probabilities are those before the
     # bias, so a plain letter is made to be drawn every time.
-    letter = server.tokenize("a", parse_special=False)[-1]
+    letter = client.tokenize("a", parse_special=False)[-1]
     answers = []
     for window in header.windows:
         for position in range(header.first, len(window) - 1):
             prompt = window[: position + 1]
-            answer = server.completion(
+            answer = client.completion(
                 prompt, n_predict=1, n_probs=top, cache_prompt=True, temperature=0.0, logit_bias=[[letter, 1e6]]
             )
             answers.append(_likeliest(answer.raw, model))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from strata_pack.errors import WrongUse
 from strata_pack.gateway.api.responses.store import Store
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.models import Loaded, Models, NoMemory
-from strata_pack.gateway.server.access import AccessFormat, access_log
+from strata_pack.gateway.options import ServeOptions
+from strata_pack.gateway.server.access import access_log
 from strata_pack.gateway.server.run import (
     Tls,
     bind,
@@ -31,17 +33,16 @@ from strata_pack.gateway.server.run import (
 from strata_pack.gateway.server.telemetry import telemetry
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, GatewayLimits, Served, Settings
+from strata_pack.llama.arguments import embedded_params
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.llama.server import LlamaServer, StartFailed
-from strata_pack.pack.drafting import BLIND_DRAFTING, Drafting, Spec, architecture_of, plan_drafting
+from strata_pack.pack.drafting import BLIND_DRAFTING, Drafting, architecture_of, plan_drafting
 from strata_pack.pack.fit import DoesNotFit, fit_of, refuse_misfit
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.projector import check_pair
 from strata_pack.pack.recovery import recover
-from strata_pack.parsing import ImplicitEnd
 from strata_pack.weights.gguf.file import GgufFile
 
-GPU_LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 OWN_ARGUMENTS = {
     **dict.fromkeys(("-m", "--model"), "name the pack or the GGUF"),
     **dict.fromkeys(("--host", "--port", "--api-key", "--api-key-file"), "give it before the --"),
@@ -57,51 +58,7 @@ DRAFT_MODEL = ("-md", "--model-draft", "--spec-draft-model")
 """Arguments of llama-server that name a draft model in a file of its own."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
-
-    ``mmproj`` is the projector of the one GGUF; ``images`` False leaves a pack's own out. ``max_loaded`` and ``idle``
-    are those of ``Models``; with either, or with several packs, a model is loaded when it is asked for. ``anyway``:
-    also if it needs more memory than there is.
-    """
-
-    packs: tuple[Path, ...]
-    upstream: str | None
-    max_loaded: int | None = None
-    idle: float | None = None
-    template: str | None = None
-    mmproj: Path | None = None
-    images: bool = True
-    fetch_images: bool = False
-    spec: Spec = "auto"
-    host: str = "127.0.0.1"
-    port: int = 8080
-    api_key: str | None = None
-    api_key_file: Path | None = None
-    upstream_key: str | None = None
-    parallel: int | None = None
-    queue: int = 64
-    context: int = 32768
-    runtime: str | None = None
-    anyway: bool = False
-    reasoning_budget: int | None = None
-    cors: tuple[str, ...] = ()
-    allow_hosts: tuple[str, ...] = ()
-    store: bool = True
-    implicit_end: ImplicitEnd = "guarded"
-    model_name: str | None = None
-    access_log: AccessFormat = "off"
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    pass_native: bool = False
-    server_arguments: tuple[str, ...] = ()
-    start_seconds: float = 600
-    request_seconds: float = 7200
-    drain: float = 30
-
-
-def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: Callable[[str], Any]) -> None:
+def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], note: Callable[[str], Any]) -> None:
     """Serve until SIGINT or SIGTERM. ``announce`` is told the facts and one line when the gateway listens."""
     if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
@@ -128,7 +85,11 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
         stack.callback(end_telemetry)
         sock = stack.enter_context(bind(options.host, options.port))
         on_demand = len(options.packs) > 1 or options.idle is not None or options.max_loaded is not None
-        making = _on_demand(options, keys, note) if on_demand else _at_once(options, keys, stack, note)
+        stopping = threading.Event()
+        if on_demand:
+            making = _on_demand(options, keys, note, stopping)
+        else:
+            making = _at_once(options, keys, stack, note, stopping)
         url = url_of(sock, secure=tls is not None)
         line = f"{making.told} at {url}"
         announce({"ok": True, "url": url, **making.facts}, line)
@@ -139,6 +100,7 @@ def run(options: Options, announce: Callable[[dict[str, Any], str], Any], note: 
             sinks=sinks,
             tls=tls,
             close=making.close,
+            begin_end=stopping.set,
         )
 
 
@@ -152,7 +114,7 @@ class _Made:
     close: Callable[[], Awaitable[None]] | None = None
 
 
-def _settings(options: Options, served: Served, keys: tuple[str, ...]) -> Settings:
+def _settings(options: ServeOptions, served: Served, keys: tuple[str, ...]) -> Settings:
     limits = GatewayLimits(
         parallel=options.parallel or (1 if options.packs else 0),
         queue=options.queue,
@@ -172,14 +134,20 @@ def _settings(options: Options, served: Served, keys: tuple[str, ...]) -> Settin
     )
 
 
-def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Callable[[str], Any]) -> _Made:
+def _at_once(
+    options: ServeOptions,
+    keys: tuple[str, ...],
+    stack: ExitStack,
+    note: Callable[[str], Any],
+    stopping: threading.Event,
+) -> _Made:
     """Return the gateway before the one upstream, which is started first if it is ours."""
     url, template, served = options.upstream, options.template, Served(options.model_name or "", runtime="upstream")
     source: _Source | None = None
     if options.packs:
         source = _source(options, options.packs[0], note)
         served, template = source.served, source.template
-        url = stack.enter_context(kept_alive(source.start, note)).url
+        url = stack.enter_context(kept_alive(source.start, note, stopping)).url
     assert url is not None
     gateway = make_gateway(
         url,
@@ -191,7 +159,7 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
         ready_seconds=options.start_seconds,
         note=note,
     )
-    served = gateway.settings.served
+    served = gateway.served
     facts = {
         "model": served.model,
         "template": {"id": served.template_id, "status": served.template_status},
@@ -200,7 +168,9 @@ def _at_once(options: Options, keys: tuple[str, ...], stack: ExitStack, note: Ca
     return _Made(gateway, facts, f"{served.model} (template {served.template_id}, {served.template_status})")
 
 
-def _on_demand(options: Options, keys: tuple[str, ...], note: Callable[[str], Any]) -> _Made:
+def _on_demand(
+    options: ServeOptions, keys: tuple[str, ...], note: Callable[[str], Any], stopping: threading.Event
+) -> _Made:
     """Return the gateways of all packs, none of which is loaded yet."""
     sources = [_source(options, pack, note) for pack in options.packs]
     names = [source.served.model for source in sources]
@@ -211,18 +181,18 @@ def _on_demand(options: Options, keys: tuple[str, ...], note: Callable[[str], An
     store: Store | None = None
     gateways = []
     for source in sources:
-        host = models.add(source.served.model, partial(_loaded, source, options))
-        gateway = Gateway(_settings(options, source.served, keys), None, None, host=host, store=store)
+        host = models.add(source.served.model, partial(_loaded, source, options, stopping))
+        gateway = Gateway(_settings(options, source.served, keys), None, host=host, store=store)
         store = gateway.store
         gateways.append(gateway)
     told = f"{', '.join(names)} (each loaded when it is asked for)"
     return _Made(Fleet(gateways), {"models": names}, told, models.close)
 
 
-def _loaded(source: _Source, options: Options) -> Loaded:
+def _loaded(source: _Source, options: ServeOptions, stopping: threading.Event) -> Loaded:
     """Start the server of ``source`` and ask it what it is."""
     try:
-        server = source.start(None)
+        server = source.start(None, stopping)
     except DoesNotFit as error:
         raise NoMemory(str(error)) from error
     except StartFailed as error:
@@ -242,7 +212,7 @@ def _loaded(source: _Source, options: Options) -> Loaded:
     return Loaded(server, engine)
 
 
-def _tls(options: Options) -> Tls | None:
+def _tls(options: ServeOptions) -> Tls | None:
     """Return the certificate to serve; raises ``WrongUse`` for half of one, ``BadInput`` for one that cannot be."""
     if options.tls_cert is None and options.tls_key is None:
         return None
@@ -260,10 +230,10 @@ class _Source:
     served: Served
     file: Path
     template: str | None
-    start: Callable[[int | None], LlamaServer]
+    start: Callable[[int | None, threading.Event], LlamaServer]
 
 
-def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source:
+def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _Source:
     """Return what ``path`` is; raises ``BadInput`` for what is no pack and no sound GGUF."""
     runtime = pick_runtime(options.runtime)
     template, projector = options.template, options.mmproj
@@ -290,7 +260,7 @@ def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source
         if projector is not None:
             with GgufFile.open(projector) as eyes:
                 check_pair(opened.metadata, eyes.metadata, projector)
-    layers, extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
+    extra = _server_arguments(options.server_arguments, embedded=runtime.kind == "embedded")
     drafting = _drafting(options, file, runtime, sees=projector is not None)
     if drafting.reason:
         note(f"{path}: served without its draft head: {drafting.reason}")
@@ -298,7 +268,7 @@ def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source
 
     slots = options.parallel or 1
 
-    def start(port: int | None) -> LlamaServer:
+    def start(port: int | None, stopping: threading.Event) -> LlamaServer:
         if not options.anyway:
             refuse_misfit(path, fit_of(path, options.context * slots, runtime, slots, projector))
         return LlamaServer.start(
@@ -308,16 +278,16 @@ def _source(options: Options, path: Path, note: Callable[[str], Any]) -> _Source
             context=options.context,
             parallel=slots,
             timeout_seconds=options.start_seconds,
-            gpu_layers=layers,
             projector=projector,
             drafts=drafting.on,
             extra=extra,
+            end=stopping,
         )
 
     return _Source(served, file, template, start)
 
 
-def _drafting(options: Options, model: Path, runtime: Runtime, *, sees: bool) -> Drafting:
+def _drafting(options: ServeOptions, model: Path, runtime: Runtime, *, sees: bool) -> Drafting:
     """Return whether to draft; a draft model of the user's own takes the place of the model's head."""
     own = any(argument.partition("=")[0] in DRAFT_MODEL for argument in options.server_arguments)
     if not own:
@@ -329,24 +299,17 @@ def _drafting(options: Options, model: Path, runtime: Runtime, *, sees: bool) ->
     return plan_drafting(model, runtime, "off" if options.spec == "auto" else options.spec, sees=sees)
 
 
-def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[int | None, tuple[str, ...]]:
-    """Return the GPU layers, and what else llama-server is given; the embedded server can be given the first alone.
+def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[str, ...]:
+    """Return what else llama-server is given.
 
-    Raises ``WrongUse`` for what is the gateway's own matter, or not the embedded server's.
+    Raises ``WrongUse`` for what the gateway sets itself, and for what the embedded server cannot be given.
     """
     for argument in given:
         if argument.partition("=")[0] in OWN_ARGUMENTS:
             raise WrongUse(f"{argument} is the gateway's own matter", remedy=OWN_ARGUMENTS[argument.partition("=")[0]])
-    if not embedded:
-        return None, given
-    if len(given) == 2 and given[0] in GPU_LAYERS and given[1].isascii() and given[1].isdigit():
-        return int(given[1]), ()
-    if given:
-        raise WrongUse(
-            f"the embedded llama.cpp takes no arguments of llama-server but -ngl N, not {' '.join(given)!r}",
-            remedy="use a llama-server with --runtime; `strata-pack runtime list` shows those there are",
-        )
-    return None, ()
+    if embedded:
+        embedded_params(given)
+    return given
 
 
 def _log_to_stderr() -> None:

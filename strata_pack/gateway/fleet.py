@@ -24,7 +24,7 @@ class Fleet:
         self.first = self.gateways[0]
         self.several = len(self.gateways) > 1
         self.metrics = Metrics() if self.several else self.first.metrics
-        self._by_name = {gateway.settings.served.model: gateway for gateway in self.gateways}
+        self._by_name = {gateway.served.model: gateway for gateway in self.gateways}
 
     def named(self, name: str | None) -> Gateway:
         """Return the gateway of the model that a request names; raises 404 with the names there are."""

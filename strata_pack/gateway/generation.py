@@ -15,14 +15,12 @@ from typing import Any, Literal
 
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.logprobs import ContentLogprobs
-from strata_pack.gateway.prompt import THINK_CLOSE, Prompt, Prompts
+from strata_pack.gateway.prompt import Prompt, Prompts
+from strata_pack.gateway.token_ids import TokenPieces
 from strata_pack.gateway.turn import GrammarAnswer, Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import Event, OutputParser
 
-THINK_END = "</think>"
-AFTER_THINK_END = "</think>\n\n"
-CALL_START = "<tool_call>"
 PEEK_TOKENS = 4
 TAIL_EVENTS = 200
 """Pieces of reasoning that are kept to show what stood before an implicit end."""
@@ -88,19 +86,24 @@ class Generation:
         upstream: Upstream,
         prompts: Prompts,
         constraint: dict[str, Any] | None = None,
-        seed: int | None = None,
+        pieces: TokenPieces | None = None,
     ) -> None:
         self.turn = turn
         self.parser = parser
         self.outcome = GenerationOutcome()
         self.until = math.inf
         """When it has to be over, in the loop's time."""
+        self.dialect = prompt.dialect
         self._logprobs = None if turn.top_logprobs is None else ContentLogprobs(turn.top_logprobs)
         self._prompt = prompt
         self._upstream = upstream
         self._prompts = prompts
         self._constraint = constraint or {}
-        self._seed = seed
+        self._pieces = pieces
+        self._believes_ids = False
+        """Whether the ids of the running completion say which tags are special tokens."""
+        self._spelled = ""
+        """What ordinary tokens have spelled, while it may become a tag."""
         self._checked = False
         self._thinking = prompt.thinking
         """Whether what comes is thinking; some models open it themselves."""
@@ -145,7 +148,10 @@ class Generation:
             async with opened as stream:
                 over: Ending | None = None
                 while over is None:
-                    found, over = self._read(await stream.events())
+                    batch = await stream.events()
+                    if self._believes_ids and self._may_spell(batch):
+                        await self._learn(batch)
+                    found, over = self._read(batch)
                     if found:
                         yield found
             ending = over
@@ -156,7 +162,7 @@ class Generation:
             if close is not None:
                 reason = None if self._tokens_left() else "length"
                 # Without a token left, the thinking is closed only where the model has closed it.
-                if (reason is None or close == THINK_END) and (found := self._go_on(close)):
+                if (reason is None or close == self.dialect.think_close) and (found := self._go_on(close)):
                     yield found
                 if reason is None and ending.kind == "budget":
                     self.outcome.budget_closed = True
@@ -191,7 +197,7 @@ class Generation:
         if self._constraint and self._thinking:
             if isinstance(turn.answer, GrammarAnswer) and not self._checked:
                 await self._check_grammar(turn.answer)
-            stop.append(THINK_END)
+            stop.append(self.dialect.think_close)
         elif self._constraint and not await self._wants_call(self._prompt):
             constraint = self._constraint
         body = {
@@ -203,14 +209,19 @@ class Generation:
             "n_predict": -1 if turn.max_tokens is None else turn.max_tokens - self.outcome.usage.completion,
             "stop": stop,
             "response_fields": FINAL_FIELDS,
+            # Else the server writes nothing for a tag that is a control token of the vocabulary.
+            "preserved_tokens": list(self.dialect.all_tags),
         }
-        if self._seed is not None:
-            body["seed"] = self._seed
+        if turn.seed is not None:
+            body["seed"] = turn.seed
         if turn.top_logprobs is not None:
             body["n_probs"] = max(turn.top_logprobs, 1)
         if self._may_cut:
             body["timings_per_token"] = True
         self._spent = 0
+        # A grammar makes the model spell tags with whatever tokens fit: there they are meant.
+        self._believes_ids = self._pieces is not None and self._pieces.told and not constraint
+        self._spelled = ""
         return body
 
     async def _check_grammar(self, answer: GrammarAnswer) -> None:
@@ -238,12 +249,13 @@ class Generation:
             "cache_prompt": True,
             "n_predict": PEEK_TOKENS,
         }
-        if self._seed is not None:
-            body["seed"] = self._seed
+        if self.turn.seed is not None:
+            body["seed"] = self.turn.seed
         start = str(
             (await self._upstream.json("POST", "/completion", body, generates=True)).get("content", "")
         ).lstrip()
-        return start.startswith(CALL_START) or (start != "" and CALL_START.startswith(start))
+        opener = self.dialect.call_open
+        return start.startswith(opener) or (start != "" and opener.startswith(start))
 
     @property
     def _may_cut(self) -> bool:
@@ -252,7 +264,7 @@ class Generation:
 
     def _one_by_one(self, batch: list[dict[str, Any]]) -> bool:
         """Whether each token of a batch must be looked at by itself; else their text is fed in one piece."""
-        if self._logprobs is not None or self._may_cut:
+        if self._logprobs is not None or self._may_cut or (self._believes_ids and self._may_spell(batch)):
             return True
         # The thinking may end in this batch, and its tokens are counted.
         return not self._answering and any("<" in event["content"] for event in batch)
@@ -275,7 +287,7 @@ class Generation:
         usage.completion += fresh
         if self._logprobs is not None:
             self._logprobs.add(delta, last.get("completion_probabilities") or [])
-        events = self._feed(delta)
+        events = self._feed(delta, self._special(last) if self._believes_ids else None)
         if self._thinking and self.parser.in_thinking:
             usage.reasoning += fresh
         if not usage.prompt:
@@ -291,12 +303,30 @@ class Generation:
             return events, Ending("budget")
         return events, None
 
-    def _feed(self, delta: str) -> list[Event]:
+    def _may_spell(self, batch: list[dict[str, Any]]) -> bool:
+        return bool(self._spelled) or any("<" in event["content"] for event in batch)
+
+    async def _learn(self, batch: list[dict[str, Any]]) -> None:
+        assert self._pieces is not None
+        await self._pieces.learn(batch)
+        self._believes_ids = self._pieces.told
+
+    def _special(self, event: dict[str, Any]) -> bool | None:
+        """Return whether an event's text is a special token; ``None`` where that is not known, or does not matter."""
+        if not self._may_spell([event]) or not event["content"]:
+            return None
+        assert self._pieces is not None
+        special = self._pieces.special(event)
+        spelled = self._spelled + event["content"] if special is False else ""
+        self._spelled = spelled if self._pieces.begins_tag(spelled) else ""
+        return special
+
+    def _feed(self, delta: str, special: bool | None = None) -> list[Event]:
         if not delta:
             return []
         if not self._answering:
             self._generated.append(delta)
-        events = self.parser.feed(delta)
+        events = self.parser.feed(delta, special)
         if events:
             self._note(events)
         return events
@@ -349,23 +379,24 @@ class Generation:
         if not self._thinking:
             return None
         if ending.kind == "budget":
-            return THINK_CLOSE
+            return self._prompt.think_close
         if not self._constraint:
             return None
-        if ending.kind == "word" and ending.stop_text == THINK_END != self.outcome.stop_text:
-            return THINK_END
+        think_end = self.dialect.think_close
+        if ending.kind == "word" and ending.stop_text == think_end != self.outcome.stop_text:
+            return think_end
         # The model stopped inside its thinking: the answer that the client demands has still to come.
-        return THINK_CLOSE if ending.kind == "eos" and not self.parser.pending else None
+        return self._prompt.think_close if ending.kind == "eos" and not self.parser.pending else None
 
     def _go_on(self, close: str) -> list[Event]:
         """Put what was generated and ``close`` behind the prompt; return the parser's events for ``close``."""
-        text = "".join(self._generated)
+        text, think_end = "".join(self._generated), self.dialect.think_close
         events = self._feed(close)
-        if close == THINK_END and not (self.parser.pending and not text.endswith("`")):
+        if close == think_end and not (self.parser.pending and not text.endswith("`")):
             # Else the tag stood in an argument of a call that is still being written inside the thinking.
-            close = AFTER_THINK_END
+            close = f"{think_end}\n\n"
             events += self._feed("\n\n")
-        if close != THINK_END:
+        if close != think_end:
             self._thinking, self._answering = False, True
         self._prompt = self._prompts.extend(self._prompt, text, close)
         self._generated.clear()

@@ -33,6 +33,7 @@ PLACEHOLDERS: Mapping[str, str] = {
     "audio": "[audio: this model cannot hear it]",
 }
 OWN_ROLES = ("user", "system", "developer")
+RESULT_ROLES = ("tool", "function")
 
 
 @dataclass(frozen=True)
@@ -88,23 +89,44 @@ def joined(pieces: Sequence[str | MediaPart], separator: str) -> str | list[Medi
 def settle_media(messages: list[dict[str, Any]], sees: Callable[[MediaPart], bool] | None = None) -> Settled:
     """Return ``messages`` with every media part replaced.
 
-    ``sees`` says of an image whether the model gets it; ``None`` for a model without a projector. A user's own image
-    is the model's to see in any case where there is one. Raises ``ApiError`` 400 for other media in a user's (or the
-    system's) own message.
+    ``sees`` says of an image whether the model gets it; ``None`` for a model without a projector. An image that is the
+    user's own is the model's to see in any case where there is one. Raises ``ApiError`` 400 for other media in what is
+    the user's (or the system's) own.
     """
     images: list[MediaPart] = []
     lost: list[str] = []
-    settled = [_settled(message, sees, images, lost) for message in messages]
+    owned = zip(messages, users_own(messages), strict=True)
+    settled = [_settled(message, sees, images, lost, own=own) for message, own in owned]
     return Settled(settled, tuple(images), tuple(lost))
 
 
+def users_own(messages: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Return of each message whether it is what the user says now, and could say otherwise.
+
+    A message of the user's that an assistant has answered is history. One that follows a tool's result directly is an
+    agent's: chat completions have no images in results, so that agents send what a tool has seen in a message after it.
+    """
+    owned: list[bool] = []
+    answered = max((number for number, one in enumerate(messages) if one.get("role") == "assistant"), default=-1)
+    of_a_tool = False
+    for number, message in enumerate(messages):
+        role = message.get("role")
+        of_a_tool = role in RESULT_ROLES or (of_a_tool and role in OWN_ROLES)
+        owned.append(role in OWN_ROLES and number > answered and not of_a_tool)
+    return owned
+
+
 def _settled(
-    message: dict[str, Any], sees: Callable[[MediaPart], bool] | None, images: list[MediaPart], lost: list[str]
+    message: dict[str, Any],
+    sees: Callable[[MediaPart], bool] | None,
+    images: list[MediaPart],
+    lost: list[str],
+    *,
+    own: bool,
 ) -> dict[str, Any]:
     parts = message.get("content")
     if not isinstance(parts, list) or not any(map(is_media, parts)):
         return message
-    own = message.get("role") in OWN_ROLES
     settled: list[Any] = []
     stands_in: list[bool] = []
     for part in parts:

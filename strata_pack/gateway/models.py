@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from strata_pack.errors import StrataError
+from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.service import RunningModel
 
 log = logging.getLogger("strata_pack.gateway")
 

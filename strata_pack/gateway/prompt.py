@@ -11,7 +11,7 @@ from types import NoneType
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
-from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused, in_thinking
+from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
 from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.media import OWN_ROLES, MediaPart, settle_media
@@ -21,7 +21,7 @@ from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.gateway.vision import Vision
 from strata_pack.gateway.vision_marks import image_order, image_texts, printed_for_an_image, with_markers
-from strata_pack.parsing import CallFormat
+from strata_pack.parsing import DIALECTS, CallFormat, Dialect, dialect_of, thinking_open
 
 MAX_COUNTED_PIECES = 64
 NEAREST_EFFORT = {"minimal": "low", "max": "xhigh", "xhigh": "high"}
@@ -42,7 +42,7 @@ TRUE_WORDS = (True, "true", "yes", "on", "1")
 _COMPARED = re.compile(r"\b([a-z_]\w*)\s*(?:\bis\s+(?:not\s+)?|==\s*|!=\s*)(?:[Tt]rue|[Ff]alse)\b")
 
 SYSTEM_ROLES = ("system", "developer")
-THINK_CLOSE = "\n</think>\n\n"
+QWEN = DIALECTS["qwen"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class Prompt:
     """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens.
 
     ``left_out``: what of the conversation the model does not get ("media image"). ``images`` are what the markers of
-    the server's in it stand for, as parts and, when they have been read, as ``pictures``.
+    the server's in it stand for, as parts and, when they have been read, as ``pictures``. ``dialect``: the model's
+    tags.
     """
 
     text: str
@@ -58,11 +59,17 @@ class Prompt:
     left_out: tuple[str, ...] = ()
     images: tuple[MediaPart, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    dialect: Dialect = QWEN
 
     @property
     def thinking(self) -> bool:
         """Whether what is generated next is thinking."""
-        return in_thinking(self.text)
+        return thinking_open(self.text, self.dialect)
+
+    @property
+    def think_close(self) -> str:
+        """What ends a thinking that the model has not ended."""
+        return f"\n{self.dialect.think_close}\n\n"
 
     def then(self, *pieces: str) -> Prompt:
         """Return the prompt with more text behind it; each piece after the first is cut off from the one before."""
@@ -147,6 +154,7 @@ class Prompts:
         vision: Vision | None = None,
     ) -> None:
         self.template = template
+        self.dialect = dialect_of(template.source)
         # A marker in a user's text would take an image that belongs elsewhere.
         self.control = ControlTokens((*control.known, vision.marker), guess=control.guess) if vision else control
         self._vision = vision
@@ -170,7 +178,7 @@ class Prompts:
         """Return the prompt of ``turn``, in this thread, with its images still to be read."""
         turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
         settled = settle_media(turn.messages, self._vision.sees if self._vision else None)
-        messages = normalize_messages(settled.messages, continues=turn.continues, form=self._form)
+        messages = normalize_messages(settled.messages, continues=turn.continues, form=self._form, dialect=self.dialect)
         seen = settled.images
         prompt = self._marked_images(turn, messages, seen) if seen else self._prompt(turn, messages)
         return replace(prompt, left_out=tuple(f"media {kind}" for kind in settled.lost))
@@ -205,7 +213,7 @@ class Prompts:
             with_markers(piece, self._vision.marker, sign, self._image_mark if order else "", left, shown)
             for piece in prompt.pieces
         )
-        return Prompt("".join(pieces), pieces, images=tuple(images[number] for number in shown))
+        return Prompt("".join(pieces), pieces, images=tuple(images[number] for number in shown), dialect=self.dialect)
 
     def _mark_for(self, turn: Turn, messages: list[dict[str, Any]]) -> str:
         """Return a character that occurs nowhere in what is rendered."""
@@ -233,7 +241,8 @@ class Prompts:
         if self._bos and text.startswith(self._bos):
             text = text[len(self._bos) :]
         pieces = tuple(text.split(mark))
-        return Prompt(text.replace(mark, "") if len(pieces) > 1 else text, pieces)
+        text = text.replace(mark, "") if len(pieces) > 1 else text
+        return Prompt(text, pieces, dialect=self.dialect)
 
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
         """Return the marked prompt.

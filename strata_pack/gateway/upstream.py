@@ -18,6 +18,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
+from pydantic_core import from_json
 
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
@@ -212,15 +213,24 @@ class Stream:
 
 def _event(line: bytes) -> dict[str, Any]:
     """Return the event of one line; raises ``ApiError`` if it is an error or no piece of a completion."""
+    data = line.partition(b": ")[2]
     try:
-        event = json.loads(line.partition(b": ")[2].decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
+        event = from_json(data)
+    except ValueError:
+        event = _read_again(data)
     if not isinstance(event, dict) or "error" in event or line.startswith(b"e"):
         raise refusal(500, event if isinstance(event, dict) and "error" in event else {"error": event})
     if not isinstance(event.get("content"), str):
         raise ApiError(502, "the llama.cpp server sends no text", kind="upstream_error")
     return event
+
+
+def _read_again(data: bytes) -> Any:
+    """Return the JSON of a line that is no UTF-8 or holds half a surrogate pair; raises ``ApiError`` for no JSON."""
+    try:
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
 
 
 class _Wire(asyncio.Protocol):

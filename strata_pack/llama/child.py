@@ -23,7 +23,8 @@ LOG_DELAY_SECONDS = 0.5
 """Seconds that the library's log gets to write out why it failed."""
 
 
-def _set(target: Any, name: str, value: Any) -> None:
+def set_param(target: Any, name: str, value: Any) -> None:
+    """Set the field ``name`` (dots for nested ones) of the library's parameters."""
     *path, last = name.split(".")
     for step in path:
         target = getattr(target, step)
@@ -37,7 +38,9 @@ def serve(settings: dict[str, Any]) -> None:
     params = xllamacpp.CommonParams()
     for name, value in settings["params"].items():
         kinds = name == "speculative.types"
-        _set(params, name, [getattr(xllamacpp.common_speculative_type, kind) for kind in value] if kinds else value)
+        set_param(
+            params, name, [getattr(xllamacpp.common_speculative_type, kind) for kind in value] if kinds else value
+        )
     server = xllamacpp.Server(params)
     ready = Path(settings["ready"])
     fresh = ready.with_suffix(".new")

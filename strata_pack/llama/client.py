@@ -13,7 +13,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import httpx2 as httpx
 
@@ -42,12 +42,34 @@ RETRY_PAUSE_SECONDS = 0.2
 Message = Mapping[str, Any]
 
 
-class LlamaClient:
-    """One server at ``url``. Safe to use from several threads; ``close`` ends its connections."""
+class Process(Protocol):
+    """The process of a server of ours: it knows better than a broken connection what became of the server."""
 
-    def __init__(self, url: str, *, api_key: str | None = None, timeout_seconds: float = REQUEST_SECONDS) -> None:
+    @property
+    def running(self) -> bool:
+        """Whether the process is there."""
+
+    def death(self) -> str | None:
+        """Return how the process ended and its last words; ``None`` while it runs."""
+
+
+class LlamaClient:
+    """One server at ``url``. Safe to use from several threads; ``close`` ends its connections.
+
+    ``process`` is the server's, where it is ours.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_seconds: float = REQUEST_SECONDS,
+        process: Process | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self.timeout_seconds = timeout_seconds
+        self._process = process
         self._deadline: float | None = None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # A generation cannot be sent twice, so it must never go into a kept connection that the server is just closing.
@@ -176,8 +198,8 @@ class LlamaClient:
         return left
 
     def _alive(self) -> bool:
-        """Whether trying again can help; a server process of ours knows better."""
-        return True
+        """Whether trying again can help."""
+        return self._process is None or self._process.running
 
     @contextmanager
     def _send(
@@ -209,9 +231,10 @@ class LlamaClient:
                 return
 
     def _gone(self, path: str, error: Exception) -> ServerGone:
-        return ServerGone(
-            f"the connection to the server failed ({error or type(error).__name__})", where=self.url + path
-        )
+        """Say that the process died, if it did, rather than that a connection broke."""
+        death = None if self._process is None else self._process.death()
+        problem = death or f"the connection to the server failed ({error or type(error).__name__})"
+        return ServerGone(problem, where=self.url + path)
 
     def _bytes(self, response: httpx.Response, path: str, end: float) -> Iterator[bytes]:
         """Yield the body in pieces, within the deadline and the size limit."""

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.logits_child import ERRORS
-from strata_pack.llama.server import SPIN_COUNT
+from strata_pack.llama.process import SPIN_COUNT
 
 Floats = npt.NDArray[np.float32]
 

@@ -15,8 +15,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
+from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import dump_json, read_bytes, write_atomic
+from strata_pack.llama.arguments import embedded_params
 from strata_pack.llama.devices import Device, binary_devices, child_command, embedded_devices, nvidia_devices
 from strata_pack.resources import cache_dir
 from strata_pack.suggest import unknown
@@ -127,8 +128,6 @@ def runtime_devices(runtime: Runtime) -> tuple[Device, ...]:
 
 
 def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path) -> list[str]:
-    if settings.extra:
-        raise WrongUse("options of llama-server cannot be given to the embedded server")
     params: dict[str, Any] = {
         "model.path": str(settings.model),
         "hostnames": [settings.host],
@@ -152,6 +151,7 @@ def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path
         params["speculative.types"] = [EMBEDDED_MTP]
     if settings.threads is not None:
         params["cpuparams.n_threads"] = settings.threads
+    params |= embedded_params(settings.extra)
     return child_command(python, json.dumps({"params": params, "ready": str(ready)}))
 
 

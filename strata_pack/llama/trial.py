@@ -24,6 +24,6 @@ def try_runtime(runtime: Runtime, timeout_seconds: float = 60.0) -> None:
         with LlamaServer.start(
             model, runtime=runtime, context=CONTEXT, timeout_seconds=timeout_seconds, log_path=Path(folder, "log")
         ) as server:
-            answer = server.completion("x", n_predict=TOKENS, ignore_eos=True, timeout_seconds=timeout_seconds)
+            answer = server.client.completion("x", n_predict=TOKENS, ignore_eos=True, timeout_seconds=timeout_seconds)
     if answer.timings.predicted_n < 1:
         raise EnvironmentFailure("it starts, but generates nothing", where=runtime.name)

@@ -23,7 +23,7 @@ def open_tokenizer(path: Path | None) -> Iterator[Callable[[str], Sequence[int]]
         from strata_pack.llama.server import LlamaServer
 
         with LlamaServer.start(path, context=256, warmup=False) as server:
-            yield server.tokenize
+            yield server.client.tokenize
     else:
         yield _from_json(path)
 

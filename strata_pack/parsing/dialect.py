@@ -23,6 +23,7 @@ class Dialect:
 
     - ``type_attribute``: an attribute behind a parameter's name that says whether its value is a string
       (``string="true"``), empty if the family has none.
+    - ``value_on_lines``: whether a value stands on lines of its own, between its opener and its closer.
     - ``generation_mark``: what begins the generation prompt; empty if the family has no such mark.
     - ``signs``: texts of which a chat template that teaches this dialect has at least one.
     """
@@ -39,6 +40,7 @@ class Dialect:
     parameter_opened: str = ">"
     parameter_close: str = "</parameter>"
     type_attribute: str = ""
+    value_on_lines: bool = True
     generation_mark: str = "<|im_start|>assistant"
     signs: tuple[str, ...] = ()
 
@@ -48,6 +50,17 @@ class Dialect:
         wrong = [tag for tag in tags if not re.fullmatch("<[^<]*", tag)]
         if wrong:
             raise ValueError(f"a tag of the dialect {self.name!r} does not begin with its only '<': {wrong[0]!r}")
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The four tags that are special tokens where a vocabulary has them: of the thinking and of a call."""
+        return (self.think_open, self.think_close, self.call_open, self.call_close)
+
+    @property
+    def all_tags(self) -> tuple[str, ...]:
+        """All tags that a vocabulary may have as a token."""
+        others = (self.function_open, self.function_close, self.parameter_open, self.parameter_close)
+        return tuple(dict.fromkeys((*self.tags, *filter(None, others), *re.findall("<[^<>]*>", self.parameter_opened))))
 
     @property
     def wrapped(self) -> bool:
@@ -62,6 +75,7 @@ SEED_OSS = Dialect(
     think_close="</seed:think>",
     call_open="<seed:tool_call>",
     call_close="</seed:tool_call>",
+    value_on_lines=False,
     generation_mark="<seed:bos>assistant",
     signs=("<seed:tool_call>", "<seed:think>"),
 )
@@ -74,6 +88,7 @@ MINIMAX_M2 = Dialect(
     function_close="</invoke>",
     parameter_open='<parameter name="',
     parameter_opened='">',
+    value_on_lines=False,
     generation_mark="]~b]ai",
     signs=("<minimax:tool_call>",),
 )
@@ -85,6 +100,7 @@ GLM = Dialect(
     parameter_open="<arg_key>",
     parameter_opened="</arg_key>\n<arg_value>",
     parameter_close="</arg_value>",
+    value_on_lines=False,
     generation_mark="<|assistant|>",
     signs=("<arg_key>",),
 )

@@ -29,9 +29,8 @@ class Spelling:
     __slots__ = ("_beginnings", "_tags", "rest", "used")
 
     def __init__(self, dialect: Dialect) -> None:
-        tags = (dialect.think_open, dialect.think_close, dialect.call_open, dialect.call_close)
-        self._tags = tags
-        self._beginnings = prefixes(tags)
+        self._tags = dialect.tags
+        self._beginnings = prefixes(dialect.tags)
         self.rest = ""
         self.used = False
 

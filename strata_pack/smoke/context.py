@@ -49,13 +49,15 @@ class SmokeContext:
     """The client of the server under test, and what the scenarios share.
 
     ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything;
-    ``alone`` is what each replay (by id) gave when it was the only stream.
+    ``server`` is the one under test where it is ours; ``alone`` is what each replay (by id) gave when it was the only
+    stream.
     """
 
     client: LlamaClient
     target: Target
     runtime: Runtime | None
     model_name: str | None = None
+    server: LlamaServer | None = None
     beside: ExitStack = field(default_factory=ExitStack)
     alone: dict[str, Any] = field(default_factory=dict)
     _control: LlamaClient | None = None
@@ -76,9 +78,9 @@ class SmokeContext:
         return self.manner.form
 
     def own_server(self) -> LlamaServer:
-        """Return the client as what it is in a run on a server of ours."""
-        assert isinstance(self.client, LlamaServer)
-        return self.client
+        """Return the server under test, in a run on one of ours."""
+        assert self.server is not None
+        return self.server
 
     def small_server(self, template: str) -> AbstractContextManager[LlamaServer]:
         """Return a server of the same runtime that was given ``template`` as a file, with a stub of a model.
@@ -90,5 +92,5 @@ class SmokeContext:
     def control(self) -> LlamaClient:
         """Return the control server (a stock template), started once."""
         if self._control is None:
-            self._control = self.beside.enter_context(self.small_server(read_text(f"stock.{self.form}.jinja")))
+            self._control = self.beside.enter_context(self.small_server(read_text(f"stock.{self.form}.jinja"))).client
         return self._control

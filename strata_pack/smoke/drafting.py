@@ -44,8 +44,8 @@ def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     plan = plan_drafting(model, stage.runtime, "auto", sees=False)
     if not plan.on:
         raise Impossible(plan.reason or "the model has no draft head")
-    prompt = server.tokenize(TEXT, add_special=True)
-    plain = written(server, prompt)
+    prompt = server.client.tokenize(TEXT, add_special=True)
+    plain = written(server.client, prompt)
     settings = server.settings
     try:
         # Without the projector: some models cannot draft and see at once.
@@ -64,7 +64,7 @@ def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
             raise Impossible("there is no memory for a second server") from failure
         raise
     with drafting:
-        drafted = written(drafting, prompt)
+        drafted = written(drafting.client, prompt)
     yield _check(scenario, plain, drafted)
 
 

@@ -129,7 +129,7 @@ def repair_shapes(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """
     server = stage.own_server()
     every = [one for one in generate(stage.form) if one.stranded and not one.name.startswith(DRAWN)]
-    base = baseline(server.props().chat_template, LlamaServerEngine(server), every)
+    base = baseline(server.client.props().chat_template, LlamaServerEngine(server), every)
     found = compare_renders(base, base.as_is)
     if isinstance(found, Difference):
         yield Check(

@@ -26,7 +26,7 @@ def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     place = "gguf" if stage.target.template_file is None else "given"
     yield _same_template(f"{scenario.id}/{place}", scenario, meant, stage, stage.client.props().chat_template)
     with stage.small_server(meant) as server:
-        props = server.props()
+        props = server.client.props()
         yield _same_template(f"{scenario.id}/file", scenario, meant, stage, props.chat_template)
     shipped = next((one for one in list_templates() if one.sha256 == sha256_text(meant)), None)
     if shipped is not None and shipped.llama_server_caps:

@@ -101,9 +101,9 @@ def run_smoke(
         if not chosen.anyway:
             refuse_misfit(pack_or_model, fit)
         server = house.start()
-        with server.time_limit(chosen.start_seconds):
+        with server.client.time_limit(chosen.start_seconds):
             facts |= _server_facts(server)
-        stage = SmokeContext(server, target, runtime)
+        stage = SmokeContext(server.client, target, runtime, server=server)
         with stage.beside:
             checks = play_all(stage, played, house, progress or Silent(), chosen.limit_seconds)
     except EnvironmentFailure as failure:
@@ -261,17 +261,18 @@ class _House:
         return self._server
 
     def log_position(self) -> int:
-        return self._server.log_position() if self._server else 0
+        return self._server.process.log_position() if self._server else 0
 
     def log_since(self, position: int) -> str:
-        return self._server.log_since(position) if self._server else ""
+        return self._server.process.log_since(position) if self._server else ""
 
     def renew(self, stage: SmokeContext) -> None:
         self.stop()
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:
             raise EnvironmentFailure(f"the server broke {self._restarts} times", remedy=f"read {self._log}")
-        stage.client = self.start()
+        stage.server = self.start()
+        stage.client = stage.server.client
 
     def stop(self) -> None:
         if self._server is not None:
@@ -291,9 +292,9 @@ def _facts(target: Target, runtime: Runtime) -> dict[str, str]:
 
 
 def _server_facts(server: LlamaServer) -> dict[str, str]:
-    props = server.props()
+    props = server.client.props()
     return {
         "llama.cpp": build_name(server.runtime, props),
-        "compute": server.compute(),
+        "compute": server.process.compute(),
         "context": f"{props.context:,} tokens, {props.slots} slots",
     }

@@ -16,6 +16,7 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.render.template import ChatTemplate, TemplateRefused
 from strata_pack.chat.repair.rules import split_stranded
+from strata_pack.parsing import DIALECTS, Dialect
 
 DATA = Path(__file__).parent.parent / "data" / "chat"
 HISTORY = [json.loads(line) for line in (DATA / "history.jsonl").read_text().splitlines()]
@@ -178,6 +179,31 @@ def test_a_turn_that_is_continued_keeps_its_stranded_call() -> None:
     turn = {"role": "assistant", "content": "", "reasoning_content": f"Need it.\n{CALL}"}
     assert normalize_messages([turn], continues=True)[0]["reasoning_content"] == f"Need it.\n{CALL}"
     assert normalize_messages([turn])[0]["content"] == CALL
+
+
+STRANDED = {
+    "seed-oss": "<seed:tool_call>\n<function=f>\n<parameter=q>tea</parameter>\n</function>\n</seed:tool_call>",
+    "minimax-m2": '<minimax:tool_call>\n<invoke name="f">\n</invoke>\n</minimax:tool_call>',
+    "glm": "<tool_call>f\n<arg_key>q</arg_key>\n<arg_value>tea</arg_value>\n</tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", STRANDED)
+def test_a_stranded_call_of_another_dialect_is_closed(name: str) -> None:
+    dialect, call = DIALECTS[name], STRANDED[name]
+    for message in (
+        {"role": "assistant", "reasoning_content": f"Look.\n\n{call}"},
+        {"role": "assistant", "content": f"{dialect.think_open}\nLook.\n\n{call}"},
+    ):
+        (normal,) = normalize_messages([message], dialect=dialect)
+        assert (normal["reasoning_content"], normal["content"]) == ("Look.", call)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_thinking_in_the_content_is_found_by_the_dialect_s_tags(dialect: Dialect) -> None:
+    content = f"{dialect.think_open}\nHm.{dialect.think_close}\n\nYes."
+    (normal,) = normalize_messages([{"role": "assistant", "content": content}], dialect=dialect)
+    assert (normal["reasoning_content"], normal["content"]) == ("Hm.", "Yes.")
 
 
 def test_json_calls_are_closed_for_models_that_write_them() -> None:

@@ -19,6 +19,7 @@ import uvicorn
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
 from strata_pack.gateway.service import Gateway
@@ -88,7 +89,7 @@ class House:
         upstream = Upstream(self.upstream_url, idle_seconds=self._idle)
         template = ChatTemplate(load_shipped(TEMPLATE_ID).source)
         prompts = Prompts(template, ControlTokens(CONTROL, guess=False), upstream)
-        return Gateway(self.settings, upstream, prompts)
+        return Gateway(self.settings, RunningModel(upstream, prompts))
 
     def __enter__(self) -> House:
         self._thread.start()

@@ -19,6 +19,7 @@ from typing import Any
 SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 MARKER = "<__media_R3pl4y__>"
 IMAGE_TOKENS = 66
+TAG = re.compile(r"</?[a-z_:]+>")
 SPECIAL_TEXTS: dict[int, str] = {}
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 
@@ -36,6 +37,8 @@ class Replay:
     status: int = 200
     error: dict[str, Any] | None = None
     cached: int = 0
+    ids: Sequence[int] = ()
+    """The token ids of the deltas; without them each one's number."""
 
 
 @dataclass
@@ -45,6 +48,8 @@ class ReplayServer:
     default: Replay = field(default_factory=lambda: Replay(["Hello", " there"]))
     script: deque[Replay | Callable[[dict[str, Any]], Replay]] = field(default_factory=deque)
     bodies: list[dict[str, Any]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    """The paths of all requests that are no generation."""
     running: int = 0
     completed: int = 0
     dropped: int = 0
@@ -56,6 +61,8 @@ class ReplayServer:
     })  # fmt: skip
     keep_bodies: bool = True
     embeds: bool = False
+    pieces: dict[int, str] | None = None
+    """The vocabulary: tags that it holds are one token, and ``/detokenize`` knows it."""
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -101,6 +108,7 @@ class ReplayServer:
                 _chunk(b'data: {"choices":[{"text":"passed"}]}\n\n') + _chunk(b"data: [DONE]\n\n") + _chunk(b"")
             )
             return False
+        self.asked.append(path)
         _answer(writer, *self._plain(method, path, body))
         await writer.drain()
         return "connection: close" not in head.lower()
@@ -110,7 +118,11 @@ class ReplayServer:
             return 503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
         if (method, path) == ("POST", "/tokenize"):
             tokens = tokenize(body["content"], parse_special=body.get("parse_special", True))
+            if TAG.fullmatch(body["content"]):
+                tokens = [token for token, text in (self.pieces or {}).items() if text == body["content"]] or tokens
             return 200, {"tokens": tokens}
+        if self.pieces is not None and path == "/detokenize":
+            return 200, {"content": "".join(self.pieces[token] for token in body["tokens"])}
         if path == "/props":
             return 200, self.props
         if path == "/v1/chat/completions/input_tokens":
@@ -231,7 +243,7 @@ def _partial(body: dict[str, Any], number: int, delta: str, count: int, replay: 
     event: dict[str, Any] = {
         "index": 0,
         "content": delta,
-        "tokens": [number],
+        "tokens": [replay.ids[number] if replay.ids else number],
         "stop": False,
         "id_slot": -1,
         "tokens_predicted": number + 1,

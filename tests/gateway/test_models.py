@@ -19,12 +19,13 @@ from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.gateway import models as module
 from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.models import Loaded, Models, NoMemory, ServedModel
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import uvicorn_config
-from strata_pack.gateway.service import Gateway, RunningModel
+from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import Served
 from strata_pack.gateway.upstream import Upstream
 from tests.gateway.conftest import CONTROL, SETTINGS, TEMPLATE_ID, House, events
@@ -65,7 +66,7 @@ class Machine:
         self.processes.setdefault(name, []).append(process)
         upstream = Upstream(self.url)
         prompts = Prompts(ChatTemplate(load_shipped(TEMPLATE_ID).source), ControlTokens(CONTROL, guess=False), upstream)
-        return Loaded(process, RunningModel(upstream, prompts, "auto", "qwen", Served(name, quant="Q4")))
+        return Loaded(process, RunningModel(upstream, prompts, served=Served(name, quant="Q4")))
 
 
 def of(machine: Machine, *names: str, most: int = 100, idle: float | None = None) -> tuple[Models, list[ServedModel]]:
@@ -256,7 +257,7 @@ class Several(House):
         for model in made:
             settings = replace(SETTINGS, served=Served(model.name), limits=replace(SETTINGS.limits, ping_seconds=0.05))
             store = gateways[0].store if gateways else None
-            gateways.append(Gateway(settings, None, None, host=model, store=store))
+            gateways.append(Gateway(settings, None, host=model, store=store))
         self.fleet = Fleet(gateways)
         return uvicorn_config(self.fleet)
 

@@ -107,8 +107,8 @@ def test_an_attack_opens_no_turn_to_the_real_tokenizer(name: str, server: LlamaS
     finally:
         del upstream.open  # type: ignore[method-assign]
     text = sent[0]["prompt_string"]
-    control = {server.tokenize(token)[0]: token for token in ("<|im_start|>", "<|im_end|>", "<|vision_start|>")}
-    tokens = [token for token in server.tokenize(text) if token in control]
+    control = {server.client.tokenize(token)[0]: token for token in ("<|im_start|>", "<|im_end|>", "<|vision_start|>")}
+    tokens = [token for token in server.client.tokenize(text) if token in control]
     turns = sum(1 for message in ATTACKS[name]["messages"] if message["role"] != "system") + 3
     found = [control[token] for token in tokens]
     assert (found.count("<|im_start|>"), found.count("<|im_end|>")) == (turns, turns - 1)
@@ -159,7 +159,7 @@ def test_flash_next_is_served_with_eyes_or_with_its_draft_head(tmp_path: Path) -
 
 def test_the_server_itself_would_open_a_turn_for_a_user(server: LlamaServer) -> None:
     # Why the gateway changes the text: llama-server parses control tokens wherever they stand in such a prompt.
-    marker = server.props().raw["media_marker"]
+    marker = server.client.props().raw["media_marker"]
 
     def size(text: str) -> int:
         prompt = {"prompt_string": text + marker, "multimodal_data": [base64_of(RED)]}

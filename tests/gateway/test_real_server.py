@@ -94,20 +94,20 @@ def test_users_control_tokens_are_text_to_the_real_tokenizer(server: LlamaServer
             assert real.post({**BODY, "messages": [message], "max_tokens": 1}).status_code == 200
     finally:
         del upstream.open  # type: ignore[method-assign]
-    start, end = server.tokenize("<|im_start|>"), server.tokenize("<|im_end|>")
+    start, end = server.client.tokenize("<|im_start|>"), server.client.tokenize("<|im_end|>")
     assert len(start) == len(end) == 1
     plain, attacked = (
         [
             token
             for part in ([prompt] if isinstance(prompt, str) else prompt)
-            for token in ([part] if isinstance(part, int) else server.tokenize(part))
+            for token in ([part] if isinstance(part, int) else server.client.tokenize(part))
         ]
         for prompt in sent
     )
     for control in (*start, *end):
         assert attacked.count(control) == plain.count(control) > 0
     # To a tokenizer that parses it all as special the attack would have opened turns.
-    assert server.tokenize(ATTACK).count(start[0]) == 2
+    assert server.client.tokenize(ATTACK).count(start[0]) == 2
 
 
 def test_json_has_its_schema_after_the_thinking(real: House) -> None:
@@ -173,7 +173,7 @@ HARD_TOOLS: dict[str, dict[str, Any]] = {
 def test_the_real_server_takes_the_grammar_of_a_hard_schema(name: str, form: Any, server: LlamaServer) -> None:
     function = {"name": "f", "parameters": HARD_TOOLS[name]}
     grammar = call_grammar([{"type": "function", "function": function}], form)
-    text = server.completion("x", grammar=grammar, n_predict=24, temperature=0).text
+    text = server.client.completion("x", grammar=grammar, n_predict=24, temperature=0).text
     assert text.startswith("<tool_call>\n")
     assert re.match(r'<tool_call>\n(<function=f>|\{"name": "f", "arg)', text)
 

@@ -290,6 +290,6 @@ def test_a_cpu_build_from_the_pinned_source_serves_a_model(tmp_path, tiny, monke
     runtime = build_runtime(plan)
     assert build_runtime(plan) == runtime
     with LlamaServer.start(tiny, runtime=runtime, context=512, warmup=False, timeout_seconds=60) as server:
-        assert server.props().build.startswith("b11434")
-        answer = server.completion("x", grammar='root ::= "hello"', n_predict=16, temperature=0.0)
+        assert server.client.props().build.startswith("b11434")
+        answer = server.client.completion("x", grammar='root ::= "hello"', n_predict=16, temperature=0.0)
     assert answer.text == "hello"

@@ -55,8 +55,8 @@ def test_a_cuda_wheel_gets_an_environment_of_its_own_whose_interpreter_starts_th
     assert runtime.name == f"cuda-b{OURS.rpartition('.')[2]}-{digest[:12]}"
     assert (runtime.package_version, runtime.details["sha256"]) == (f"{OURS}+cu130", [digest])
     with LlamaServer.start(tiny, runtime=pick_runtime(runtime.name), context=256, warmup=False, threads=1) as server:
-        answer = server.completion("x", grammar='root ::= "hello"', n_predict=8, temperature=0.0)
-        maps = _maps_of_children(server.pid)
+        answer = server.client.completion("x", grammar='root ::= "hello"', n_predict=8, temperature=0.0)
+        maps = _maps_of_children(server.process.pid)
     assert answer.text == "hello"
     assert str(cache / runtime.name / "environment") in maps
     assert str(Path(xllamacpp.__file__).parent) not in maps
@@ -193,4 +193,4 @@ def test_one_of_the_pinned_vulkan_servers_works_on_this_machine(cache, tiny):
     assert json.loads((runtimes_dir() / runtime.name / "runtime.json").read_text())["backend"] == "vulkan"
     assert _left(cache) == [runtime.name]
     with LlamaServer.start(tiny, runtime=runtime, context=256, threads=1) as server:
-        assert server.completion("x", grammar='root ::= "hello"', n_predict=8, temperature=0.0).text == "hello"
+        assert server.client.completion("x", grammar='root ::= "hello"', n_predict=8, temperature=0.0).text == "hello"

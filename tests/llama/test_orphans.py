@@ -25,7 +25,7 @@ def _owner(tiny: Path, told: Path, then: str = "signal.pause()") -> subprocess.P
         from pathlib import Path
         from strata_pack.llama.server import LlamaServer
         server = LlamaServer.start(Path({str(tiny)!r}), context=256, warmup=False, threads=1)
-        Path({str(told)!r}).write_text(str(server.pid))
+        Path({str(told)!r}).write_text(str(server.process.pid))
         {then}
         """
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
@@ -51,8 +51,8 @@ def test_when_the_owner_simply_forgets_the_server_it_ends(tiny, tmp_path):
 
 def test_when_the_keeper_is_killed_the_server_ends(tiny):
     with LlamaServer.start(tiny, context=256, warmup=False, threads=1) as server:
-        child = server_pid(server.pid)
-        os.kill(server.pid, signal.SIGKILL)
+        child = server_pid(server.process.pid)
+        os.kill(server.process.pid, signal.SIGKILL)
         assert gone([child])
 
 
@@ -74,12 +74,12 @@ def test_a_server_started_by_a_thread_survives_the_thread(tiny):
     thread.start()
     thread.join()
     with started[0] as server:
-        assert server.completion("x", n_predict=1, temperature=0.0).timings.predicted_n == 1
+        assert server.client.completion("x", n_predict=1, temperature=0.0).timings.predicted_n == 1
 
 
 def test_a_stopped_process_is_ended_all_the_same(tiny):
     server = LlamaServer.start(tiny, context=256, warmup=False, threads=1)
-    everyone = tree(server.pid)
-    os.kill(server_pid(server.pid), signal.SIGSTOP)
+    everyone = tree(server.process.pid)
+    os.kill(server_pid(server.process.pid), signal.SIGSTOP)
     server.stop()
     assert gone(everyone)

@@ -8,7 +8,8 @@ import pytest
 from gguf import GGUFValueType
 
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
-from strata_pack.gateway.command import Options, run
+from strata_pack.gateway.command import run
+from strata_pack.gateway.options import ServeOptions
 from strata_pack.llama.runtimes import MTP, Runtime, can_draft
 from strata_pack.pack.drafting import Drafting, Spec, draft_layers, plan_drafting
 from strata_pack.weights.gguf.file import MetaValue
@@ -89,4 +90,4 @@ def test_binary_that_cannot_draft_serves_without(tmp_path: Path) -> None:
 )
 def test_serve_refuses_what_is_not_drafted_with(options: dict[str, object], words: str, tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match=words):
-        run(Options((headed(tmp_path),), None, port=0, **options), lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+        run(ServeOptions((headed(tmp_path),), None, port=0, **options), lambda *_: None, lambda _: None)  # type: ignore[arg-type]

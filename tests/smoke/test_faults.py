@@ -51,7 +51,7 @@ def _play_with(monkeypatch, number: int) -> None:
     """Let the first scenario send the server signal ``number`` and then ask it something."""
 
     def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-        os.kill(server_pid(stage.own_server().pid), number)
+        os.kill(server_pid(stage.own_server().process.pid), number)
         stage.client.completion("x", n_predict=1)
         return [Check(scenario.id, scenario.proves, "passed")]
 

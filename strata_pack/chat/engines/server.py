@@ -41,7 +41,7 @@ class LlamaServerEngine:
     known_as = ("llama-server", "llama.cpp")
 
     def __init__(self, server: LlamaServer, started_with: str | None = None) -> None:
-        props = server.props()
+        props = server.client.props()
         self._server = server
         self._template = (props.chat_template if started_with is None else started_with).rstrip("\n")
         self.version = _version(server, props.build)
@@ -56,7 +56,7 @@ class LlamaServerEngine:
         if rest:
             extra["chat_template_kwargs"] = rest
         try:
-            return self._server.apply_template(inputs["messages"], inputs.get("tools"), **extra)
+            return self._server.client.apply_template(inputs["messages"], inputs.get("tools"), **extra)
         except RequestRefused as error:
             if REFUSAL in error.message:
                 raise TemplateRefused(error.message.split(REFUSAL, 1)[1].strip("\n")) from error

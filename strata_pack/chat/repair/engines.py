@@ -42,7 +42,7 @@ class RestartingServer:
         if self._engine is None or self._source != source:
             self.close()
             server = self._stack.enter_context(serve_template(source))
-            self._capabilities[source] = server.props().template_caps
+            self._capabilities[source] = server.client.props().template_caps
             self._engine, self._source = LlamaServerEngine(server, source), source
             self.version = self._engine.version
         return self._engine

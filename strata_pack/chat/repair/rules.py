@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from strata_pack.parsing import DIALECTS, Dialect
+
 CallForm = Literal["xml", "json"]
 
 BODY_START: Mapping[CallForm, str] = {"xml": "<function=", "json": "{"}
@@ -19,21 +21,25 @@ CALL_END = "</tool_call>"
 THINK_START = "<think>"
 THINK_END = "</think>"
 FENCES = ("```", "~~~")
+QWEN = DIALECTS["qwen"]
 
 Message = Mapping[str, Any]
 
 
-def split_stranded(hay: str, form: CallForm) -> tuple[str, str] | None:
-    """Return what precedes the stranded run at the end of ``hay``, trimmed, and the run; ``None`` if there is none."""
+def split_stranded(hay: str, form: CallForm, dialect: Dialect = QWEN) -> tuple[str, str] | None:
+    """Return what precedes the stranded run at the end of ``hay``, trimmed, and the run; ``None`` if there is none.
+
+    ``dialect``: the tags of the model's calls.
+    """
     lines = hay.split("\n")
     start: int | None = None
     depth = 0
     fence = ""
     for index, line in enumerate(lines):
-        opens = line == CALL_START and index + 1 < len(lines) and lines[index + 1].startswith(BODY_START[form])
+        opens = index + 1 < len(lines) and _opens_call(line, lines[index + 1], form, dialect)
         bare = line.lstrip(" \t")
         if depth:
-            depth += 1 if opens else -1 if line == CALL_END else 0
+            depth += 1 if opens else -1 if line == dialect.call_close else 0
         elif fence:
             fence = "" if bare.startswith(fence) else fence
         elif opens:
@@ -45,6 +51,16 @@ def split_stranded(hay: str, form: CallForm) -> tuple[str, str] | None:
     if start is None or depth:
         return None
     return "\n".join(lines[:start]).strip(), "\n".join(lines[start:])
+
+
+def _opens_call(line: str, following: str, form: CallForm, dialect: Dialect) -> bool:
+    """Whether a line opens a call, with the line after it."""
+    if form == "json":
+        return line == dialect.call_open and following.startswith(BODY_START[form])
+    if dialect.function_open:
+        return line == dialect.call_open and following.startswith(dialect.function_open)
+    # The function's name stands right after the opener, its first parameter or its end on the next line.
+    return line.startswith(dialect.call_open) and following.startswith((dialect.parameter_open, dialect.call_close))
 
 
 def heal(message: Message, form: CallForm) -> Message:

@@ -91,7 +91,7 @@ def ask_model(model: Path, options: CallsOptions, progress: Progress | None = No
     path = model_file(model)
     template = _template(path, options.template)
     with LlamaServer.start(path, runtime=options.runtime, context=CONTEXT, threads=options.threads) as server:
-        return ask_server(server, template, str(model), options, progress)
+        return ask_server(server.client, template, str(model), options, progress)
 
 
 def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.grammar.convertible import convertible
 from strata_pack.gateway.grammar.schemas import STEP, TYPES, Schema, SchemaReader, alternatives_of, choices, reference
+from strata_pack.parsing import DIALECTS, Dialect
 
+QWEN = DIALECTS["qwen"]
 MAX_DEPTH = 12
 MAX_COST = 2_000_000
 """What the schemas of one grammar may cost to be read and written, about in characters; then the rest is looser."""
@@ -40,9 +42,10 @@ TEXT_RULES = {
     # Any text without "</p", the start of "</parameter>": one rule per state of the automaton that looks for it.
     "text": '([^<] text | "<" text-lt)?',
     "text-lt": '([^</] text | "<" text-lt | "/" text-end)?',
-    "text-end": '([^<p] text | "<" text-lt)?',
+    "text-end": '([^<{letter}] text | "<" text-lt)?',
     "key": "[a-zA-Z_] [a-zA-Z0-9_.-]*",
 }
+"""Rules of a parameter's text; ``{letter}`` is the first one of the tag that closes it."""
 
 ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', **{chr(code): f"\\x{code:02x}" for code in range(32)}})
 
@@ -55,20 +58,22 @@ SIMPLE = {
 }
 
 
-ANY_PARAMETERS = '("<parameter=" key ">\\n" text "\\n</parameter>\\n")*'
-
-
 def call_grammar(
-    tools: Sequence[Schema], form: Literal["xml", "json"], *, parallel: bool = True
-) -> str:  # fmt: skip
+    tools: Sequence[Schema], form: Literal["xml", "json"], *, parallel: bool = True, dialect: Dialect = QWEN
+) -> str:
     """Return the grammar of one or (``parallel``) more calls of ``tools`` (OpenAI tool objects) in ``form``.
+
+    ``dialect``: the model's tags.
 
     Raises ``ApiError`` 400 for more tools than a grammar can name.
     """
-    writer = _Writer()
+    writer = _Writer(dialect)
     function = _json_function if form == "json" else _xml_function
     names = [writer.rule(function(writer, tool["function"])) for tool in tools]
-    call = writer.rule(f'"<tool_call>\\n" ({" | ".join(names)}) "\\n</tool_call>"')
+    # A dialect without an opener of functions writes the name right after the call's, and one end for both.
+    open_line = literal(dialect.call_open + ("\n" if form == "json" or dialect.function_open else ""))
+    end_line = literal(f"\n{dialect.call_close}") if form == "json" or dialect.wrapped else ""
+    call = writer.rule(f"{open_line} ({' | '.join(names)}) {end_line}".rstrip())
     grammar = writer.text(f'{call} ("\\n" {call})*' if parallel else call)
     if len(grammar) > MAX_GRAMMAR:
         raise bad_request(f"tools: {len(tools)} are too many for a tool_choice that demands a call", "tools")
@@ -103,8 +108,13 @@ def _xml_function(writer: _Writer, function: Schema) -> str:
     document = _Document(writer, schema)
     parameters = document.parameters(schema)
     document.finish()
-    head = literal(f"<function={function['name']}>\n")
-    return f'{head} {parameters} "</function>"' if parameters else f'{head} "</function>"'
+    dialect = writer.dialect
+    head = literal(_line(dialect.function_open + function["name"] + dialect.function_opened))
+    return " ".join(filter(None, (head, parameters, literal(dialect.function_close))))
+
+
+def _line(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
 
 
 class _Document:
@@ -131,13 +141,13 @@ class _Document:
         found = self._read.shape(wanted)
         parts: list[str] = []
         for name, one in found.properties.items():
-            head = literal(f"<parameter={name}>\n")
-            parameter = f'{head} {self.text(one)} "\\n</parameter>\\n"'
+            parameter = self._writer.parameter(name, self.text(one))
             parts.append(parameter if name in found.required else f"({parameter})?")
+        any_parameters = f"({self._writer.parameter(None, 'text')})*"
         if found.open:
-            parts.append(ANY_PARAMETERS)
+            parts.append(any_parameters)
         expression = " ".join(parts)
-        return expression if self._writer.fits(expression) else ANY_PARAMETERS
+        return expression if self._writer.fits(expression) else any_parameters
 
     def text(self, wanted: Any) -> str:
         """Return the expression of a parameter's text: strings bare, all else as JSON."""
@@ -234,11 +244,21 @@ def literal(text: str) -> str:
 class _Writer:
     """Collects rules; equal ones are written once."""
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: Dialect = QWEN) -> None:
+        self.dialect = dialect
         self._names: dict[str, str] = {}
         self._defined: dict[str, str] = {}
         self._left = MAX_COST
         self._size = 0
+
+    def parameter(self, name: str | None, value: str) -> str:
+        """Return the expression of a parameter in the XML form, of any name if it is ``None``; ``value`` is one too."""
+        dialect = self.dialect
+        line = "\n" if dialect.value_on_lines else ""
+        opener, opened = dialect.parameter_open, dialect.parameter_opened + line
+        head = f"{literal(opener)} key {literal(opened)}" if name is None else literal(f"{opener}{name}{opened}")
+        close = literal(f"{line}{dialect.parameter_close}\n")
+        return f"{head} {value} {close}"
 
     def afford(self, cost: int) -> bool:
         """Spend ``cost``; return whether it was there."""
@@ -274,6 +294,10 @@ class _Writer:
             **{name: body for body, name in self._names.items()},
             **self._defined,
             **JSON_RULES,
-            **TEXT_RULES,
+            **self._text_rules(),
         }
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+
+    def _text_rules(self) -> dict[str, str]:
+        letter = self.dialect.parameter_close[2]
+        return {name: body.replace("{letter}", letter) for name, body in TEXT_RULES.items()}

@@ -10,13 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
 from strata_pack.gateway.metrics import RequestRecord
+from strata_pack.gateway.options import AccessFormat
 
 log = logging.getLogger("strata_pack.access")
 
-AccessFormat = Literal["text", "json", "off"]
 MAX_PATH = 200
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from strata_pack.gateway.caller import Caller
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, internal, shutting_down
 from strata_pack.gateway.metrics import Metrics
@@ -25,7 +26,6 @@ from strata_pack.gateway.server.browsers import Doors, Headers
 from strata_pack.gateway.server.encodings import decoded
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import Connection
-from strata_pack.gateway.service import Caller
 from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import ReplyStream
 

@@ -1,13 +1,19 @@
-"""uvicorn's HTTP protocol with limits on what is no body, on idle connections and on answers that nobody takes."""
+"""uvicorn's HTTP protocol with limits on what is no body, on idle connections and on answers that nobody takes.
+
+uvicorn has no public way to extend its protocols: what is used here of their insides is ``USED``, which a test looks
+for, and pyproject.toml bounds uvicorn to versions that were tried.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from uvicorn.config import Config
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
@@ -47,172 +53,188 @@ class _AnyLength(int):
         return self
 
 
+USED = (
+    *("cycle", "headers", "loop", "scope", "transport", "url"),
+    *("timeout_keep_alive", "timeout_keep_alive_handler", "timeout_keep_alive_task", "_unset_keepalive_if_required"),
+    *("chunked_encoding", "disconnected", "expected_content_length", "message_event"),
+    *("response_complete", "response_started"),
+)
+"""What is used of uvicorn's protocol and of its request cycle."""
+
 TAKEN_SECONDS = 1.0
 OVERHEAD = 16
 """Bytes of a chunked body's framing for each byte of it that are no attack yet (a chunk of one byte has six)."""
 
 
-def limited_protocol(
-    header_bytes: int, header_seconds: float, stalled_seconds: float
-) -> type[asyncio.Protocol]:  # fmt: skip
-    """Return the protocol class for ``uvicorn.Config(http=...)``.
-
-    A connection is closed whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """A connection is closed whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the
     connection was made or the request began; whose chunks or trailers are mostly not body; and whose client has taken
-    nothing of an answer for ``stalled_seconds``. ``scope["strata.connection"]`` is the ``Connection``.
-    """
+    nothing of an answer for ``stalled_seconds``."""
 
-    class LimitedProtocol(HttpToolsProtocol):
-        _timer: asyncio.TimerHandle | None = None
-        _fresh = 0
-        """Bytes that came for the request and are no body."""
-        _bodies = 0
-        """Bytes of all bodies of the connection; ``_bodies_before`` of those before this request."""
-        _bodies_before = 0
-        _reading_headers = True
+    header_bytes: int
+    header_seconds: float
+    stalled_seconds: float
 
-        def __init__(self, config: Config, server_state: Any, app_state: dict[str, Any], **more: Any) -> None:
-            super().__init__(config, server_state, app_state, **more)
-            self._connection = Connection()
-            self._cycles: list[Any] = []
-            self._taken: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            # asyncio sets it for no socket that was accepted from ours, and each answer would wait for a delayed ACK.
-            if (sock := transport.get_extra_info("socket")) is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._connection.transport = transport
+class LimitedConfig(uvicorn.Config):
+    """How uvicorn serves ``app``, with ``limits`` for each connection."""
+
+    def __init__(self, app: ASGIApp, limits: ConnectionLimits, **more: Any) -> None:
+        super().__init__(app, http=LimitedProtocol, **more)
+        self.limits = limits
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """One connection of a ``LimitedConfig``. ``scope["strata.connection"]`` is the ``Connection``."""
+
+    _timer: asyncio.TimerHandle | None = None
+    _fresh = 0
+    """Bytes that came for the request and are no body."""
+    _bodies = 0
+    """Bytes of all bodies of the connection; ``_bodies_before`` of those before this request."""
+    _bodies_before = 0
+    _reading_headers = True
+
+    def __init__(self, config: LimitedConfig, server_state: Any, app_state: dict[str, Any], **more: Any) -> None:
+        super().__init__(config, server_state, app_state, **more)
+        self._limits = config.limits
+        self._connection = Connection()
+        self._cycles: list[Any] = []
+        self._taken: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # asyncio sets it for no socket that was accepted from ours, and each answer would wait for a delayed ACK.
+        if (sock := transport.get_extra_info("socket")) is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.transport = transport
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._stop_watching()
+        super().connection_lost(exc)
+        for cycle in self._cycles:  # uvicorn tells the newest alone, and a client may have sent several
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._connection.lost()
+
+    def data_received(self, data: bytes) -> None:
+        before = self._bodies
+        self._fresh += len(data)
+        super().data_received(data)
+        self._fresh = max(0, self._fresh - (self._bodies - before))
+        if self.transport.is_closing():
+            return
+        if self._fresh > self._limits.header_bytes + OVERHEAD * (self._bodies - self._bodies_before):
+            self._refuse(b"431 Request Header Fields Too Large")
+        elif not self._answering and self._timer is None and self.timeout_keep_alive_task is None:
+            # uvicorn waits for ever after a byte that begins no request, or that nobody wants any more.
             self._start_timer()
 
-        def connection_lost(self, exc: Exception | None) -> None:
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._bodies_before = self._bodies
+        self._start_timer()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._reading_headers:  # else it is a trailer, which nobody here reads
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self.scope["strata.connection"] = self._connection  # type: ignore[typeddict-unknown-key]
+        self._reading_headers = False
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.header_bytes:
+            self._refuse(b"431 Request Header Fields Too Large")
+        else:
+            super().on_headers_complete()
+            if self.scope["http_version"] == "1.0":
+                self._end_with_connection(self.cycle)
+            self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+
+    @staticmethod
+    def _end_with_connection(cycle: Any) -> None:
+        """Let an answer to a client of HTTP/1.0, which knows no chunks, end where the connection does."""
+        cycle.chunked_encoding = False
+        cycle.expected_content_length = _AnyLength()
+
+    def on_body(self, body: bytes) -> None:
+        self._bodies += len(body)
+        if self.cycle is not None and not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._fresh = 0
+        self._reading_headers = True
+        if not self._answering:
+            # The rest of a body that was refused: now the connection is as idle as behind any answer.
             self._stop_timer()
-            self._stop_watching()
-            super().connection_lost(exc)
-            for cycle in self._cycles:  # uvicorn tells the newest alone, and a client may have sent several
-                cycle.disconnected = True
-                cycle.message_event.set()
-            self._connection.lost()
+            self._keep_alive()
+        if self.cycle is not None and not self.transport.is_closing():
+            super().on_message_complete()
 
-        def data_received(self, data: bytes) -> None:
-            before = self._bodies
-            self._fresh += len(data)
-            super().data_received(data)
-            self._fresh = max(0, self._fresh - (self._bodies - before))
-            if self.transport.is_closing():
-                return
-            if self._fresh > header_bytes + OVERHEAD * (self._bodies - self._bodies_before):
-                self._refuse(b"431 Request Header Fields Too Large")
-            elif not self._answering and self._timer is None and self.timeout_keep_alive_task is None:
-                # uvicorn waits for ever after a byte that begins no request, or that nobody wants any more.
-                self._start_timer()
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._stop_watching()
+        if waiting := self.transport.get_write_buffer_size():
+            # Soon: most of it goes out with this turn of the loop.
+            self._taken = self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
 
-        def on_message_begin(self) -> None:
-            super().on_message_begin()
-            self._bodies_before = self._bodies
-            self._start_timer()
+    @property
+    def _answering(self) -> bool:
+        """Whether a request is being answered, or waits for that."""
+        return self.cycle is not None and not self.cycle.response_complete
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            if self._reading_headers:  # else it is a trailer, which nobody here reads
-                super().on_header(name, value)
+    @property
+    def _written(self) -> bool:
+        """Whether part of an answer has gone out, so that what is written now would land in it."""
+        return any(cycle.response_started and not cycle.response_complete for cycle in self._cycles)
 
-        def on_headers_complete(self) -> None:
-            self._stop_timer()
-            self.scope["strata.connection"] = self._connection  # type: ignore[typeddict-unknown-key]
-            self._reading_headers = False
-            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if size > header_bytes:
-                self._refuse(b"431 Request Header Fields Too Large")
-            else:
-                super().on_headers_complete()
-                if self.scope["http_version"] == "1.0":
-                    self._end_with_connection(self.cycle)
-                self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+    def _keep_alive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
-        @staticmethod
-        def _end_with_connection(cycle: Any) -> None:
-            """Let an answer to a client of HTTP/1.0, which knows no chunks, end where the connection does."""
-            cycle.chunked_encoding = False
-            cycle.expected_content_length = _AnyLength()
+    def _check_taken(self, before: int) -> None:
+        """Drop the connection if nothing of what waits to be sent, ``before`` bytes last time, has gone."""
+        self._taken = None
+        waiting = self.transport.get_write_buffer_size()
+        if self._answering or not waiting:
+            return  # the next answer has a watch of its own
+        if waiting >= before:
+            self.transport.abort()
+        else:
+            self._taken = self.loop.call_later(self._limits.stalled_seconds, self._check_taken, waiting)
 
-        def on_body(self, body: bytes) -> None:
-            self._bodies += len(body)
-            if self.cycle is not None and not self.transport.is_closing():
-                super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            self._fresh = 0
-            self._reading_headers = True
-            if not self._answering:
-                # The rest of a body that was refused: now the connection is as idle as behind any answer.
-                self._stop_timer()
-                self._keep_alive()
-            if self.cycle is not None and not self.transport.is_closing():
-                super().on_message_complete()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self._stop_watching()
-            if waiting := self.transport.get_write_buffer_size():
-                # Soon: most of it goes out with this turn of the loop.
-                self._taken = self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
-
-        @property
-        def _answering(self) -> bool:
-            """Whether a request is being answered, or waits for that."""
-            return self.cycle is not None and not self.cycle.response_complete
-
-        @property
-        def _written(self) -> bool:
-            """Whether part of an answer has gone out, so that what is written now would land in it."""
-            return any(cycle.response_started and not cycle.response_complete for cycle in self._cycles)
-
-        def _keep_alive(self) -> None:
-            self._unset_keepalive_if_required()
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
-
-        def _check_taken(self, before: int) -> None:
-            """Drop the connection if nothing of what waits to be sent, ``before`` bytes last time, has gone."""
+    def _stop_watching(self) -> None:
+        if self._taken is not None:
+            self._taken.cancel()
             self._taken = None
-            waiting = self.transport.get_write_buffer_size()
-            if self._answering or not waiting:
-                return  # the next answer has a watch of its own
-            if waiting >= before:
-                self.transport.abort()
-            else:
-                self._taken = self.loop.call_later(stalled_seconds, self._check_taken, waiting)
 
-        def _stop_watching(self) -> None:
-            if self._taken is not None:
-                self._taken.cancel()
-                self._taken = None
-
-        def send_400_response(self, msg: str) -> None:
-            if self._written:
-                self.transport.close()
-            else:
-                super().send_400_response(msg)
-
-        def _start_timer(self) -> None:
-            self._stop_timer()
-            self._timer = self.loop.call_later(header_seconds, self._too_slow)
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _too_slow(self) -> None:
-            if self._answering:
-                self._start_timer()  # the next request comes slowly, but the answer to the last one still goes out
-            elif not self.transport.is_closing():
-                self._refuse(b"408 Request Timeout")
-
-        def _refuse(self, status: bytes) -> None:
-            if not self._written:
-                self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+    def send_400_response(self, msg: str) -> None:
+        if self._written:
             self.transport.close()
+        else:
+            super().send_400_response(msg)
 
-    return LimitedProtocol
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._limits.header_seconds, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        if self._answering:
+            self._start_timer()  # the next request comes slowly, but the answer to the last one still goes out
+        elif not self.transport.is_closing():
+            self._refuse(b"408 Request Timeout")
+
+    def _refuse(self, status: bytes) -> None:
+        if not self._written:
+            self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import re
@@ -30,20 +31,22 @@ from strata_pack.gateway.control_tokens import (
     gguf_control_tokens,
     template_literals,
 )
+from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.app import create_app
 from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.keys import Keys
-from strata_pack.gateway.server.protocol import limited_protocol
-from strata_pack.gateway.service import Gateway, RunningModel
+from strata_pack.gateway.server.protocol import ConnectionLimits, LimitedConfig
+from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
+from strata_pack.gateway.token_ids import TokenPieces, tags_are_tokens
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.gateway.vision import vision_of
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.server import LlamaServer
-from strata_pack.parsing import CallFormat, dialect_of
+from strata_pack.parsing import DIALECTS, CallFormat, dialect_of
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -93,6 +96,8 @@ def _of_file(wanted: str) -> str:
 
 def call_format_of(source: str) -> CallFormat:
     """Return the parser's ``call_format`` for an unknown template: "json" if it teaches calls as JSON."""
+    if dialect_of(source) is not DIALECTS["qwen"]:
+        return "xml"
     return "json" if "<tool_call>" in source and "<function=" not in source else "auto"
 
 
@@ -155,13 +160,7 @@ def make_gateway(
     limits = settings.limits
     if limits.parallel < 1:
         limits = replace(limits, parallel=engine.slots)
-    return Gateway(
-        replace(settings, served=engine.served, limits=limits),
-        engine.upstream,
-        engine.prompts,
-        call_format=engine.call_format,
-        dialect=engine.dialect,
-    )
+    return Gateway(replace(settings, limits=limits), engine)
 
 
 def make_engine(
@@ -182,6 +181,8 @@ def make_engine(
         props = client.props()
         chosen = gateway_template(template, props.chat_template)
         control = _control_tokens(chosen.source, client, model_file or Path(props.model_path))
+        dialect = dialect_of(chosen.source)
+        told = tags_are_tokens(dialect, client.tokenize)
         adds_bos = bool(props.bos_token) and client.tokenize("", add_special=True) == client.tokenize(props.bos_token)
     compiled = ChatTemplate(chosen.source, bos_token=props.bos_token, eos_token=props.eos_token)
     prompts = Prompts(
@@ -201,7 +202,8 @@ def make_engine(
         template_id=chosen.id,
         template_status=chosen.status,
     )
-    return RunningModel(upstream, prompts, chosen.call_format, dialect_of(chosen.source), served, props.slots)
+    pieces = TokenPieces(upstream, dialect, told=told)
+    return RunningModel(upstream, prompts, chosen.call_format, served, props.slots, pieces)
 
 
 def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str], Any]) -> None:
@@ -243,7 +245,7 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
 class GatewayServer(uvicorn.Server):
     """uvicorn, saying so to the gateway when it starts to drain.
 
-    ``reread`` is called for a SIGHUP, ``close`` at the end.
+    ``reread`` is called for a SIGHUP, ``begin_end`` when the drain begins, ``close`` is awaited at the end.
     """
 
     def __init__(
@@ -252,11 +254,13 @@ class GatewayServer(uvicorn.Server):
         served: Gateway | Fleet,
         reread: Callable[[uvicorn.Config], None] | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
+        begin_end: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
         self._fleet = served if isinstance(served, Fleet) else Fleet([served])
         self._reread = reread
         self._close = close
+        self._begin_end = begin_end
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._reread is not None and hasattr(signal, "SIGHUP"):
@@ -265,6 +269,7 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._fleet.drain()
+        self._begin_end()
         await super().shutdown(sockets)
         if self._close is not None:
             await self._close()
@@ -315,9 +320,9 @@ def uvicorn_config(
 ) -> uvicorn.Config:
     """Return how uvicorn serves a gateway or several."""
     limits = (served.first if isinstance(served, Fleet) else served).settings.limits
-    return uvicorn.Config(
+    return LimitedConfig(
         create_app(served, keys, sinks),
-        http=limited_protocol(limits.header_bytes, limits.header_seconds, limits.stalled_client_seconds),
+        ConnectionLimits(limits.header_bytes, limits.header_seconds, limits.stalled_client_seconds),
         ws="none",
         lifespan="off",
         log_config=None,
@@ -338,11 +343,12 @@ def serve_gateway(
     sinks: Sequence[Sink] = (),
     tls: Tls | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
+    begin_end: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``.
 
-    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again. ``close``
-    is awaited at the end.
+    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again.
+    ``begin_end`` is called when the drain begins, ``close`` is awaited at the end.
     """
     keys = Keys((served.first if isinstance(served, Fleet) else served).settings.api_keys)
 
@@ -359,18 +365,23 @@ def serve_gateway(
             log.info("SIGHUP: keys and certificate were read again")
 
     config = uvicorn_config(served, keys=keys, sinks=sinks, tls=tls)
-    GatewayServer(config, served, reread, close).run(sockets=[sock])
+    # What is there now stays: no collection while tokens flow has to look at it again.
+    gc.collect()
+    gc.freeze()
+    GatewayServer(config, served, reread, close, begin_end).run(sockets=[sock])
 
 
 @contextmanager
-def kept_alive(start: Callable[[int | None], LlamaServer], note: Callable[[str], Any]) -> Iterator[LlamaServer]:
+def kept_alive(
+    start: Callable[[int | None, threading.Event], LlamaServer], note: Callable[[str], Any], stopping: threading.Event
+) -> Iterator[LlamaServer]:
     """Yield a started llama.cpp server and start it again, on the same port, whenever it dies.
 
-    ``start(port)`` starts one; ``note`` is told of every death in one line.
+    ``start(port, stopping)`` starts one, and gives up when ``stopping`` is set, as it is at the end of the block;
+    ``note`` is told of every death in one line.
     """
-    server = start(None)
+    server = start(None, stopping)
     port = server.settings.port or int(server.url.rpartition(":")[2])
-    stopping = threading.Event()
 
     def watch() -> None:
         nonlocal server
@@ -378,12 +389,12 @@ def kept_alive(start: Callable[[int | None], LlamaServer], note: Callable[[str],
         while not stopping.wait(WATCH_SECONDS):
             if server.running:
                 continue
-            note(f"the llama.cpp server died; starting it again ({server.log_tail(2)})")
+            note(f"the llama.cpp server died; starting it again ({server.process.log_tail(2)})")
             server.stop()
             while not stopping.wait(RESTART_PAUSES[min(deaths, len(RESTART_PAUSES) - 1)]):
                 deaths += 1
                 try:
-                    server = start(port)
+                    server = start(port, stopping)
                     note("the llama.cpp server is back")
                     break
                 except StrataError as error:

@@ -66,7 +66,7 @@ def test_known_difference_has_a_reason(case: GoldenCase) -> None:
 
 @SERVER
 def test_llama_server_derives_the_recorded_capabilities(server: LlamaServer) -> None:
-    assert server.props().template_caps == SHIPPED.llama_server_caps
+    assert server.client.props().template_caps == SHIPPED.llama_server_caps
     assert len(SHIPPED.llama_server_caps) == 9
 
 
@@ -98,7 +98,7 @@ def test_llama_server_with_prefill_keeps_a_last_assistant_turn_from_the_template
     messages = [*USER, {"role": "assistant", "content": "", "reasoning_content": stranded}]
     model = write_stub_model(tmp_path / "stub.gguf")
     with LlamaServer.start(model, template_file=template, context=256, warmup=False) as prefilling:
-        assert prefilling.apply_template(messages).endswith(f"<think>\n{stranded}")
+        assert prefilling.client.apply_template(messages).endswith(f"<think>\n{stranded}")
     assert "Need it.\n</think>" in Jinja2Engine().render(SHIPPED.source, {"messages": messages})
 
 

@@ -22,10 +22,10 @@ BOUNDARY_TOKENS = 3
 def test_a_server_reads_as_many_tokens_as_predicted(mode: ModeName, smollm2: Path) -> None:
     template = ChatTemplate(load_shipped("qwen3.8-flash-next").source)
     with LlamaServer.start(smollm2, context=4096) as server:
-        run = check_prefix(template, bundled_session(), [mode], server.tokenize).run(mode)
+        run = check_prefix(template, bundled_session(), [mode], server.client.tokenize).run(mode)
         for step in run.steps[:4]:
-            server.completion(step.cached, n_predict=1, cache_prompt=True)
-            timings = server.completion(step.following, n_predict=1, cache_prompt=True).timings
+            server.client.completion(step.cached, n_predict=1, cache_prompt=True)
+            timings = server.client.completion(step.following, n_predict=1, cache_prompt=True).timings
             assert step.fresh_tokens is not None
             assert step.again_tokens is not None
             predicted = step.fresh_tokens + step.again_tokens

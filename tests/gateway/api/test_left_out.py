@@ -329,3 +329,29 @@ def test_an_image_in_a_users_own_message_is_refused(asked: tuple[str, dict[str, 
     answer = house.post(asked[1], asked[0])
     assert answer.status_code == 400
     assert "no projector" in json.dumps(answer.json())
+
+
+RUN = {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f"}}]}
+SEEN = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PIXEL}}]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "read a.png"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[RUN, RESULT, SEEN], [RUN, RESULT, {"role": "user", "content": "It is:"}, SEEN], [SEEN, RUN, RESULT]],
+    ids=["after a result", "after its announcement", "answered"],
+)
+def test_an_image_that_the_user_cannot_take_back_is_a_text(more: list[dict[str, Any]], house: House) -> None:
+    served(house, chat(messages=[{"role": "user", "content": "Hi"}, *more]))
+    assert house.prompt.count("[image: this model cannot see it]") == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [[SEEN], [RUN, RESULT, {"role": "assistant", "content": "Red."}, SEEN]],
+    ids=["first", "after an answer"],
+)
+def test_an_image_that_the_user_sends_now_is_a_400(more: list[dict[str, Any]], house: House) -> None:
+    answer = house.post({"messages": [{"role": "user", "content": "Hi"}, *more]})
+    assert answer.status_code == 400
+    assert "no projector" in answer.json()["error"]["message"]

@@ -12,7 +12,7 @@ from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.gateway.api.fields import read_body
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.server.app import CompletionRequest
+from strata_pack.gateway.server.generate import CompletionRequest
 from strata_pack.gateway.turn import Turn
 from strata_pack.gateway.upstream import Upstream
 from tests.gateway.conftest import LIST_JOBS, LOOKUP, House

@@ -16,6 +16,7 @@ from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.grammar.convertible import convertible
 from strata_pack.gateway.grammar.gbnf import MAX_COST, _Writer, answer_constraint, call_grammar, json_grammar
 from strata_pack.gateway.grammar.schemas import SchemaReader
+from strata_pack.parsing import DIALECTS, parse
 
 NODE = {"type": "object", "properties": {"value": {"type": "integer"}, "next": {"$ref": "#/$defs/Node"}}}
 
@@ -35,7 +36,7 @@ def parameters_of(text: str) -> set[str]:
 
 def value_of(text: str, name: str) -> str:
     """Return the expression of a parameter's value."""
-    found = re.search(rf'"<parameter={name}>\\x0a" (.*?) "\\n</parameter>', text)
+    found = re.search(rf'"<parameter={name}>\\x0a" (.*?) "\\x0a</parameter>', text)
     assert found is not None
     return found[1]
 
@@ -355,3 +356,32 @@ def test_whatever_a_schema_says_there_is_a_grammar(schema: dict[str, Any]) -> No
             assert rules.keys() >= set(names)
     if convertible(schema):
         assert answer_constraint(schema) == {"json_schema": schema}
+
+
+CALLS = {
+    "qwen": "<tool_call>\n<function=f>\n<parameter=mode>\non\n</parameter>\n</function>\n</tool_call>",
+    "seed-oss": "<seed:tool_call>\n<function=f>\n<parameter=mode>on</parameter>\n</function>\n</seed:tool_call>",
+    "minimax-m2": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="mode">on</parameter>\n</invoke>\n'
+    "</minimax:tool_call>",
+    "glm": "<tool_call>f\n<arg_key>mode</arg_key>\n<arg_value>on</arg_value>\n</tool_call>",
+}
+MODE = {"type": "object", "properties": {"mode": {"enum": ["on", "off"]}}, "required": ["mode"]}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_calls_of_a_dialect_s_grammar_are_its_own_and_are_read(dialect: Any, count: int) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": MODE}}
+    pattern = pattern_of(call_grammar([tool], "xml", dialect=dialect).replace("\\x0a", "\\n"))
+    text = "\n".join([CALLS[dialect.name]] * count)
+    assert pattern.fullmatch(text)
+    reply = parse(text, thinking=False, tools=[tool], dialect=dialect)
+    assert [(call.name, call.arguments) for call in reply.calls] == [("f", {"mode": "on"})] * count
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_json_calls_stand_in_a_dialect_s_wrapper(dialect: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": MODE}}
+    pattern = pattern_of(call_grammar([tool], "json", dialect=dialect).replace("\\x0a", "\\n"))
+    call = '{"name": "f", "arguments": {"mode": "on"}}'
+    assert pattern.fullmatch(f"{dialect.call_open}\n{call}\n{dialect.call_close}")

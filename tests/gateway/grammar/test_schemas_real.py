@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("real-gateway")
 @pytest.fixture(scope="module")
 def hello(server: LlamaServer) -> int:
     """A token that no JSON begins with; asked for it by a bias, a model writes it unless a grammar forbids it."""
-    (token,) = server.tokenize(" hello")
+    (token,) = server.client.tokenize(" hello")
     return token
 
 
@@ -48,7 +48,7 @@ def test_the_answer_to_a_schema_that_the_server_would_drop_is_json(
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     body = {"messages": [{"role": "user", "content": "5"}], "response_format": wanted, "enable_thinking": False}
     # It would begin with what no JSON begins with, were it not for the grammar, and ends its texts soon.
-    biases = {str(hello): 8, **{str(token): 12 for token in server.tokenize('"')}}
+    biases = {str(hello): 8, **{str(token): 12 for token in server.client.tokenize('"')}}
     answer = real.post({**body, "logit_bias": biases, "repeat_penalty": 1.5, "temperature": 0, "max_tokens": 60})
     assert answer.status_code == 200, answer.text
     (choice,) = answer.json()["choices"]

@@ -269,7 +269,7 @@ def test_a_certificate_that_cannot_be_served_is_named(content: str | None, words
         (["DAMAGED"], "DAMAGED"),
         (["--upstream", "http://127.0.0.1:1", "--", "-ngl", "9"], "PACK"),
         (["GOOD", "--", "--port", "1"], "the gateway's own matter"),
-        (["GOOD", "--runtime", "embedded", "--", "--mlock"], "takes no arguments of llama-server"),
+        (["GOOD", "--runtime", "embedded", "--", "--mlockk"], "cannot be given --mlockk"),
     ],
     ids=["half", "damaged", "upstream", "own", "embedded"],
 )

@@ -417,8 +417,8 @@ def test_llama_server_serves_the_template_that_was_installed(tmp_path: Path, put
     root = write_pack(tmp_path / "pack", reserve=reserve)
     put(root, LONG)
     with LlamaServer.start(Pack.open(root).model_files[0], context=256, threads=1) as server:
-        assert server.props().chat_template == LONG
-        prompt = server.apply_template([{"role": "user", "content": "Hello"}])
+        assert server.client.props().chat_template == LONG
+        prompt = server.client.apply_template([{"role": "user", "content": "Hello"}])
     assert prompt.startswith("user: Hello")
 
 

@@ -259,4 +259,4 @@ def test_a_class_that_is_not_known_here_becomes_a_model_that_is_served(
     with GgufFile.open(out) as file:
         assert file.text("general.architecture") == "gemma3"
     with LlamaServer.start(out, context=256, threads=2) as server:
-        assert server.completion("ab", n_predict=4, temperature=0.0).raw["tokens_predicted"] == 4
+        assert server.client.completion("ab", n_predict=4, temperature=0.0).raw["tokens_predicted"] == 4

@@ -1,0 +1,146 @@
+"""The choices of one request: generated in their slots, and written whole or as the parts of a stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from strata_pack.gateway.admission import Admission
+from strata_pack.gateway.asking import Asked, new_generation
+from strata_pack.gateway.generation import Generation
+from strata_pack.gateway.metrics import Metrics, RequestRecord
+from strata_pack.gateway.reply import Choice, Logprobs, Writer
+from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.tally import close_choice
+from strata_pack.parsing import Event, ToolCall
+
+QUEUED_PARTS = 4
+"""Parts of several choices that wait for the client: few, so that a slow one slows the generations."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request on its way to the server, and what counts it."""
+
+    asked: Asked
+    record: RequestRecord
+    settings: Settings
+    admission: Admission
+    metrics: Metrics
+
+
+async def collect(job: Job) -> list[Choice]:
+    """Return all choices, whole; the first failure stops the others."""
+    if job.asked.turn.choices == 1:
+        return [await _collected(job, 0)]
+    tasks = [asyncio.create_task(_collected(job, index)) for index in range(job.asked.turn.choices)]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await _cancel(tasks)
+
+
+def stream(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGenerator[bytes, None]:
+    """Return the parts of all choices as ``writer`` writes them; each choice is added to ``choices`` at its end."""
+    return _parts(job, writer, choices, 0) if job.asked.turn.choices == 1 else _together(job, writer, choices)
+
+
+@asynccontextmanager
+async def _running(job: Job, generation: Generation) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
+    """Hold a slot while the block reads the events of ``generation``; count it, also when it is cut off."""
+    try:
+        async with job.admission.slot(job.record.client) as waited:
+            job.record.queued = max(job.record.queued, waited)
+            generation.until = asyncio.get_running_loop().time() + job.settings.limits.request_seconds
+            async with aclosing(generation.events()) as batches:
+                yield batches
+    except BaseException:
+        close_choice(generation, job.record, job.metrics)
+        raise
+
+
+async def _collected(job: Job, index: int) -> Choice:
+    turn, record = job.asked.turn, job.record
+    generation = new_generation(job.asked, index, job.settings.implicit_end)
+    reasoning: list[str] = []
+    content: list[str] = []
+    calls: list[ToolCall] = []
+    logprobs: list[dict[str, Any]] = []
+    async with _running(job, generation) as batches:
+        async for events in batches:
+            record.first_token(generation.outcome.usage.prompt)
+            for event in events:
+                if event.kind == "reasoning":
+                    if turn.shows_reasoning:
+                        reasoning.append(event.text)
+                elif event.kind == "content":
+                    content.append(event.text)
+                elif event.kind == "tool_call" and event.call is not None:
+                    calls.append(event.call)
+            for entries in generation.take_logprobs() or ():
+                logprobs += entries
+    choice = close_choice(generation, record, job.metrics)
+    record.finish_reason = choice.outcome.finish_reason
+    choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
+    choice.logprobs = None if turn.top_logprobs is None else logprobs
+    return choice
+
+
+async def _parts(job: Job, writer: Writer, choices: list[Choice], index: int) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of one choice, and add it to ``choices``."""
+    record = job.record
+    generation = new_generation(job.asked, index, job.settings.implicit_end)
+    async with _running(job, generation) as batches:
+        async for events in batches:
+            record.first_token(generation.outcome.usage.prompt)
+            logprobs = generation.take_logprobs()
+            if not job.asked.turn.shows_reasoning:
+                events, logprobs = _without_reasoning(events, logprobs)
+            yield writer.delta(index, events, logprobs)
+    choice = close_choice(generation, record, job.metrics)
+    record.finish_reason = choice.outcome.finish_reason
+    choices.append(choice)
+    yield writer.finish(index, choice)
+
+
+async def _together(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of all choices as they come."""
+    queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=QUEUED_PARTS)
+
+    async def pump(index: int) -> None:
+        try:
+            async with aclosing(_parts(job, writer, choices, index)) as parts:
+                async for part in parts:
+                    await queue.put(part)
+            await queue.put(None)
+        except Exception as error:  # noqa: BLE001 - else the stream would wait for this choice for ever
+            await queue.put(error)
+
+    tasks = [asyncio.create_task(pump(index)) for index in range(job.asked.turn.choices)]
+    try:
+        running = len(tasks)
+        while running:
+            part = await queue.get()
+            if isinstance(part, Exception):
+                raise part
+            if part is None:
+                running -= 1
+            else:
+                yield part
+    finally:
+        await _cancel(tasks)
+
+
+def _without_reasoning(events: list[Event], logprobs: Logprobs) -> tuple[list[Event], Logprobs]:
+    """Return the events that are no thinking, and their log probabilities."""
+    shown = [number for number, event in enumerate(events) if event.kind != "reasoning"]
+    return [events[number] for number in shown], logprobs and [logprobs[number] for number in shown]
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

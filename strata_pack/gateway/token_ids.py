@@ -1,0 +1,72 @@
+"""Which pieces of generated text are one token, told by the ids that llama-server sends with them.
+
+A model can spell ``<tool_call>`` with ordinary tokens, in a text about calls say; the call itself is opened by the
+special token of that name. An event of a stream carries the text of one token or of several (the server holds text
+back that may be a stop string or half a character), and the id of the last one only. So an id is believed where the
+event's text is exactly that token's, and means nothing where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.upstream import Upstream
+from strata_pack.parsing import Dialect
+
+MAX_PIECES = 20_000
+"""Texts of tokens that are kept."""
+
+
+class TokenPieces:
+    """The texts of tokens of one vocabulary, asked of the server (``/detokenize``) when they first matter.
+
+    Where one of the dialect's tags is not one token of the vocabulary, ordinary tokens spell it in earnest: then ids
+    say nothing. Nor do they where the server does not tell.
+    """
+
+    def __init__(self, upstream: Upstream, dialect: Dialect, *, told: bool) -> None:
+        self._upstream = upstream
+        self._tags = dialect.tags
+        self._texts: dict[int, str] = {}
+        self.told = told
+        """Whether ids say anything."""
+
+    async def learn(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Ask for the texts of the tokens of ``events`` that are not known yet."""
+        tokens = [token for event in events if (token := id_of(event)) is not None and token not in self._texts]
+        for token in dict.fromkeys(tokens):
+            try:
+                answer = await self._upstream.json("POST", "/detokenize", {"tokens": [token]})
+            except ApiError:
+                self.told = False
+                return
+            if len(self._texts) >= MAX_PIECES:
+                self._texts.clear()
+            self._texts[token] = str(answer.get("content", ""))
+
+    def special(self, event: Mapping[str, Any]) -> bool | None:
+        """Return whether the event's text is one special token, or of ordinary tokens; ``None`` if that is not known.
+
+        ``OutputParser.feed`` takes the answer.
+        """
+        token = id_of(event) if self.told else None
+        text = event["content"]
+        return None if token is None or self._texts.get(token) != text else text in self._tags
+
+    def begins_tag(self, text: str) -> bool:
+        """Whether ``text`` ends with the beginning of a tag."""
+        ends = (text.endswith(tag[:size]) for tag in self._tags for size in range(1, len(tag)))
+        return "<" in text and any(ends)
+
+
+def id_of(event: Mapping[str, Any]) -> int | None:
+    """Return the id of the last token of an event, ``None`` if it tells none."""
+    tokens = event.get("tokens")
+    return tokens[-1] if isinstance(tokens, list) and tokens and isinstance(tokens[-1], int) else None
+
+
+def tags_are_tokens(dialect: Dialect, tokenize: Callable[[str], Sequence[int]]) -> bool:
+    """Return whether each of the dialect's tags is one token; ``tokenize`` gives ids, with special tokens read."""
+    return all(len(tokenize(tag)) == 1 for tag in dialect.tags)

@@ -1,0 +1,1 @@
+"""The coding agents of the registries against the gateway."""
