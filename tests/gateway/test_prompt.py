@@ -32,17 +32,17 @@ def test_what_is_large_is_rendered_in_another_thread(
     turn: Turn, beside: bool, house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
-    render = house.gateway.prompts.render
+    render = house.gateway.engine.prompts.render
 
     def watched(turn: Turn) -> Prompt:
         threads.append(threading.get_ident())
         return render(turn)
 
     async def build() -> Any:
-        await house.gateway.prompts.build(turn)
+        await house.gateway.engine.prompts.build(turn)
         return threading.get_ident()
 
-    monkeypatch.setattr(house.gateway.prompts, "render", watched)
+    monkeypatch.setattr(house.gateway.engine.prompts, "render", watched)
     assert (house.call(build()) not in threads) is beside
 
 

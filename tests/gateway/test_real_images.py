@@ -94,7 +94,7 @@ def test_a_prompt_with_an_image_is_cached(real: House) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_opens_no_turn_to_the_real_tokenizer(name: str, server: LlamaServer, real: House) -> None:
     sent: list[dict[str, Any]] = []
-    upstream = real.gateway.upstream
+    upstream = real.gateway.engine.upstream
     opened = upstream.open
 
     async def spy(path: str, body: Any, **more: Any) -> Any:

@@ -17,6 +17,7 @@ from PIL import Image
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.fetching import Fetcher, NotFetched
 from strata_pack.gateway.media import media_part
 from strata_pack.gateway.pictures import Picture
@@ -60,7 +61,7 @@ class SeeingHouse(House):
         upstream = Upstream(self.upstream_url)
         vision = Vision(upstream, MARKER, control=self.control, fetcher=self.fetcher)
         prompts = Prompts(ChatTemplate(self.source), ControlTokens(self.control, guess=False), upstream, vision=vision)
-        return Gateway(self.settings, upstream, prompts)
+        return Gateway(self.settings, RunningModel(upstream, prompts))
 
 
 @pytest.fixture(scope="module")
@@ -515,6 +516,6 @@ def test_anthropic_sends_images(seeing: House) -> None:
 
 def test_a_turn_with_images_is_rendered_without_reading_them(seeing: House) -> None:
     part = media_part("image", "messages.0.content.0", {"image_url": "data:,"}, "an image")
-    prompt = seeing.gateway.prompts.render(Turn([{"role": "user", "content": [part]}]))
+    prompt = seeing.gateway.engine.prompts.render(Turn([{"role": "user", "content": [part]}]))
     assert prompt.images == (part,)
     assert prompt.pictures == ()
