@@ -25,8 +25,8 @@ MAX_PIXELS = 64_000_000
 MAX_RATIO = 200
 """How many times longer than wide; the image processors of the Qwen-VL models refuse more."""
 
-MAX_SCANS = 200
-"""Scans of a progressive JPEG; each is a pass over all pixels, and encoders write about ten."""
+MAX_SCANNED = 1_500_000_000
+"""Pixels of a progressive JPEG times its scans: each is a pass over all of them, and encoders write about ten."""
 
 LONGEST_SIDE = 4096
 """Pixels to which larger pictures are scaled down; no tower takes more than about four million in all."""
@@ -87,6 +87,9 @@ def read_picture(data: bytes) -> Picture:
         with Image.open(io.BytesIO(data), formats=[form]) as image:
             _check_size(*image.size)
             if form == "JPEG":
+                scans = data.count(START_OF_SCAN)
+                if scans * image.width * image.height > MAX_SCANNED:
+                    raise BadPicture(f"has {scans} scans, too many for its size")
                 image.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
             image.load()
             return _written(_plain(_upright(image)), form)
@@ -104,8 +107,6 @@ def _format(data: bytes) -> str:
     """Return the format of ``data`` by its first bytes; raises ``BadPicture`` for one that is not taken."""
     for pattern, form in SIGNATURES:
         if pattern.match(data):
-            if form == "JPEG" and data.count(START_OF_SCAN) > MAX_SCANS:
-                raise BadPicture(f"has more than {MAX_SCANS} scans")
             return form
     known = ", ".join(form for _, form in SIGNATURES)
     for pattern, form in OTHERS:

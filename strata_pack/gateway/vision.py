@@ -114,30 +114,41 @@ class Vision:
         """Return the tokens that the model gets for a picture, with those around it that the server adds."""
         # Their number follows from the size in pixels alone.
         if picture.size not in self._counts:
-            one, two = [await self._counted([picture] * number) for number in (1, 2)]
-            self._counts[picture.size] = two - one
+            self._counts[picture.size] = await self._told(picture) or await self._read_to_count(picture)
             if len(self._counts) > CACHED_COUNTS:
                 self._counts.popitem(last=False)
         return self._counts[picture.size]
 
-    async def _counted(self, pictures: Sequence[Picture]) -> int:
-        """Return the tokens of a prompt of ``pictures`` alone and of what the server puts around it."""
-        urls = [f"data:image/png;base64,{picture.data}" for picture in pictures]
-        content = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-        body = {"messages": [{"role": "user", "content": content}]}
-        try:
-            # The server counts these without running its tower.
-            told = (await self._upstream.json("POST", "/v1/chat/completions/input_tokens", body)).get("input_tokens")
-        except ApiError as error:
-            if error.status == 503:
-                raise
-            # An older server, or one whose own template refuses the message.
-            prompt = self.wire([self.marker * len(pictures)], pictures)
-            whole = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
-            told = (await self._upstream.json("POST", "/completion", whole, generates=True)).get("tokens_evaluated")
-        if not isinstance(told, int):
-            raise ApiError(502, "the llama.cpp server counts no tokens of an image", kind="upstream_error")
-        return told
+    async def _told(self, picture: Picture) -> int:
+        """Return the tokens by which a message with two pictures is longer than one with one; 0 if nobody tells.
+
+        The server counts them without running its tower. Older ones count none of them, or do not count at all.
+        """
+        part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture.data}"}}
+        told: list[int] = []
+        for number in (1, 2):
+            body = {"messages": [{"role": "user", "content": [part] * number}]}
+            try:
+                answer = await self._upstream.json("POST", "/v1/chat/completions/input_tokens", body)
+            except ApiError as error:
+                if error.status == 503:
+                    raise
+                return 0
+            found = answer.get("input_tokens")
+            told.append(found if isinstance(found, int) else 0)
+        return max(0, told[1] - told[0])
+
+    async def _read_to_count(self, picture: Picture) -> int:
+        """Return the tokens of a picture by letting the server read it."""
+        counts = []
+        for text, pictures in (("a", []), (f"a{self.marker}", [picture])):
+            prompt = self.wire([text], pictures) if pictures else text
+            body = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
+            told = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
+            if not isinstance(told, int):
+                raise ApiError(502, "the llama.cpp server counts no tokens", kind="upstream_error")
+            counts.append(told)
+        return counts[1] - counts[0]
 
 
 def vision_of(props: Mapping[str, Any], upstream: Upstream, control: Sequence[str], *, fetch: bool) -> Vision | None:

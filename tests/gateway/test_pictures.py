@@ -86,7 +86,7 @@ def test_what_upstream_gets_has_nothing_but_pixels() -> None:
     assert b"secret" not in written
 
 
-PROGRESSIVE = encoded(picture(64, 64), "JPEG", progressive=True)
+LARGE = encoded(picture(2000, 2000), "JPEG", progressive=True)
 BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "is empty"),
     "text": (lambda: b"hello", "is in no known format"),
@@ -112,7 +112,7 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     "PNG that unpacks to a gigabyte": (lambda: png_claiming(18_000, 18_000, bytes(1 << 20)), "too many pixels"),
     "PNG with a comment of 200 MB": (png_with_text_bomb, "damaged|cut off"),
     "a line": (lambda: encoded(picture(1, 300)), "times longer than wide"),
-    "JPEG of many scans": (lambda: PROGRESSIVE[:-2] + b"\xff\xda" * 300 + PROGRESSIVE[-2:], "scans"),
+    "JPEG of many scans": (lambda: LARGE[:-2] + b"\xff\xda" * 400 + LARGE[-2:], "scans"),
     "too many bytes": (lambda: encoded() + bytes(pictures.MAX_BYTES), "bytes"),
 }
 

@@ -414,15 +414,19 @@ def test_images_are_counted(number: int, seeing: House) -> None:
     assert counted == len(wire_tokens(text.replace(MARKER, ""))) + number * IMAGE_TOKENS
 
 
-def test_images_are_counted_by_a_server_that_only_generates() -> None:
+@pytest.mark.parametrize("told", [None, 193], ids=["no endpoint", "one that counts no images"])
+def test_images_are_counted_by_an_older_server(told: int | None) -> None:
     asked: list[tuple[str, str, bool]] = []
 
     class Older(Upstream):
         async def json(self, method: str, path: str, body: Any = None, *, generates: bool = False) -> dict[str, Any]:
             asked.append((method, path, generates))
             if path != "/completion":
-                raise refusal(404, {})
-            return {"tokens_evaluated": 2 + 40 * len(body["prompt"]["multimodal_data"])}
+                if told is None:
+                    raise refusal(404, {})
+                return {"input_tokens": told}
+            # Such a server merges two images that follow each other.
+            return {"tokens_evaluated": 1 if body["prompt"] == "a" else 41}
 
     vision = Vision(Older("http://127.0.0.1:9"), MARKER)
     (shown,) = asyncio.run(vision.read([media_part("image", "messages.0", chat_image(), "an image")]))
