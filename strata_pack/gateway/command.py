@@ -39,7 +39,7 @@ from strata_pack.llama.server import LlamaServer, StartFailed
 from strata_pack.pack.drafting import BLIND_DRAFTING, Drafting, architecture_of, plan_drafting
 from strata_pack.pack.fit import DoesNotFit, fit_of, refuse_misfit
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.projector import check_pair
+from strata_pack.pack.projector import check_pair, refuse_other_kinds
 from strata_pack.pack.recovery import recover
 from strata_pack.weights.gguf.file import GgufFile
 
@@ -257,6 +257,7 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
     # What is damaged, or belongs to another model, is told in one sentence; the server would tell it in its log, and
     # much later.
     with GgufFile.open(file) as opened:
+        refuse_other_kinds(opened.metadata, str(file))
         if projector is not None:
             with GgufFile.open(projector) as eyes:
                 check_pair(opened.metadata, eyes.metadata, projector)

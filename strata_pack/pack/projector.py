@@ -125,11 +125,18 @@ _OTHER_KINDS = {
 }
 
 
+_DRAFT_MODELS = {"eagle3": "EAGLE-3", "dflash": "DFlash"}
+"""Architectures of draft models that are files of their own."""
+
+
 def refuse_other_kinds(metadata: Mapping[str, MetaValue], where: str) -> None:
     """Refuse a GGUF that is no model, as what it is."""
     kind = _OTHER_KINDS.get(str(_value(metadata, _KIND)))
     if kind is not None:
         raise BadInput(f"is {kind[0]}", where=where, remedy=kind[1])
+    draft = _DRAFT_MODELS.get(str(_value(metadata, "general.architecture")))
+    if draft is not None:
+        raise BadInput(f"is a draft model ({draft}), which is not run", where=where, remedy="take the model itself")
 
 
 def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:
