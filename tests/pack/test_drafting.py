@@ -96,7 +96,7 @@ def test_serve_refuses_what_is_not_drafted_with(options: dict[str, object], word
 @pytest.mark.parametrize(("architecture", "name"), [("eagle3", "EAGLE-3"), ("dflash", "DFlash")])
 def test_serve_refuses_draft_models_of_others_by_name(architecture: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=name):
-        run(((headed(tmp_path, architecture),), None, port=0), lambda *_: None, lambda _: None)
+        run(ServeOptions((headed(tmp_path, architecture),), None, port=0), lambda *_: None, lambda _: None)
 
 
 def test_serve_refuses_the_projector_of_another_model_before_it_starts_anything(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_serve_refuses_the_projector_of_another_model_before_it_starts_anything(
     }
     projector = write_tiny(tmp_path / "mmproj.gguf", extra=eyes)
     with pytest.raises(BadInput, match="projector of another model"):
-        run(((headed(tmp_path),), None, port=0, mmproj=projector), lambda *_: None, lambda _: None)
+        run(ServeOptions((headed(tmp_path),), None, port=0, mmproj=projector), lambda *_: None, lambda _: None)
