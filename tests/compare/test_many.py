@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -71,35 +72,46 @@ def test_the_agent_text_shares_no_transcript_with_the_calibration_text() -> None
     assert not [call for call in calls if "<tool_call>" in call and len(call) > 400 and call in calibration]
 
 
+@pytest.fixture(scope="module")
+def first_kept(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Judged]]:
+    """A folder of kept logits, and what was found when they were computed."""
+    folder = tmp_path_factory.mktemp("kept") / "logits"
+    return folder, compare_many([models["Q8_0"]], models["F32"], (), replace(OPTIONS, keep_logits=folder))
+
+
+@pytest.fixture
+def kept(first_kept: tuple[Path, list[Judged]], tmp_path: Path) -> CompareOptions:
+    """Options with a copy of the kept logits."""
+    return replace(OPTIONS, keep_logits=shutil.copytree(first_kept[0], tmp_path / "logits"))
+
+
 def test_kept_logits_are_used_the_second_time(
-    tmp_path: Path, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    first_kept: tuple[Path, list[Judged]],
+    kept: CompareOptions,
+    models: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = replace(OPTIONS, keep_logits=tmp_path / "logits")
-    first = compare_many([models["Q8_0"]], models["F32"], (), options)
     monkeypatch.setattr("strata_pack.compare.many.keep", None)
-    assert compare_many([models["Q8_0"]], models["F32"], (), options) == first
+    assert compare_many([models["Q8_0"]], models["F32"], (), kept) == first_kept[1]
 
 
-def test_kept_logits_take_half_the_bytes(tmp_path: Path, models: dict[str, Path]) -> None:
-    compare_many([models["Q8_0"]], models["F32"], (), replace(OPTIONS, keep_logits=tmp_path))
+def test_kept_logits_take_half_the_bytes(kept: CompareOptions) -> None:
     assert kept_logits.row_bytes(150_000) < 0.51 * 4 * 150_000
-    assert len(list(tmp_path.glob("*.logits"))) == 2
+    assert kept.keep_logits is not None
+    assert len(list(kept.keep_logits.glob("*.logits"))) == 2
 
 
-def test_logits_of_another_reference_are_not_used(tmp_path: Path, models: dict[str, Path]) -> None:
-    options = replace(OPTIONS, keep_logits=tmp_path)
-    compare_many([models["Q8_0"]], models["F32"], (), options)
-    (one,) = compare_many([models["Q8_0"]], models["Q8_0"], (), options)
+def test_logits_of_another_reference_are_not_used(kept: CompareOptions, models: dict[str, Path]) -> None:
+    (one,) = compare_many([models["Q8_0"]], models["Q8_0"], (), kept)
     assert one.total.kl_mean < 1e-6
 
 
-def test_truncated_logits_are_refused_by_name(tmp_path: Path, models: dict[str, Path]) -> None:
-    options = replace(OPTIONS, keep_logits=tmp_path)
-    compare_many([models["Q8_0"]], models["F32"], (), options)
-    for path in tmp_path.glob("*.logits"):
+def test_truncated_logits_are_refused_by_name(kept: CompareOptions, models: dict[str, Path]) -> None:
+    assert kept.keep_logits is not None
+    for path in kept.keep_logits.glob("*.logits"):
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BadInput, match=r"\.logits: is truncated; remove it and run again"):
-        compare_many([models["Q8_0"]], models["F32"], (), options)
+        compare_many([models["Q8_0"]], models["F32"], (), kept)
 
 
 def test_a_foreign_file_among_the_logits_is_refused(tmp_path: Path) -> None:

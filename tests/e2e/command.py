@@ -1,7 +1,8 @@
-"""Runs the installed command, as a user would."""
+"""Runs the command line as a user would: in this process, which has its imports already, or as installed."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner
+
+from strata_pack.cli.app import app
 
 COMMAND = Path(sys.executable).with_name("strata-pack")
 
@@ -27,13 +32,20 @@ class Done:
 
 
 def run(*arguments: str | Path, stdin: str | None = None, cwd: Path | None = None, **environment: str) -> Done:
-    """Run ``strata-pack`` with ``arguments`` to its end."""
+    """Run the command with ``arguments`` in this process; an exception that no command may raise is raised here."""
+    with contextlib.chdir(cwd or Path.cwd()):
+        result = CliRunner().invoke(app, list(map(str, arguments)), input=stdin, env=environment)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def run_installed(*arguments: str | Path, **environment: str) -> Done:
+    """Run the installed ``strata-pack`` with ``arguments`` to its end."""
     done = subprocess.run(
         [str(COMMAND), *map(str, arguments)],
-        input=stdin,
         capture_output=True,
         text=True,
-        cwd=cwd,
         env={**os.environ, **environment},
         timeout=170,
         check=False,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.command import COMMAND, Done, run
+from tests.e2e.command import COMMAND, Done, run, run_installed
 from tests.hub_server import Fault, HubServer
 from tests.pack.tiny_gguf import STOCK, write_tiny
 from tests.pack.tiny_pack import hashes
@@ -32,7 +32,7 @@ def hub() -> Iterator[HubServer]:
 
 def build(source: str | Path, out: Path, *more: str, endpoint: str = "http://127.0.0.1:9") -> Done:
     flags = ("--quant", "Q8_0", "--template", "keep", "--out", out, *more)
-    return run("build", source, *flags, HF_ENDPOINT=endpoint, HF_HOME=str(out.parent / "hf"))
+    return run("build", source, *flags, HF_ENDPOINT=endpoint, HF_HUB_CACHE=str(out.parent / "hf"))
 
 
 def sentence(done: Done) -> str:
@@ -78,7 +78,7 @@ def test_a_pack_in_the_way_needs_force(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_a_missing_option_is_wrong_use(tiny: Path) -> None:
-    assert run("build", tiny).code == 2
+    assert run_installed("build", tiny).code == 2
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "smoke"])
@@ -94,7 +94,7 @@ def test_a_template_that_is_not_there_is_wrong_use() -> None:
 def test_a_server_that_cannot_load_the_model_shows_its_log(tiny: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny.read_bytes().replace(b"blk.0.attn_q.weight", b"blk.0.attn_X.weight"))
-    done = run("smoke", broken, "--template", "qwen3.8-flash-next")
+    done = run_installed("smoke", broken, "--template", "qwen3.8-flash-next")
     assert done.code == 1  # the template's end of turn is not the tiny model's, which is judged without a server
     assert "attn_q" in done.err + done.out
 
@@ -140,7 +140,7 @@ def test_a_stopped_download_goes_on_where_it_was(
     body = tiny.read_bytes()
     hub.repo("org/tiny", {"tiny.gguf": body})
     hub.fail("tiny.gguf", Fault(rate=20_000))
-    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HOME": str(tmp_path / "hf")}
+    environment = {**os.environ, "HF_ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "hf")}
     command = [COMMAND, "build", "org/tiny", "--quant", "Q8_0", "--template", "keep", "--out", tmp_path / "p"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60

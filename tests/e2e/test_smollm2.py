@@ -9,7 +9,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.command import run
+from tests.e2e.command import run, run_installed
 from tests.gateway.server.served import Served
 
 pytestmark = pytest.mark.xdist_group("smollm2")
@@ -20,7 +20,9 @@ TEMPLATE = "qwen3.8-flash-next"
 @pytest.fixture(scope="module")
 def pack(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("packs") / "SmolLM2-Q4_K_M"
-    done = run("build", smollm2, "--quant", "Q4_K_M", "--template", TEMPLATE, "--allow-requantize", "--out", out)
+    done = run_installed(
+        "build", smollm2, "--quant", "Q4_K_M", "--template", TEMPLATE, "--allow-requantize", "--out", out
+    )
     assert done.code == 0, done.err
     return out
 

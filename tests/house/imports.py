@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class Import:
         return f"{self.importer}:{self.line} imports {self.imported}" + (f".{self.name}" if self.name else "")
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Return every module of the package by its dotted name."""
     found = {}
@@ -33,10 +35,16 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module."""
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+
+
+@functools.cache
 def imports() -> list[Import]:
     """Return every import of one module of the package by another."""
-    known = modules()
-    return [found for name, path in known.items() for found in _of_module(name, path, known)]
+    return [found for name, tree in trees().items() for found in _of_module(name, tree)]
 
 
 def room(module: str) -> str:
@@ -45,8 +53,7 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def _of_module(name: str, path: Path, known: dict[str, Path]) -> Iterator[Import]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def _of_module(name: str, tree: ast.Module) -> Iterator[Import]:
     typing_only = {
         inner
         for node in ast.walk(tree)
@@ -63,7 +70,7 @@ def _of_module(name: str, path: Path, known: dict[str, Path]) -> Iterator[Import
             assert node.module is not None
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
-                if full in known:
+                if full in trees():
                     yield Import(name, full, None, node.lineno, node in typing_only)
                 else:
                     yield Import(name, node.module, alias.name, node.lineno, node in typing_only)

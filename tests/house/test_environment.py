@@ -8,7 +8,9 @@ import pytest
 
 from strata_pack.environment import VARIABLES, describe_environment, page, set_variables
 from tests.conftest import ROOT
-from tests.house.imports import modules
+from tests.house.imports import trees
+
+pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
 KNOWN = {name for section in VARIABLES.values() for name in section}
 FOR_OTHERS = {"GOMP_SPINCOUNT", "TRANSFORMERS_NO_ADVISORY_WARNINGS", "_STRATA_PACK_COMPLETE"}
@@ -22,8 +24,8 @@ def is_environment(node: ast.expr) -> bool:
 def names_read() -> set[str]:
     """Return the constants that are looked up in the environment, and typer's ``envvar``."""
     found: set[str] = set()
-    for path in modules().values():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for tree in trees().values():
+        for node in ast.walk(tree):
             keys: list[ast.expr] = []
             if isinstance(node, ast.Subscript) and is_environment(node.value):
                 keys = [node.slice]

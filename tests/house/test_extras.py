@@ -14,7 +14,7 @@ import pytest
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.extras import Extra, command_for, need
 from tests.conftest import ROOT
-from tests.house.imports import modules
+from tests.house.imports import trees
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 PYTHON = Path("/env/bin/python")
@@ -87,8 +87,8 @@ def test_the_extra_all_holds_every_extra_that_a_command_can_need() -> None:
 def test_no_message_spells_an_installation_by_hand() -> None:
     spelled = [
         f"{name}:{node.lineno}"
-        for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "strata-pack[" in node.value
     ]
     assert spelled == []

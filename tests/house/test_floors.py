@@ -6,7 +6,9 @@ import ast
 import sys
 from collections import defaultdict
 
-from tests.house.imports import Import, imports, modules, room
+import pytest
+
+from tests.house.imports import Import, imports, modules, room, trees
 
 STOREYS = (
     ("doors",),
@@ -24,15 +26,15 @@ STOREYS = (
 )
 """The rooms from the ground up; "" is ``strata_pack`` itself."""
 
-FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names}
+pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
-IMPORTS = imports()
+FLOORS = {name: floor for floor, names in enumerate(STOREYS) for name in names}
 
 
 def runtime_graph() -> dict[str, set[str]]:
     """Return what each module imports when it runs, function-level imports included."""
     graph: dict[str, set[str]] = defaultdict(set)
-    for found in IMPORTS:
+    for found in imports():
         if not found.typing_only and found.importer != found.imported:
             graph[found.importer].add(found.imported)
     return graph
@@ -72,7 +74,7 @@ def test_every_room_has_a_floor() -> None:
 def test_a_room_imports_only_lower_floors() -> None:
     wrong = [
         str(found)
-        for found in IMPORTS
+        for found in imports()
         if (above := room(found.importer)) != (below := room(found.imported)) and FLOORS[above] <= FLOORS[below]
         if not (above == "" and found.typing_only)
     ]
@@ -84,15 +86,15 @@ def test_no_module_is_part_of_an_import_cycle() -> None:
 
 
 def test_no_private_name_crosses_rooms() -> None:
-    crossing = [str(found) for found in IMPORTS if room(found.importer) != room(found.imported) and is_private(found)]
+    crossing = [str(found) for found in imports() if room(found.importer) != room(found.imported) and is_private(found)]
     assert crossing == []
 
 
 def test_no_import_is_relative() -> None:
     relative = [
         f"{name}:{node.lineno}"
-        for name, path in modules().items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name, tree in trees().items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level
     ]
     assert relative == []
@@ -101,9 +103,9 @@ def test_no_import_is_relative() -> None:
 def test_the_parser_imports_the_standard_library_alone() -> None:
     foreign = {
         name
-        for module, path in modules().items()
+        for module, tree in trees().items()
         if room(module) == "parsing"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
         if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("strata_pack.parsing")

@@ -7,9 +7,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.house.imports import modules
+import pytest
 
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in modules().items()}
+from tests.house.imports import trees
+
+pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
 CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z0-9][a-z0-9]*)*")
 SHORT_FOR_SECONDS = re.compile(r"_(?:s|sec|secs|timeout)$|^(?:timeout|secs?)$", re.IGNORECASE)
@@ -46,7 +48,7 @@ def bound(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_a_type_name_means_one_thing() -> None:
     meanings = defaultdict(set)
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for name, meaning in types_of(module, tree):
             meanings[name].add(meaning)
     assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
@@ -55,7 +57,7 @@ def test_a_type_name_means_one_thing() -> None:
 def test_numbers_of_seconds_are_called_seconds() -> None:
     wrong = [
         f"{module}:{line} {name}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         for name, line in bound(tree)
         if SHORT_FOR_SECONDS.search(name) and name not in NOT_SECONDS | FLAGS
     ]

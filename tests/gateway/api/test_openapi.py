@@ -7,10 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import GenerationMode
-from schemathesis.config import SchemathesisConfig
 
 from strata_pack.gateway.api.openapi import openapi
 from tests.gateway.conftest import IMPLICIT, LIST_JOBS, House
@@ -83,6 +80,10 @@ def test_answers_are_what_the_schema_says(path: str, name: str, house: House) ->
 
 def examples(house: House, count: int) -> None:
     """Send ``count`` requests per operation, fit and unfit ones, and look for a server error or an untrue answer."""
+    import schemathesis
+    from schemathesis import GenerationMode
+    from schemathesis.config import SchemathesisConfig
+
     config = SchemathesisConfig.from_dict({"generation": {"codec": "utf-8"}})
     schema = schemathesis.openapi.from_dict(SCHEMA, config=config)
     schema.config.update(base_url=house.url)
