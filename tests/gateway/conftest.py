@@ -27,6 +27,7 @@ from strata_pack.gateway.settings import GatewayLimits, Served, Settings
 from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.server import LlamaServer
 from tests.gateway.replay import Replay, ReplayServer, prompt_text
+from tests.pack.tiny_gguf import write_tiny
 
 T = TypeVar("T")
 DATA = Path(__file__).parent.parent / "data"
@@ -227,6 +228,14 @@ class RealHouse(House):
 @pytest.fixture(scope="module")
 def server(smollm2: Path) -> Iterator[LlamaServer]:
     with LlamaServer.start(smollm2, context=2048, parallel=2, threads=2) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def byte_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaServer]:
+    """A server of a tiny model whose tokens are bytes: what grammars do needs no trained weights."""
+    model = write_tiny(tmp_path_factory.mktemp("bytes") / "tiny.gguf")
+    with LlamaServer.start(model, context=256, parallel=1, warmup=False, threads=1) as started:
         yield started
 
 

@@ -26,6 +26,7 @@ from strata_pack.gateway.server.access import Access, json_line, text_line
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.run import Tls
 from strata_pack.gateway.server.telemetry import telemetry
+from tests.e2e.command import run
 from tests.gateway.conftest import SETTINGS, House
 from tests.gateway.replay import ReplayServer
 from tests.gateway.server.served import COMMAND
@@ -278,10 +279,10 @@ def test_what_cannot_be_started_exits_with_2(options: list[str], words: str, tmp
     damaged.write_bytes(b"GGUF\x03\x00\x00\x00" + b"\x00" * 4)
     paths = {"DAMAGED": str(damaged), "GOOD": str(smollm2)}
     given = [paths.get(option, option) for option in options]
-    done = subprocess.run([COMMAND, "serve", "--port", "0", *given], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2, done.stderr
-    assert paths.get(words, words) in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("serve", "--port", "0", *given)
+    assert done.code == 2, done.err
+    assert paths.get(words, words) in done.err
+    assert "Traceback" not in done.err
 
 
 def test_a_model_that_does_not_fit_in_memory_is_not_started(smollm2: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,9 @@ import pytest
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.gateway.server.run import bind, call_format_of, check_exposure, gateway_template, read_keys
+from tests.e2e.command import run
 from tests.gateway.conftest import TEMPLATE_ID, events
-from tests.gateway.server.served import COMMAND, Served
-
-
-def refusal(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([COMMAND, "serve", *options], capture_output=True, text=True, timeout=60)
+from tests.gateway.server.served import Served
 
 
 @pytest.mark.parametrize(
@@ -36,16 +32,16 @@ def refusal(*options: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 def test_what_cannot_work_is_told_at_once(options: list[str], words: str) -> None:
-    done = refusal(*options)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+    done = run("serve", *options)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
 
 
 def test_an_upstream_that_is_not_there_is_an_environment_failure() -> None:
-    done = refusal("--upstream", "http://127.0.0.1:9", "--port", "0", "--start-timeout", "1")
-    assert done.returncode == 3
-    assert "no llama-server answers there" in done.stderr
+    done = run("serve", "--upstream", "http://127.0.0.1:9", "--port", "0", "--start-timeout", "1")
+    assert done.code == 3
+    assert "no llama-server answers there" in done.err
 
 
 def test_keys_come_from_the_option_and_from_a_file(tmp_path: Path) -> None:
