@@ -1,6 +1,6 @@
 """Finds the shipped data: ``templates/`` and ``golden/``.
 
-In a source checkout they stand beside the package, in a wheel inside it.
+In a source checkout they stand next to the package, in a wheel inside it.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ def _tool_call(call: Any) -> Any:
 def _arguments(arguments: Any) -> dict[str, Any]:
     """Return arguments, on the wire a JSON text, as an object.
 
-    A text that is none, a truncated one say, or that is nested deeper than a template can follow, is shown as it is.
+    Text that is not JSON (truncated, say), or is nested deeper than a template can follow, is shown as it is.
     """
     if isinstance(arguments, str):
         try:

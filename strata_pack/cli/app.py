@@ -136,7 +136,7 @@ def run() -> None:
     try:
         code = app(standalone_mode=False)
     except Exception as error:
-        # Typer carries a click of its own or the installed one, by its version: told by the method, not by the class.
+        # Typer carries a click of its own or the installed one, by its version, so the method decides, not the class.
         message: Any = getattr(error, "format_message", None)
         if message is None:
             raise

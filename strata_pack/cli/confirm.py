@@ -17,7 +17,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask, unless told to go on; where nobody can answer, it is wrong use not to say ``--yes``."""
+    """Ask, unless ``--yes`` is given; where nobody can answer, a missing ``--yes`` is wrong use."""
     if yes:
         return True
     if not sys.stdin.isatty():

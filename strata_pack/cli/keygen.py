@@ -17,7 +17,7 @@ app = typer.Typer()
 @with_shared_flags
 def keygen(
     file: Annotated[
-        Path, typer.Option("--out", "-o", help="The private key; the public one is written beside it as .pub.")
+        Path, typer.Option("--out", "-o", help="The private key; the public one is written next to it as .pub.")
     ] = Path("key.pem"),
     *,
     out: Out,

@@ -72,7 +72,7 @@ class ReportFiles:
                 try_file(path)
 
     def write(self, report: Report, out: Out) -> int:
-        """Write every file that is wanted; return 0, or the exit code of a disk that failed, which is told."""
+        """Write every file that is wanted; return 0, or the exit code of a disk that failed, which is reported."""
         from strata_pack.report import html, junit, sarif
 
         faces: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (

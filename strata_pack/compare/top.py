@@ -100,7 +100,7 @@ def score_top(ours: Likeliest, theirs: Likeliest, target: int) -> Scores:
 
 
 def _log_probability(likeliest: Likeliest, token: int) -> float:
-    """Return the logarithm of the token's probability, or the most it can be if it is not told."""
+    """Return the logarithm of the token's probability, or its upper bound if the server does not return it."""
     if token in likeliest:
         return likeliest[token]
     rest = max(1 - sum(math.exp(value) for value in likeliest.values()), _LEAST)

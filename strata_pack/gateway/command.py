@@ -59,7 +59,7 @@ DRAFT_MODEL = ("-md", "--model-draft", "--spec-draft-model")
 
 
 def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], note: Callable[[str], Any]) -> None:
-    """Serve until SIGINT or SIGTERM. ``announce`` is told the facts and one line when the gateway listens."""
+    """Serve until SIGINT or SIGTERM. ``announce`` gets the facts and one line when the gateway listens."""
     if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
     if options.mmproj is not None and (len(options.packs) > 1 or not options.images):
@@ -234,7 +234,7 @@ class _Source:
 
 
 def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _Source:
-    """Return what ``path`` is; raises ``BadInput`` for what is no pack and no sound GGUF."""
+    """Return what ``path`` is; raises ``BadInput`` if it is neither a pack nor a sound GGUF."""
     runtime = pick_runtime(options.runtime)
     template, projector = options.template, options.mmproj
     if path.suffix == ".gguf":

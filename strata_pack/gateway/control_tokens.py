@@ -190,7 +190,7 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 
 def gguf_control_tokens(path: Path) -> list[str]:
-    """Return the texts of the control tokens of a GGUF's vocabulary; raises ``BadInput`` for a file that is none."""
+    """Return the texts of the control tokens of a GGUF's vocabulary; raises ``BadInput`` for a file that is no GGUF."""
     from strata_pack.weights.gguf.file import GgufFile
 
     with GgufFile.open(path) as file:

@@ -29,7 +29,7 @@ class Deadline:
         self._timer.cancel()
         if not self._expired:
             return
-        # With another cancellation beside ours (somebody wants the task to end), that one wins.
+        # With another cancellation in addition to ours (somebody wants the task to end), that one wins.
         others = self._task.uncancel() if hasattr(self._task, "uncancel") else 0
         if kind is asyncio.CancelledError and not others:
             raise TimeoutError from error

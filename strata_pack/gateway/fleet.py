@@ -1,4 +1,4 @@
-"""One front for one model or several: which gateway answers a request, and what is told of all of them together."""
+"""One front for one model or several: which gateway answers a request, and the totals of all of them."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Generation:
     def _cut_call(self) -> bool:
         """Whether the reply breaks off in a call: to a client that is "length", or it would take half a call for whole.
 
-        A stop string of the client's own may cut one that it has not been told of yet; that is what it asked for.
+        A stop string of the client's own may cut one that it has not received yet; that is what it asked for.
         """
         return self._announced or (self.parser.counters.unfinished_calls > 0 and self.outcome.stop_text is None)
 

@@ -1,4 +1,4 @@
-"""Log probabilities of the tokens of the content: which tokens those are, told by where their text went.
+"""Log probabilities of the tokens of the content: the tokens are found by where their text went.
 
 The server gives one entry per token; the parser may hold text back, drop tags, or send it elsewhere. Entries wait
 until the parser emits text, and are matched to it by position.

@@ -18,7 +18,7 @@ async def offload(size: int, work: Callable[[], T]) -> T:
 
 
 PER_VALUE = 32
-"""What a value weighs beside its characters."""
+"""What a value weighs in addition to its characters."""
 
 
 def weight(*values: Any) -> int:

@@ -57,7 +57,7 @@ class Writer(Protocol):
     def start(self, prompt_tokens: int) -> bytes:
         """Return what a stream begins with; asked for when its first delta has been written, but sent before it.
 
-        ``prompt_tokens``: 0 if the upstream has not told yet.
+        ``prompt_tokens``: 0 until the upstream reports it.
         """
 
     def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:

@@ -1,4 +1,4 @@
-"""What the gateway is told when it starts. Values only; where they come from (flags, a pack) is the caller's matter."""
+"""The settings of a gateway, as values; the caller reads them from flags or a pack."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GatewayLimits:
 class Settings:
     """How the gateway behaves. ``api_keys`` empty: everybody on loopback may ask.
 
-    ``hosts``: the names under which a client may call a gateway without keys (a browser that was told to think of
+    ``hosts``: the names under which a client may call a gateway without keys (a browser that was made to think of
     another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
     request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy. ``cors`` are the origins of
     web pages that may ask; "*" for all of them. ``pass_native``: llama-server's own endpoints are passed on.

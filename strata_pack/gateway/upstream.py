@@ -115,7 +115,7 @@ class Upstream:
 
 
 async def _asked(wire: _Wire, head: str, data: bytes) -> Stream:
-    """Post a request over ``wire`` and return its stream; raises ``ApiError`` for an answer that is none."""
+    """Post a request over ``wire`` and return its stream; raises ``ApiError`` for a refusal."""
     stream = Stream(wire)
     try:
         wire.post(head, data)

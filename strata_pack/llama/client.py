@@ -28,7 +28,7 @@ from strata_pack.llama.answers import (
 )
 
 REQUEST_SECONDS = 300.0
-"""Seconds for one request, unless told otherwise."""
+"""Seconds for one request, by default."""
 
 ANSWER_LIMIT = 64 << 20
 """Bytes of one answer; more is garbage."""

@@ -17,7 +17,7 @@ _BUILT = re.compile(r"^built with (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Description:
-    """``version`` and ``build`` in the runtime's own words; ``devices`` that it computes with beside the CPU."""
+    """``version`` and ``build`` in the runtime's own words; ``devices`` that it uses in addition to the CPU."""
 
     version: str
     build: str

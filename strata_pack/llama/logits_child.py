@@ -34,7 +34,7 @@ def error_line(error: StrataError) -> bytes:
 
 
 def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | None) -> list[list[int]]:
-    """Return the windows of ``context`` tokens, one behind the other, each beginning with ``bos`` if there is one.
+    """Return the windows of ``context`` tokens, one after the other, each beginning with ``bos`` if there is one.
 
     What is left at the end is dropped. This and the scoring of the second half of each is what ``llama-perplexity``
     does, so that its figures and ours can be compared.

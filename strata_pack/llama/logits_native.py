@@ -28,7 +28,7 @@ _F32 = 0
 _NEVER = 0
 """``LLAMA_FLASH_ATTN_TYPE_DISABLED``."""
 _SPARE = 256
-"""Bytes behind each structure, so that a build whose structure is longer writes into them and not over Python's memory.
+"""Bytes after each structure, so that a build whose structure is longer writes into them and not over Python's memory.
 They also carry such a build's own defaults back to it unread."""
 
 _pointer, _i32, _u32, _float, _bool = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float, ctypes.c_bool

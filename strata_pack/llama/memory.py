@@ -89,7 +89,7 @@ def memory_need(
     """Return what a server of the model needs for ``context`` tokens of all ``slots`` together.
 
     ``metadata`` are the plain values of a GGUF header, ``tensors`` names and bytes of all its tensors, ``projector``
-    the bytes of a projector beside it.
+    the bytes of a projector next to it.
     """
     held = lazy = 0
     for name, size in tensors:

@@ -54,7 +54,7 @@ def _first(paths: Iterable[Path]) -> Path | None:
 
 
 def cuda_roots() -> list[Path]:
-    """Return the folders that may hold a CUDA toolkit: named by the environment, beside nvcc, in the usual places."""
+    """Return the folders that may hold a CUDA toolkit: named by the environment, next to nvcc, in the usual places."""
     named = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     nvcc = _program("nvcc")
     beside = [nvcc.resolve().parent.parent] if nvcc else []

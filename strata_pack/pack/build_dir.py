@@ -86,7 +86,7 @@ class BuildDir:
     def installed(self, key: dict[str, Any]) -> Manifest | None:
         """Return the manifest of an earlier build of ``key`` that was stopped after its pack was in place, if it was.
 
-        A bare GGUF has no manifest beside it: its files are compared with what the manifest says.
+        A bare GGUF has no manifest next to it: its files are compared with what the manifest says.
         """
         state = self._read()
         text = state.get("installing")
@@ -190,7 +190,7 @@ def _refuse_foreign(root: Path) -> None:
 
 @contextmanager
 def open_build_dir(out: Path) -> Iterator[BuildDir]:
-    """Make (or find) and lock the partial folder beside ``out``."""
+    """Make (or find) and lock the partial folder next to ``out``."""
     if out.name in ("", ".."):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
     root = partial_folder(out)

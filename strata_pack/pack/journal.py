@@ -36,7 +36,7 @@ LIMIT = 512 << 20
 
 _MAGIC = b"strata-pack journal 1\n"
 STAGED = "{}.template-new"
-"""The name of a copy that is being made of a file, beside it."""
+"""The name of a copy that is being made of a file, next to it."""
 
 
 class JournalStep(Protocol):
@@ -63,7 +63,7 @@ class JournalStep(Protocol):
 
 
 def _foreign(path: Path) -> BadInput:
-    remedy = "if you replaced the file yourself, remove the .template-install folder beside it"
+    remedy = "if you replaced the file yourself, remove the .template-install folder next to it"
     return BadInput("has been changed by something else since the template was installed", where=path, remedy=remedy)
 
 

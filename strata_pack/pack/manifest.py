@@ -1,6 +1,6 @@
 """Types, reads, checks and writes the manifest: what a pack is made of, from what, by what, and what was proved.
 
-``manifest.schema.json`` beside this file is the format; this module gives it types, reads, checks and writes it.
+``manifest.schema.json`` next to this file is the format; this module gives it types, reads, checks and writes it.
 Nothing in it depends on the time or on the machine's paths: the same inputs give the same bytes.
 """
 

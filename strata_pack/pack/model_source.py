@@ -55,7 +55,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Model:
-    """A model on this disk. ``folder`` holds its tokenizer and config, if it has any beside the weights."""
+    """A model on this disk. ``folder`` holds its tokenizer and config, if it has any next to the weights."""
 
     kind: Literal["file", "folder", "hub"]
     name: str
@@ -67,7 +67,7 @@ class Model:
     commit: str | None = None
 
     def side_file(self, name: str) -> Path | None:
-        """Return the path of a file beside the weights, or ``None``."""
+        """Return the path of a file next to the weights, or ``None``."""
         path = None if self.folder is None else self.folder / name
         return path if path is not None and path.is_file() else None
 
@@ -170,7 +170,7 @@ def source_name(source: Source) -> str:
 
 
 def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | None:
-    """Return the source's own chat template: the file beside the weights, else the tokenizer's, else the GGUF's."""
+    """Return the source's own chat template: the file next to the weights, else the tokenizer's, else the GGUF's."""
     own = folder_template(model.folder) if model.folder is not None else None
     if own is not None:
         return own
@@ -200,7 +200,7 @@ def folder_template(folder: Path) -> str | None:
 
 
 class SourceHashes:
-    """The hashes of the source's files, computed beside the quantizing: reading once more costs no time then."""
+    """The hashes of the source's files, computed while quantizing: reading once more costs no time then."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

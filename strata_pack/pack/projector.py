@@ -1,6 +1,6 @@
 """Handles the projector of a pack: the vision encoder that belongs to its model.
 
-A checkpoint with a tower gives it by default; with a GGUF it is a file that stands beside or is named. A projector of
+A checkpoint with a tower gives it by default; with a GGUF it is a file next to it, or a named one. A projector of
 another model is refused: its vectors have another width, or reach into layers that the model has not.
 """
 
@@ -52,7 +52,7 @@ def open_projector(
 ) -> Iterator[PlannedProjector | None]:
     """Yield the projector that belongs into the pack of ``model`` (opened as ``tensors``), if there is one.
 
-    Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named beside a checkpoint.
+    Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named next to a checkpoint.
     """
     if not request.projector:
         yield None
@@ -80,7 +80,7 @@ def open_projector(
 
 
 def _beside(model: Model, progress: Progress) -> Path | None:
-    """Return the one projector in the folder of a GGUF model; several are told and none is taken."""
+    """Return the one projector in the folder of a GGUF model; ``BadInput`` names them if there are several."""
     if model.folder is None:
         return None
     found = sorted(path for path in model.folder.glob("*.gguf") if "mmproj" in path.name.lower())

@@ -149,7 +149,7 @@ def backups_in(state_dir: Path) -> list[Path]:
 
 
 def read_allowed(journal_path: Path, path: Path) -> Journal:
-    """Read a journal; one that lies beside a GGUF may change the files of that model and no other."""
+    """Read a journal; one that lies next to a GGUF may change the files of that model and no other."""
     journal = read_journal(journal_path)
     if not path.is_dir():
         allowed = {file.name for file in shard_paths(path)}

@@ -88,7 +88,7 @@ def requests_by_recipe(request: BuildRequest, recipes: Sequence[Recipe]) -> list
 
 
 def recipe_options(request: BuildRequest) -> dict[str, Any]:
-    """Return what makes the model differ from its preset, beside the recipe file's text, as JSON."""
+    """Return what makes the model differ from its preset, apart from the recipe file's text, as JSON."""
     recipe = request.recipe
     options: dict[str, Any] = {
         "rules": [

@@ -149,7 +149,7 @@ def _gguf(pack: Pack) -> list[str]:
         with GgufFile.open(path) as gguf:
             end = gguf.data_offset + max((tensor.offset + tensor.nbytes for tensor in gguf.tensors), default=0)
             if end + gguf.alignment <= gguf.file_size:
-                wrong.append(f"{path.name} has {gguf.file_size - end} bytes behind its last tensor")
+                wrong.append(f"{path.name} has {gguf.file_size - end} bytes after its last tensor")
     return wrong
 
 

@@ -14,7 +14,7 @@ from strata_pack.parsing.tool_call import XmlCall
 
 
 class CallStates(ThinkingStates):
-    """From ``<tool_call>`` to the text behind the call, in the thinking and in the answer."""
+    """From ``<tool_call>`` to the text after the call, in the thinking and in the answer."""
 
     def _in_opener(self, text: str, pos: int) -> int:
         """Behind ``<tool_call>``: a call must follow, after white space and what cannot be seen."""
@@ -127,7 +127,7 @@ class CallStates(ThinkingStates):
             if reader.announced:
                 self._content.call()
                 self._last = text
-                self._tracker.feed(text)  # the text behind is read as if this had been content
+                self._tracker.feed(text)  # the text after it is read as if this had been content
             else:
                 self._answer(text)
         for text in reader.again:

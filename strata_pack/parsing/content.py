@@ -23,7 +23,7 @@ class ContentText:
         self._has_text = False
         self._newlines = ""
         self._further: HeldText | None = None
-        """Newlines behind ``_newlines`` in later pieces: rare, so that it is made when it is needed."""
+        """Newlines after ``_newlines`` in later pieces: rare, so that it is made when it is needed."""
         self._joint: bool | None = None
         """Behind a call and before any text: whether a newline stood there. Elsewhere None."""
         self.holds = False
@@ -81,7 +81,7 @@ class ContentText:
         self.flows = False
 
     def dropped_newline(self) -> None:
-        """A newline behind a call was dropped elsewhere."""
+        """A newline after a call was dropped elsewhere."""
         if self._joint is not None:
             self._joint = True
 

@@ -21,7 +21,7 @@ class Dialect:
     parameter's the same. ``function_open`` may be empty: the name then follows ``call_open`` directly. Where
     ``function_close`` is ``call_close``, that one tag ends both.
 
-    - ``type_attribute``: an attribute behind a parameter's name that says whether its value is a string
+    - ``type_attribute``: an attribute after a parameter's name that says whether its value is a string
       (``string="true"``), empty if the family has none.
     - ``value_on_lines``: whether a value stands on lines of its own, between its opener and its closer.
     - ``generation_mark``: what begins the generation prompt; empty if the family has no such mark.

@@ -70,7 +70,7 @@ class MarkdownTracker:
         self._span = 0
         self._run = 0
         self.quiet = False
-        """Whether text without a line feed or backtick changes nothing behind what was fed last."""
+        """Whether text without a line feed or backtick changes nothing after what was fed last."""
 
     def feed(self, text: str) -> None:
         """Read the next piece of the text."""
@@ -275,7 +275,7 @@ class MarkdownTracker:
         self._paragraph = self._empty_item = False
 
     def _no_fence(self) -> None:
-        """The line that seemed to open a fence has a backtick behind: it is text."""
+        """The line that seemed to open a fence has a backtick after it: it is text."""
         self._settled, self._opening = True, None
         self._read_text(self._matched, paragraph=True)
 

@@ -34,7 +34,7 @@ class HeldText:
         return self._before + self._present.tell()
 
     def _settle(self) -> list[str]:
-        """Return the present segment in parts; the next ones begin behind them."""
+        """Return the present segment in parts; the next ones begin after them."""
         # Never read from a StringIO that is written to: it would keep four bytes for each character from then on.
         fresh = self._present.getvalue()
         if fresh:

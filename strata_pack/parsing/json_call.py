@@ -87,7 +87,7 @@ class JsonCall:
         return None
 
     def feed(self, text: str, pos: int) -> int:
-        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
+        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or after the call."""
         while pos < len(text) and self.status is ReaderStatus.READING:
             end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
             if end == pos and self._place is _Place.BEHIND:

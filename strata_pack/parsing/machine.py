@@ -2,7 +2,7 @@
 
 The states lie in layers, each a class on the one below: ``Machine``, the thinking, the calls, the answer, and the
 parser that others use. A state is a method that reads from a place in the text and returns where it stopped. What it
-cannot decide yet stays in ``_rest`` (an open tag, short) or is held (white space behind ``<tool_call>``, a whole
+cannot decide yet stays in ``_rest`` (an open tag, short) or is held (white space after ``<tool_call>``, a whole
 implicit call), so that no character is looked at again with every delta. ``docs/parsing.md`` draws the machine.
 """
 
@@ -33,7 +33,7 @@ BLOCK = 4096
 
 
 class State(Enum):
-    """What the machine has behind it."""
+    """What the machine has read so far."""
 
     __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
 
@@ -52,9 +52,9 @@ class State(Enum):
     """The end of the thinking and white space."""
     CONTENT = auto()
     SPAN = auto()
-    """``<tool_call>`` behind a backtick on the same line, held: does a code span close on this line?"""
+    """``<tool_call>`` after a backtick on the same line, held: does a code span close on this line?"""
     BEHIND_SPAN = auto()
-    """A whole call behind such a backtick, held: the same question on its last line."""
+    """A whole call after such a backtick, held: the same question on its last line."""
     STRICT = auto()
     """Policy "strict": a whole call in the thinking, held: only calls may follow."""
     TO_THE_END = auto()

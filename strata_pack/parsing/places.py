@@ -16,7 +16,7 @@ class ReaderStatus(Enum):
 
 
 class Place(Enum):
-    """What a reader has behind it."""
+    """What a reader has read so far."""
 
     __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
 
@@ -62,7 +62,7 @@ class Doubt(Enum):
     LOOSE = auto()
     """``</function></tool_call>`` without ``</parameter>``: the end, unless a ``</parameter>`` ends the value later."""
     PROSE = auto()
-    """Text behind ``</function>``: the end if ``</tool_call>`` comes before the value ends again."""
+    """Text after ``</function>``: the end if ``</tool_call>`` comes before the value ends again."""
     BROKEN = auto()
     """``</parameter></tool_call>`` without ``</function>``: no call, unless the value goes on."""
 

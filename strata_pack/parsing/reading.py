@@ -34,7 +34,7 @@ _DUE = frozenset(
         Place.FUNCTION_END,
     }
 )
-"""The places behind which a tag is due, so that a misspelt one is taken for what it is like."""
+"""The places after which a tag is due, so that a misspelt one is taken for what it is like."""
 _HEADERS = frozenset({Place.HEADER, Place.NEST})
 
 _LINE_OR_TAG = re.compile(r"[\n<]")
@@ -86,7 +86,7 @@ class CallReading:
         self._type = UNTYPED
         self._arguments: dict[str, Any] = {}
         self._order: list[str] = []
-        # The text: one segment for the header, one for each value with the tags behind it.
+        # The text: one segment for the header, one for each value with the tags after it.
         self._raw = HeldText()
         # Places in the present segment: where the value and the call (perhaps) end, where the next call begins.
         self._value_open = False
@@ -146,7 +146,7 @@ class CallReading:
         return events
 
     def feed(self, text: str, pos: int) -> int:
-        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or behind the call."""
+        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or after the call."""
         self._stalled = False
         while pos < len(text) and self.status is _READING and not self._stalled:
             if self._place in _SEARCHED:
@@ -259,7 +259,7 @@ class CallReading:
         self._raw.write(text)
 
     def _take(self, text: str) -> None:
-        """Take text of the value, or text behind an end in doubt."""
+        """Take text of the value, or text after an end in doubt."""
         self._raw.write(text)
         if self._sending is not None:
             if self._pending is None:
@@ -379,7 +379,7 @@ class CallReading:
         self._place = Place.VALUE
 
     def _accept(self, end: Pending, opener: int) -> None:
-        """The call did end there; the text behind it is read again, up to where (perhaps) the next call begins."""
+        """The call did end there; the text after it is read again, up to where (perhaps) the next call begins."""
         segment = self._raw.cut()
         self.again = [part for part in (segment[end.call_end : opener], segment[opener:]) if part]
         self._defects += end.doubt is Doubt.LOOSE
@@ -391,7 +391,7 @@ class CallReading:
 
 def _may_be_two(order: list[str]) -> bool:
     """Return whether parameters in this order may be two calls' whose border is lost: some stand before the first
-    repeated one and not again behind it, so that the last ones would not be of one call."""
+    repeated one and not again after it, so that the last ones would not be of one call."""
     before: set[str] = set()
     for at, name in enumerate(order):
         if name in before:

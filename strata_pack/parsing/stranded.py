@@ -23,8 +23,8 @@ _NOTHING = _Seen.NOTHING  # asked for at every delta: in Python 3.11 each look-u
 class StrandedCalls:
     """Reads the text of the thinking that stays reasoning; ``count`` is the number of whole calls in it.
 
-    A whole call is ``<tool_call>``, directly behind it ``<function=`` or ``{``, and later ``</function>`` or ``}`` with
-    ``</tool_call>`` behind. It need not be re-read exactly: the count tells an operator that calls get lost.
+    A whole call is ``<tool_call>``, directly after it ``<function=`` or ``{``, and later ``</function>`` or ``}`` with
+    ``</tool_call>`` after it. It need not be re-read exactly: the count tells an operator that calls get lost.
     """
 
     __slots__ = ("_beginnings", "_dialect", "_last", "_rest", "_seen", "_tag", "count")

@@ -50,7 +50,7 @@ class Token(Enum):
     PARAMETER_ATTRIBUTE = auto()
     """``<parameter name="NAME">`` where a name is no attribute"""
     PARAMETER_INLINE = auto()
-    """``<parameter=NAME=`` with the value right behind"""
+    """``<parameter=NAME=`` with its value directly after it"""
     PARAMETER_END = auto()
     PARAMETER_END_LIKE = auto()
     """``</parameter1>`` and the like"""
@@ -359,7 +359,7 @@ class _Opener:
         return clean_name(raw.rstrip("/ ")) or clean_name(raw)
 
     def _inline(self, raw: str, start: int, name: str, names: Collection[str]) -> Tag | None:
-        """``<parameter=path=a.py``: a declared name with its value right behind."""
+        """``<parameter=path=a.py``: a declared name with its value directly after it."""
         if "=" not in raw or name in names or self._token is Token.FUNCTION or not self._is_bracket:
             return None
         before = raw.index("=")

@@ -145,7 +145,7 @@ class ThinkingStates(Machine):
         return end
 
     def _stay_reasoning(self, text: str) -> None:
-        """Read ``text``, which begins with a ``<tool_call>`` that is none, as if no call could end the thinking."""
+        """Read ``text``, which begins with a ``<tool_call>`` without a call, as if no call could end the thinking."""
         self._state = State.REASONING
         self._reason(self._call_open)
         self._read_again(text[len(self._call_open) :], may_end=False)

@@ -19,10 +19,10 @@ class XmlCall(CallActions):
     """Reads one call from its function's header on.
 
     ``bare``: it has no ``<tool_call>``. ``stream``: announce it and send its arguments while they come, as
-    ``events``. ``in_thinking``: it stands in the thinking, so that ``</think>`` behind it is no prose.
+    ``events``. ``in_thinking``: it stands in the thinking, so that ``</think>`` after it is no prose.
 
     Feed it until ``status`` is ``DONE`` (``calls`` holds it) or ``FAILED`` (``text()`` comes back). ``again`` is text
-    behind the call that must be read once more by whoever reads the text around calls; ``function_follows`` says that
+    after the call that must be read once more by whoever reads the text around calls; ``function_follows`` says that
     a second function stands in the same wrapper.
     """
 
@@ -49,7 +49,7 @@ DRIFT: dict[str, str] = {
     "parameter-misspelt": "`<parameter=path` and a line end, `<param=path>`, `<parameter : path>` and the like, "
     "for a declared `path`",
     "parameter-closer-missing": "`</parameter>` missing before the next `<parameter=` or `</function>`",
-    "parameter-closer-misspelt": "`</parameter1>` and the like, alone on its line, with a tag of the call behind it",
+    "parameter-closer-misspelt": "`</parameter1>` and the like, alone on its line, with a tag of the call after it",
     "parameter-closer-wrong": "`</function>` for `</parameter>` before a declared parameter",
     "closers-swapped": "`</function></parameter>` before `</tool_call>`",
     "doubled-closer": "a closing tag written twice, or a `</parameter>` without a parameter",

@@ -56,7 +56,7 @@ async def aparse(
 ) -> AsyncIterator[Event]:
     """Yield the events of a reply that arrives as ``deltas``.
 
-    ``finish_reason`` may be a function that is asked when the deltas are over: only then a server has told. Pass a
+    ``finish_reason`` may be a function, called when the deltas are over: only then has a server reported it. Pass a
     ``parser`` to read its counters afterwards, else ``options`` are those of ``OutputParser``.
     """
     if parser is None:

@@ -37,7 +37,7 @@ _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record. ``value`` is JSON, or the text of a line that is none; ``event`` the name of a server-sent event."""
+    """One record. ``value`` is JSON, or the text of any other line; ``event`` the name of a server-sent event."""
 
     line: int
     value: Any

@@ -73,7 +73,7 @@ class RecordedTurn:
     """Where a reply begins that spreads over several records."""
 
     def reply(self, line: int) -> RecordedReply:
-        """Return the reply at ``line``; thinking written inline, between its tags, is told from the answer."""
+        """Return the reply at ``line``; thinking written inline, between its tags, is separated from the answer."""
         reasoning, content = self.reasoning, self.content
         if not reasoning:
             reasoning, content = split_thinking(content, open_before=self.thinks if self.raw else False)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from strata_pack.report.model import STATUSES, Check, Report, Status
 
 LEAST = 3
-"""Checks with the same status and the same words that are told as one."""
+"""Checks with the same status and the same words, shown as one."""
 
 NAMED = 3
 

@@ -48,7 +48,7 @@ class Target:
 class SmokeContext:
     """The client of the server under test, and what the scenarios share.
 
-    ``runtime`` is what servers beside it are started with; ``model_name`` is what a request must name, if anything;
+    ``runtime`` is what further servers are started with; ``model_name`` is what a request must name, if anything;
     ``server`` is the one under test where it is ours; ``alone`` is what each replay (by id) gave when it was the only
     stream.
     """

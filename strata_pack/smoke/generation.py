@@ -34,7 +34,7 @@ ONE_SLOT: Mapping[str, Any] = {"id_slot": 0}
 """One slot for all that is played alone: what other slots keep makes every token slower where they share the cache."""
 
 CALL_FORMATS = {"xml": "auto", "json": "json"}
-"""How the parser is told of a family's form: outside the JSON families only ``<function=`` ends the thinking."""
+"""The parser's option for a family's form: outside the JSON families only ``<function=`` ends the thinking."""
 
 
 def literal(text: str) -> str:
@@ -189,7 +189,7 @@ def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[s
 def server_parse(client: LlamaClient, replay: ReplayCase) -> dict[str, Any]:
     """Let the server's own chat parser read the reply: given as the beginning of its answer, and ended at once.
 
-    The server takes no grammar beside tools, so the reply is handed to it to be continued, and the end-of-turn token
+    The server takes no grammar together with tools, so it is given the reply to continue, and the end-of-turn token
     is made certain.
     """
     messages = [

@@ -216,7 +216,7 @@ def obeyed_grammar(stage: SmokeContext) -> str:
 def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Make the model write each lost reply by grammar and see what the server delivers.
 
-    A server that takes a grammar beside tools must deliver every call. One that does not is asked without tools; then
+    A server that takes a grammar together with tools must deliver every call. Others are asked without tools; then
     a call may stand in the content, and must not stay in the thinking or vanish.
     """
     server = obeyed_grammar(stage)
@@ -243,7 +243,8 @@ def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         found.append(wrong)
     every = [loss for wrong in found for loss in wrong]
     wanted, got = (sum(int(row[place]) for row in rows) for place in (1, 2))
-    how = f"grammar as for {server}, " + ("beside tools" if with_tools else "without tools, which it does not take too")
+    with_or_without = "together with tools" if with_tools else "without tools, which it does not take too"
+    how = f"grammar as for {server}, {with_or_without}"
     kept = sum(any(loss.kind == "calls left in the thinking" for loss in wrong) for wrong in found)
     words = [f"{kept} of {len(found)} replies keep a whole call in the reasoning"] if kept else []
     words += [f"{got} of {wanted} forced calls delivered"] if with_tools or every else []

@@ -59,7 +59,7 @@ def existing_ancestor(path: Path) -> Path:
 
 
 def disk_needs(stages: Iterable[Stage]) -> list[DiskNeed]:
-    """Add the stages up per file system (told apart by device number), in the order they first appear."""
+    """Add the stages up per file system (distinguished by device number), in the order they first appear."""
     by_device: dict[int, list[Stage]] = {}
     for stage in stages:
         by_device.setdefault(os.stat(existing_ancestor(stage.path)).st_dev, []).append(stage)

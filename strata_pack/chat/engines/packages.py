@@ -80,7 +80,7 @@ class TransformersEngine:
 
     def __init__(self) -> None:
         need("transformers", "engines", "the engine transformers")
-        # Without a tensor library transformers prints advice that is none here.
+        # Without a tensor library transformers prints advice that does not apply here.
         os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
         from transformers.utils.chat_template_utils import render_jinja_template
 

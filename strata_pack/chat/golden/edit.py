@@ -131,7 +131,7 @@ def _record(case: dict[str, Span], result: CaseResult) -> Iterator[Edit]:
 
 
 def _addition(text: str, case: GoldenCase) -> Edit:
-    """Return the edit that puts ``case`` behind the last one, written as that one is."""
+    """Return the edit that puts ``case`` after the last one, written as that one is."""
     cases = _cases(text)
     there = list(items(text, cases))
     if not there:

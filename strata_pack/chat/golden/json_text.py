@@ -36,7 +36,7 @@ class Edit:
 
 
 def whole(text: str) -> Span:
-    """Return the value that ``text`` holds, perhaps behind a byte order mark."""
+    """Return the value that ``text`` holds, perhaps after a byte order mark."""
     return _value(text, 1 if text.startswith("\ufeff") else 0)
 
 

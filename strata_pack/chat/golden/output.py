@@ -102,7 +102,7 @@ def _failure(result: CaseResult) -> list[Text]:
 
 
 def github_annotations(golden: GoldenReport, where: str) -> list[str]:
-    """Return one GitHub workflow command for each failure, which GitHub shows beside the template's file."""
+    """Return one GitHub workflow command for each failure, which GitHub shows next to the template's file."""
     return [
         f"::error file={_property(where)},title={_property(f'golden {result.engine}')}::"
         + _data(f"{result.case.id}: {_detail(result)}")

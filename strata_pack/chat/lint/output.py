@@ -87,7 +87,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 
 def to_report(findings: Sequence[Finding], path: str, fail_on: Severity) -> model.Report:
-    """Return the findings as a report, one check each; those below ``fail_on`` are told and do not fail."""
+    """Return the findings as a report, one check each; those below ``fail_on`` are reported and do not fail."""
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     checks = [
         model.Check(

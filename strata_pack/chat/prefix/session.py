@@ -18,7 +18,7 @@ MAX_SESSION_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Session:
-    """A conversation with what a request carries beside it. An assistant message may hold ``generated``, the model's
+    """A conversation with what a request carries with it. An assistant message may hold ``generated``, the model's
     raw text; ``variables`` are the template's other inputs."""
 
     name: str

@@ -66,7 +66,7 @@ def _opens_call(line: str, following: str, form: CallForm, dialect: Dialect) -> 
 def heal(message: Message, form: CallForm) -> Message:
     """Return ``message`` with a stranded run moved out of its thinking, or ``message`` itself where there is none.
 
-    A message whose content is not all text is left alone, for a template may drop the text beside media. The message
+    A message whose content is not all text is left alone, for a template may drop the text next to media. The message
     must not be one that is being continued: that one is never repaired.
     """
     if message.get("role") != "assistant" or message.get("tool_calls"):

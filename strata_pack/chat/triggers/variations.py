@@ -1,4 +1,4 @@
-"""Varies what is no text: the numbers of turns, tools and calls, the date, and branches not reached so far."""
+"""Varies everything but texts: the numbers of turns, tools and calls, the date, and branches not reached so far."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SMALL_BITS = 3.5
 LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
 """Bits a weight at least, by role: every token passes through these, as llama-quantize's presets know."""
 MEASURED_UP_TO = 2_000_000_000
-"""Weights of a model up to which sensitivities are measured unless told otherwise: a probe is an evaluation."""
+"""Weights of a model up to which sensitivities are measured by default: a probe is an evaluation."""
 KNOWN_COSTS: Mapping[str, float] = {
     "attn_v": 0.27,
     "attn_k": 0.14,

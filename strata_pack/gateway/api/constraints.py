@@ -74,7 +74,7 @@ def wanted_answer(request: ConstraintFields, other: tuple[str, Answer] | None = 
             found.append((field, answer))
     if len(found) > 1:
         first, second = found[0][0], found[1][0]
-        raise bad_request(f"{second}: cannot stand beside {first}; the answer can have one form", second)
+        raise bad_request(f"{second}: cannot be combined with {first}; the answer can have one form", second)
     return found[0][1] if found else None
 
 

@@ -148,7 +148,7 @@ def read_body(kind: type[B], data: bytes) -> B:
     """Return the body as ``kind``; raises ``ApiError`` 400 that names the first wrong field."""
     try:
         if _may_hold_odd_numbers(data):
-            with suppress(ValueError):  # what is no JSON at all gets the better complaint below
+            with suppress(ValueError):  # a body that is not JSON at all gets the better complaint below
                 json.loads(data, parse_constant=_refuse_number, parse_float=_finite, parse_int=_short)
         return kind.model_validate_json(data)
     except ValidationError as error:
@@ -166,7 +166,7 @@ def read_part(kind: type[B], where: str, value: Any) -> B:
 
 
 def _may_hold_odd_numbers(data: bytes) -> bool:
-    """Whether a body may hold a number that is none in JSON, or too large to be one here.
+    """Whether a body may hold a number that JSON does not have, or one too large to be one here.
 
     Plain searches, because they are quick whatever the body, and nothing else runs meanwhile.
     """

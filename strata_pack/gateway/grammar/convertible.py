@@ -234,7 +234,7 @@ ALONE: dict[str, frozenset[str]] = {
     "const": frozenset(("const", "enum", "type")),
     "enum": frozenset(("enum", "type")),
 }
-"""Keywords beside which others are not read -> those that may stand there."""
+"""Keywords next to which others are not read -> those that may stand there."""
 
 CHECKS: dict[str, SchemaCheck] = {
     "$ref": _Checker._reference,

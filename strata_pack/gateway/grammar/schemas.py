@@ -46,7 +46,7 @@ class Shape:
 class SchemaReader:
     """Reads the schemas of one document, ``root``.
 
-    Work is bounded by ``afford``: it is told the cost of each step, in properties and the like, and says whether that
+    Work is bounded by ``afford``: it gets the cost of each step, in properties and the like, and says whether that
     may be spent. What a reference leads to is merged once.
     """
 

@@ -1,4 +1,4 @@
-"""What is told of every HTTP request when it is over: who asked for what, what it cost, how it ended. No content.
+"""Reports every HTTP request when it is over: who asked for what, what it cost, how it ended. No content.
 
 An ``Access`` is made once per request and given to every sink: the access log below, and telemetry.
 """
@@ -53,7 +53,7 @@ RECORD_FIELDS: Mapping[str, str] = {
     "queued": "queued_seconds",
     "time_to_first_token": "first_token_seconds",
 }
-"""Fields of a ``Record`` that are told -> their names in a line of JSON."""
+"""Fields of an ``Access`` that are reported -> their names in a line of JSON."""
 
 
 def json_line(access: Access) -> str:

@@ -22,7 +22,7 @@ EndpointTable = dict[str, dict[str, Endpoint]]
 
 
 def create_app(served: Gateway | Fleet, keys: Keys | None = None, sinks: Sequence[Sink] = ()) -> ASGIApp:
-    """Return the ASGI application of a gateway or several; ``sinks`` are told of every request that is over."""
+    """Return the ASGI application of a gateway or several; ``sinks`` get every request that is over."""
     fleet = served if isinstance(served, Fleet) else Fleet([served])
     settings = fleet.first.settings
     table = _table((*GENERATING, *(NATIVE if settings.pass_native else ()), *ABOUT))

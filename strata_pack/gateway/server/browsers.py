@@ -55,7 +55,7 @@ class Doors:
             )  # fmt: skip
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> ReplyStream | None:
-        """Return the answer to a preflight (which never has a key), ``None`` for a request that is none."""
+        """Return the answer to a preflight (which never has a key), ``None`` for any other request."""
         origin = headers.get("origin")
         if method != "OPTIONS" or origin is None or "access-control-request-method" not in headers:
             return None

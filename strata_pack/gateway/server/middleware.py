@@ -239,7 +239,7 @@ class _Exchange:
                 self._insist.cancel()
 
     async def receive(self) -> Message:
-        """Give the body once, then wait for ever: who leaves is told by the connection."""
+        """Give the body once, then wait for ever: the connection reports a client that leaves."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on what is no body, on idle connections and on answers that nobody takes.
+"""uvicorn's HTTP protocol with limits on headers, on idle connections and on answers that nobody takes.
 
 uvicorn has no public way to extend its protocols: what is used here of their insides is ``USED``, which a test looks
 for, and pyproject.toml bounds uvicorn to versions that were tried.
@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
 class Connection:
-    """One client's connection: ``abort`` drops it, ``on_close`` are told when it is lost; then it is ``closed``."""
+    """One client's connection: ``abort`` drops it, ``on_close`` are called when it is lost; then it is ``closed``."""
 
     def __init__(self) -> None:
         self.closed = False

@@ -1,4 +1,4 @@
-"""From a URL and a template to a running gateway: ask the upstream what it is, then serve until told to stop."""
+"""From a URL and a template to a running gateway: ask the upstream what it is, then serve until a signal stops it."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def check_exposure(host: str, keys: tuple[str, ...]) -> None:
 
 
 def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """Raise ``WrongUse`` for what is no origin of a page, and for all pages at once where no key is asked for."""
+    """Raise ``WrongUse`` for values that are no origin of a page, and for all pages at once where no key is asked for."""
     for origin in origins:
         if origin == ANY:
             if not keys:
@@ -378,7 +378,7 @@ def kept_alive(
     """Yield a started llama.cpp server and start it again, on the same port, whenever it dies.
 
     ``start(port, stopping)`` starts one, and gives up when ``stopping`` is set, as it is at the end of the block;
-    ``note`` is told of every death in one line.
+    ``note`` gets one line for every death.
     """
     server = start(None, stopping)
     port = server.settings.port or int(server.url.rpartition(":")[2])

@@ -1,6 +1,6 @@
 """What a source says of itself: its licence and the models that it is made from.
 
-The model card's head beside the weights comes first, then the header of the GGUF.
+The model card's head next to the weights comes first, then the header of the GGUF.
 """
 
 from __future__ import annotations

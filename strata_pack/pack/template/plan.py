@@ -46,7 +46,7 @@ Method = Literal["in place", "first shard", "copy", "none"]
 
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 MARGIN = 16 << 20
-"""Bytes kept free beside what is written."""
+"""Bytes kept free in addition to what is written."""
 
 
 @dataclass(frozen=True)

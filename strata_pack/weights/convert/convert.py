@@ -126,7 +126,7 @@ class SafetensorsSource:
         self.left_out, self.has_tower = 0, False
         self.inputs = InputFiles.of(path for path in sorted(folder.iterdir()) if _is_read(path))
         with _wrong_kinds(folder):
-            # What config.json alone can tell is told first: it is the cheaper answer.
+            # Faults in config.json are reported first: finding them is cheaper.
             raw = read_json_object(folder / "config.json")
             known = None if part == "projector" else recognise(raw, folder / "config.json")
             read_encoding(raw, folder / "config.json")

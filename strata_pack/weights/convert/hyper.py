@@ -113,7 +113,7 @@ class HyperViews:
             raise BadInput(f"{embedding.name} and {hidden.name} differ in rows", where=self._where)
         left, right = (Piece(half, range(half.shape[0])) for half in (embedding, hidden))
         shape = (embedding.shape[0], embedding.row_length + hidden.row_length)
-        return [View(f"{layer}.eh_proj.weight", shape, (left,), beside=(right,))]
+        return [View(f"{layer}.eh_proj.weight", shape, (left,), appended=(right,))]
 
 
 def ngram_keys(

@@ -31,7 +31,7 @@ def view_reader(checkpoint: Checkpoint, view: View, tensor: SourceTensor) -> Row
     ends = list(itertools.accumulate(len(piece) for piece in view.pieces))
     row = tensor.nbytes // tensor.rows
     # A squeezed or one-dimensional tensor has other rows in the GGUF than in the file; its one piece is read whole.
-    same_rows = bool(view.beside) or view.pieces[0].row_length == tensor.row_length
+    same_rows = bool(view.appended) or view.pieces[0].row_length == tensor.row_length
 
     def read(first: int, count: int, out: npt.NDArray[np.uint8]) -> None:
         if not same_rows:
@@ -57,7 +57,7 @@ def _read_piece(
 ) -> None:
     """Fill ``out`` with rows ``first`` to ``last`` (exclusive) of a piece, converted."""
     stored = piece.tensor
-    plain = view.columns is None and view.transform == "none" and not view.beside
+    plain = view.columns is None and view.transform == "none" and not view.appended
     if (
         plain
         and is_copy(stored.dtype, tensor.type)
@@ -78,7 +78,7 @@ def _read_piece(
 
 def _values(checkpoint: Checkpoint, view: View, piece: Piece, first: int, last: int) -> Values:
     values, dtype = _piece_values(checkpoint, piece, first, last)
-    for other in view.beside:
+    for other in view.appended:
         more, its = _piece_values(checkpoint, other, first, last)
         if its != dtype:
             values, more, dtype = as_float32(values, dtype), as_float32(more, its), "F32"

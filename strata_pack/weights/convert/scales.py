@@ -51,7 +51,7 @@ class Encoding:
 def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
     """Return the encoding that a config.json names, None for plain weights; ``BadInput`` by name for others.
 
-    ModelOpt's older exports name it in hf_quant_config.json, which is looked for beside ``where``.
+    ModelOpt's older exports name it in hf_quant_config.json, which is looked for next to ``where``.
     """
     text = raw.get("text_config")
     nested = text.get("quantization_config") if isinstance(text, dict) else None

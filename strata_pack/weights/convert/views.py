@@ -40,7 +40,7 @@ class Piece:
 class View:
     """One output tensor: ``name`` in Hugging Face terms, ``shape`` as PyTorch counts it.
 
-    The rows of ``beside`` continue those of the first (then only) piece.
+    The rows of ``appended`` continue those of the first (then only) piece.
     """
 
     name: str
@@ -48,7 +48,7 @@ class View:
     pieces: tuple[Piece, ...]
     columns: Numbers | None = None
     transform: Transform = "none"
-    beside: tuple[Piece, ...] = ()
+    appended: tuple[Piece, ...] = ()
 
     @classmethod
     def whole(cls, name: str, tensor: StoredTensor) -> View:

@@ -41,7 +41,7 @@ def read_vocabulary(folder: Path, config: Config, raw: Mapping[str, Any], pre: s
         raise BadInput(
             f"the tokenizer ({kind}, not byte-level) is not supported without a tokenizer.model",
             where=path,
-            remedy="put the model's tokenizer.model beside it, if it has one",
+            remedy="put the model's tokenizer.model next to it, if it has one",
         )
     found = read_bpe(tokenizer, named, size, path, pre)
     values = {

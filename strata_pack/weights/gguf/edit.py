@@ -1,7 +1,7 @@
 """Replaces the metadata of a GGUF and leaves its tensors where they are.
 
 A header may change freely as long as its aligned end, where the tensors begin, does not move. So a metadata string that
-nobody reads (``PAD_KEY``, right behind the template) takes up what a new value leaves over, and gives back what it
+nobody reads (``PAD_KEY``, directly after the template) takes up what a new value leaves over, and gives back what it
 needs more. Where the pad is too small, a header with a new, larger pad is made, and the caller chooses between a
 header-only first shard (``split_headers``) and a copy of the file (``gguf_edit_copy``).
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; shards as llama.cpp's
@@ -66,7 +66,7 @@ class HeaderChange:
 def read_header(path: Path) -> Header:
     """Return the header of ``path``.
 
-    Raises ``BadInput`` for what is no sound GGUF, and for one whose header could not be written again to the byte.
+    Raises ``BadInput`` for a damaged GGUF, and for one whose header could not be written again to the byte.
     """
     with GgufFile.open(path) as gguf:
         with path.open("rb") as file:
@@ -81,7 +81,7 @@ def read_header(path: Path) -> Header:
 
 
 def pad_value(size: int) -> MetaValue:
-    """Return the value for ``PAD_KEY`` that takes ``size`` bytes beside its key, type and length."""
+    """Return the value for ``PAD_KEY`` that takes ``size`` bytes in addition to its key, type and length."""
     return MetaValue.string(" " * size)
 
 
@@ -116,7 +116,7 @@ def outgrow(header: Header, metadata: Mapping[str, MetaValue]) -> bytes:
 
 
 def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) -> tuple[bytes, list[bytes]] | None:
-    """Return a header-only first shard with ``metadata``, and the new header of each file behind it, as long as before.
+    """Return a header-only first shard with ``metadata``, and the new header of each file after it, as long as before.
 
     ``headers`` are the files of the model in order. A file that was the only or the first one keeps no metadata but
     the split keys (as ``gguf-split`` leaves them) and a pad. ``None`` if such a header does not fit.
@@ -169,7 +169,7 @@ def _pad_string(room: int) -> MetaValue | None:
 
 
 def _with_pad(metadata: Mapping[str, MetaValue], pad: MetaValue) -> dict[str, MetaValue]:
-    """Put the pad right behind the template, so that nothing else moves when one grows into the other."""
+    """Put the pad directly after the template, so that nothing else moves when one grows into the other."""
     if TEMPLATE_KEY not in metadata:
         return {**metadata, PAD_KEY: pad}
     placed: dict[str, MetaValue] = {}

@@ -201,7 +201,7 @@ def _read_alignment(cursor: Cursor, metadata: Mapping[str, MetaValue]) -> int:
 
 
 def _check_layout(cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int) -> None:
-    """Refuse tensors that are misaligned, overlap, or end behind the end of the file."""
+    """Refuse tensors that are misaligned, overlap, or end beyond the end of the file."""
     end, previous = 0, ""
     for info in sorted(tensors, key=lambda t: t.offset):
         if info.offset % alignment:

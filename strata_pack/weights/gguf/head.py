@@ -15,7 +15,7 @@ STEPS = (1 << 20, 16 << 20, 64 << 20)
 def read_metadata(read: Callable[[int], bytes], size: int, where: str) -> Mapping[str, MetaValue]:
     """Return the metadata of the GGUF of ``size`` bytes whose next bytes ``read`` returns, from the first on.
 
-    Raises ``BadInput`` that names ``where`` for what is no GGUF, or one whose metadata do not end within 64 MiB.
+    Raises ``BadInput`` that names ``where`` for a file that is no GGUF, or one whose metadata do not end within 64 MiB.
     """
     data = b""
     for step in STEPS:

@@ -26,7 +26,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class Stopped(Exception):
-    """The fetch was told to stop; what arrived is kept."""
+    """The fetch was stopped; what arrived is kept."""
 
 
 class _Fault(Exception):

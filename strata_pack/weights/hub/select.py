@@ -112,7 +112,7 @@ def _safetensors(inside: list[str], folder: str, where: str, read: ReadFile) -> 
     try:
         index, files = checkpoint_files(relative, lambda name: read(folder + name), where)
     except NoModel:
-        # Adapters and the like do not keep a GGUF beside them from being the model.
+        # Adapters and the like do not keep a GGUF next to them from being the model.
         if not ggufs:
             raise
         return None

@@ -91,7 +91,7 @@ class Assigner:
         return preset.output
 
     def _place(self, role: Role, name: str) -> TensorPlace:
-        """Experts' layers are told by the name (their files may have been sprinkled), all others by counting."""
+        """Experts' layers are read off the name (their files may have been sprinkled), all others by counting."""
         if role is Role.ATTN_V:
             return TensorPlace(self._seen[role], self._values)
         number = block_number(name) if self._facts.experts > 1 and not self._preset.lowest else None

@@ -2,7 +2,7 @@
 
 While a model is written, ``.<name>.partial`` (see ``partial_file``) holds its bytes and the journal gets a line after
 every tensor: where it ends and the SHA-256 of the file up to there. After a crash the partial file is read once and
-compared with the journal; writing goes on behind the last tensor that is whole. The same running hash becomes the
+compared with the journal; writing goes on after the last tensor that is whole. The same running hash becomes the
 file's own, so nothing is read again at the end.
 """
 
@@ -24,7 +24,7 @@ from strata_pack.weights.partial_file import open_locked, partial_path
 
 JOURNAL_FORMAT = 1
 FLUSH_EVERY = 32 << 20
-"""Bytes after which the disk is asked to take what it has not yet, beside the work."""
+"""Bytes after which the disk is asked to take what it has not yet, during the work."""
 MAX_JOURNAL = 1 << 28
 """Bytes; a line a tensor makes a few megabytes at most."""
 
@@ -94,7 +94,7 @@ class PartialFiles:
         return self._sizes[file]
 
     def put(self, file: int, at: int, data: Any) -> None:
-        """Write a buffer to byte ``at`` of ``file``, behind all that was counted. Safe to call from several threads."""
+        """Write a buffer to byte ``at`` of ``file``, after all that was counted. Safe to call from several threads."""
         left, descriptor = memoryview(data), self._files[file].fileno()
         with disk_errors(self._paths[file]):
             while left:

@@ -1,4 +1,4 @@
-"""What a tensor does in a model, told by its name: its role, its block, whether it is quantized at all."""
+"""Reads off a tensor's name what it does in a model: its role, its block, whether it is quantized at all."""
 
 from __future__ import annotations
 

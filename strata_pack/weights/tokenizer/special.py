@@ -101,7 +101,7 @@ def _special(step: Any) -> str | None:
 def _read_template(
     step: Mapping[str, Any], names: dict[str, Any], added: dict[str, bool], roles: list[str], *, known: bool
 ) -> None:
-    """Read off a TemplateProcessing what stands before and behind a single sequence.
+    """Read off a TemplateProcessing what stands before and after a single sequence.
 
     ``known``: there is a tokenizer_config.json, whose names the template may contradict; the template wins then, and a
     contradicted end of sequence lives on as end of turn.

@@ -1,4 +1,4 @@
-"""The messages of ``/v1/chat/completions``: their form, and what the model gets for what is no text."""
+"""The messages of ``/v1/chat/completions``: their form, and what the model gets instead of media."""
 
 from __future__ import annotations
 

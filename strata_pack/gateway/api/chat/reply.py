@@ -129,7 +129,7 @@ class ChatWriter:
         return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(text)}}}}}]'
 
     def _call_end(self, index: int, call: ToolCall) -> str:
-        """Return the fields of a delta that ends ``call``; "" for a function's, which was told piece by piece."""
+        """Return the fields of a delta that ends ``call``; "" for a function's, which was sent piece by piece."""
         origin = self._origins.get(call.name)
         if origin is None or not origin.custom:
             return ""

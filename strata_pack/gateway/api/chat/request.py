@@ -111,7 +111,7 @@ def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
     if continues:
         if request.add_generation_prompt:
             raise bad_request(
-                "continue_final_message: cannot stand beside add_generation_prompt", "continue_final_message"
+                "continue_final_message: cannot be combined with add_generation_prompt", "continue_final_message"
             )
         check_continued(messages[-1])
     return Turn(

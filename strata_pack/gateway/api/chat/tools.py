@@ -132,7 +132,7 @@ def check_choice(
 def _legacy(request: ToolFields, functions: list[ToolFunction]) -> Calls:
     for newer in ("tools", "tool_choice"):
         if getattr(request, newer) is not None:
-            raise bad_request(f"functions: cannot stand beside {newer}; use tools and tool_choice alone", "functions")
+            raise bad_request(f"functions: cannot be combined with {newer}; use tools, tool_choice", "functions")
     tools = [{"type": "function", "function": function.given()} for function in functions]
     if isinstance(request.function_call, NamedFunction):
         name = request.function_call.name

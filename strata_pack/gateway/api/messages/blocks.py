@@ -1,7 +1,7 @@
 """Content blocks of Anthropic's Messages API as the text that the model reads, or as media.
 
 A block stands at a path (``messages.0.content.1``), and every complaint names it. Documents and search results are text
-in a wrapping; the model gets them as a tag of that name, with what is told about them as its attributes.
+in a wrapping; the model gets them as a tag of that name, with the facts about them as its attributes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Thinking as a value that a client keeps and sends back unread: ``encrypted_content`` of the Responses API.
 
-Clients that ask for it (``include: ["reasoning.encrypted_content"]``) send back that value alone, not the text beside
+Clients that ask for it (``include: ["reasoning.encrypted_content"]``) send back that value alone, not the text next to
 it. It is an encoding, no secret: whoever gets it gets the thinking in plain text anyway.
 """
 
