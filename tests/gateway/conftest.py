@@ -66,7 +66,7 @@ class House:
         self._idle = idle
         self._ready = threading.Event()
         # One client: each new one reads all certificate authorities of the machine.
-        self.http = httpx.Client(timeout=20, verify=False, trust_env=False)
+        self.http = httpx.Client(timeout=2 * PATIENCE, verify=False, trust_env=False)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()), daemon=True)
 
     async def _main(self) -> None:

@@ -73,7 +73,7 @@ def test_the_compose_file_is_one_of_the_specification() -> None:
 @pytest.mark.timeout(1800)
 def test_the_image_is_built_and_says_its_version() -> None:
     docker = tool("docker")
-    if subprocess.run([docker, "info"], capture_output=True, timeout=60).returncode:
+    if subprocess.run([docker, "info"], capture_output=True, timeout=120).returncode:
         pytest.skip("no docker daemon answers")
     image = "strata-pack-test"
     subprocess.run(

@@ -29,7 +29,7 @@ def test_a_stream_shows_life_before_its_first_token_and_later() -> None:
 
 def test_a_refusal_after_a_sign_of_life_is_an_event() -> None:
     with House(with_limits(ping_seconds=0.1, parallel=1, queue_seconds=0.4)) as house:
-        house.says(["a"] * 10, delay=0.2)
+        house.says(["a"] * 200, delay=0.2)
         with house.http.stream("POST", f"{house.url}/v1/chat/completions", json=BODY) as first:
             pieces = first.iter_bytes()
             assert next(pieces)

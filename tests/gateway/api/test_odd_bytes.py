@@ -129,7 +129,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(stream: bool, house: House) -> None
     house.says("</think>\n\nHello there.")
     body = json.dumps({**BODY, "stream": stream}).encode()
     host, port = house.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(
             b"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )

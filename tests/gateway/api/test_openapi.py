@@ -103,7 +103,7 @@ def examples(house: House, count: int) -> None:
             )
             @given(case=operation.as_strategy(generation_mode=mode))
             def send(case: Any) -> None:
-                answer = case.call(timeout=60)
+                answer = case.call(timeout=120)
                 case.validate_response(
                     answer,
                     checks=[

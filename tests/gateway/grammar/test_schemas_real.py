@@ -27,7 +27,7 @@ def is_held(server: LlamaServer, **constraint: Any) -> bool:
     """Say whether ``constraint`` keeps the model from "h", which no JSON begins with and a bias asks for."""
     token = server.client.tokenize("h")[-1]
     body = {"prompt": "Say", "n_predict": 2, "temperature": 0, "logit_bias": [[token, 100]], **constraint}
-    answer = httpx.post(server.url + "/completion", json=body, timeout=60)
+    answer = httpx.post(server.url + "/completion", json=body, timeout=120)
     assert answer.status_code == 200, answer.text
     return not answer.json()["content"].startswith("h")
 

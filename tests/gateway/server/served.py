@@ -34,7 +34,7 @@ class Served:
 
     def post(self, **fields: Any) -> httpx.Response:
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, **fields}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=60)
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=120)
 
     def descendants(self) -> list[int]:
         return _descendants(self.process.pid)

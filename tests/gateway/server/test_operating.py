@@ -225,7 +225,7 @@ def test_serve_speaks_tls_logs_as_json_and_reads_its_keys_again(upstream: str, t
 
         def status(key: str) -> int:
             headers = {"Authorization": f"Bearer {key}"}
-            answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, verify=trusted, timeout=30)
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, verify=trusted, timeout=120)
             return answer.status_code
 
         assert status("first") == 200
@@ -392,7 +392,7 @@ def test_spans_and_metrics_reach_a_collector(upstream: str) -> None:
         url = gateway.facts()["url"]
         body = {"messages": [{"role": "user", "content": SECRET_TEXT}]}
         headers = {"traceparent": f"00-{parent}-00f067aa0ba902b7-01"}
-        assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=30).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120).status_code == 200
     collector.shutdown()
     collector.server_close()
     got: dict[str, bytes] = dict(collector.got)  # type: ignore[attr-defined]

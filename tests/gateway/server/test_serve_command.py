@@ -123,14 +123,14 @@ class TestServe:
         llama = served.descendants()
         assert llama
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40, "stream": True}
-        with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=60) as answer:
+        with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=120) as answer:
             lines = answer.iter_lines()
             first = next(lines)
             served.process.send_signal(signal.SIGTERM)
             text = "\n".join([first, *lines])
         assert text.rstrip().endswith("data: [DONE]")
         assert events(text)[-1]["choices"][0]["finish_reason"] in ("length", "stop")
-        _, errors = served.process.communicate(timeout=60)
+        _, errors = served.process.communicate(timeout=120)
         assert served.process.returncode == 143
         assert "Traceback" not in errors
         assert not any(Path(f"/proc/{pid}").exists() for pid in llama)

@@ -37,11 +37,11 @@ def served(folder: Path) -> Iterator[Served]:
     yield made
     if made.process.poll() is None:
         made.process.send_signal(signal.SIGTERM)
-        made.process.communicate(timeout=60)
+        made.process.communicate(timeout=120)
 
 
 def states(served: Served) -> dict[str, str]:
-    listed: list[dict[str, Any]] = httpx.get(f"{served.url}/v1/models", timeout=30).json()["data"]
+    listed: list[dict[str, Any]] = httpx.get(f"{served.url}/v1/models", timeout=120).json()["data"]
     return {one["id"]: one["state"] for one in listed}
 
 
@@ -84,7 +84,7 @@ def test_a_model_whose_file_went_bad_is_a_503_and_the_other_goes_on(served: Serv
 
 def test_the_end_lets_a_stream_end_and_leaves_no_process(served: Served) -> None:
     body = {"model": "tea", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20, "stream": True}
-    with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=60) as answer:
+    with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=120) as answer:
         lines = answer.iter_lines()
         first = next(lines)
         servers = served.descendants()
@@ -92,7 +92,7 @@ def test_the_end_lets_a_stream_end_and_leaves_no_process(served: Served) -> None
         text = "\n".join([first, *lines])
     assert text.rstrip().endswith("data: [DONE]")
     assert events(text)[-1]["choices"][0]["finish_reason"] in ("length", "stop")
-    _, errors = served.process.communicate(timeout=60)
+    _, errors = served.process.communicate(timeout=120)
     assert "Traceback" not in errors
     assert servers
     assert not any(Path(f"/proc/{pid}").exists() for pid in servers)

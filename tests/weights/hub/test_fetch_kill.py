@@ -99,11 +99,11 @@ def test_lock_of_a_killed_fetch_does_not_stay(hub: HubServer, dest: Path) -> Non
     first = start(hub, dest)
     wait_for_bytes(first, dest, 0)
     second = start(hub, dest)
-    _, err = second.communicate(timeout=30)
+    _, err = second.communicate(timeout=PATIENCE)
     assert second.returncode == 3
     assert f"process {first.pid} is fetching into this folder" in err
     first.kill()
     first.communicate()
     third = start(hub, dest)
-    third.communicate(timeout=30)
+    third.communicate(timeout=PATIENCE)
     assert third.returncode == 0
