@@ -33,10 +33,10 @@ def small() -> Iterator[House]:
         yield house
 
 
-def raw(house: House, data: bytes, *, wait: float = 60.0) -> bytes:
-    """Send ``data`` and return all that comes back until the connection ends or ``wait`` seconds have passed."""
+def raw(house: House, data: bytes) -> bytes:
+    """Send ``data`` and return all that comes back until the connection ends."""
     host, port = house.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=wait) as connection:
+    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connection:
         connection.sendall(data)
         received = b""
         try:
