@@ -12,7 +12,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from tests.gateway.conftest import SETTINGS, House, with_limits
+from tests.gateway.conftest import PATIENCE, SETTINGS, House, with_limits
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
