@@ -1,7 +1,7 @@
 """Runs the commands that a page prints and puts what they print under them.
 
 ``python tools/printed_commands.py docs/commands.md`` rewrites the page's ``console`` blocks, in an empty folder that
-has the checkout's ``.cache`` (weights of the tests) and in which ``strata-pack`` is this checkout's. An output that ends in
+has the checkout's ``.cache`` (weights of the tests) and in which ``strata-pack`` is its own. Output that ends in
 ``...`` keeps its length. A command that serves runs on until the page ends; the address that it prints stands for the
 one on the page.
 """

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-Message = dict[str, Any]
+Sent = dict[str, Any]
 
 JOINED = "most servers join the parts of a text first"
 DOCUMENTED = "a model may have no such turns"
@@ -30,7 +30,7 @@ class StandardShape:
     what a prompt has of Python's spelling, and this one's has not, comes from those values."""
 
     name: str
-    messages: Sequence[Message]
+    messages: Sequence[Sent]
     tools: Sequence[Mapping[str, Any]] | None = None
     lenient: str = ""
     plain: StandardShape | None = field(default=None, compare=False)
@@ -38,7 +38,7 @@ class StandardShape:
     def with_text(self) -> StandardShape:
         """Return the conversation with the arguments of its calls as JSON text, as they travel over the network."""
 
-        def spelled(call: Message) -> Message:
+        def spelled(call: Sent) -> Sent:
             function = call["function"]
             arguments = function["arguments"]
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -64,22 +64,22 @@ class StandardShape:
         return [call["function"] for message in self.messages for call in message.get("tool_calls") or []]
 
 
-def user(text: Any) -> Message:
+def user(text: Any) -> Sent:
     return {"role": "user", "content": text}
 
 
-def system(text: Any) -> Message:
+def system(text: Any) -> Sent:
     return {"role": "system", "content": text}
 
 
-def call(number: int, arguments: Any, name: str = "zqfind", id: str = "") -> Message:
+def call(number: int, arguments: Any, name: str = "zqfind", id: str = "") -> Sent:
     """Return a call; ids have nine letters and digits, which is what the strictest templates demand."""
     function = {"name": name, "arguments": arguments}
     return {"id": id or f"zqcall{number:03d}", "type": "function", "function": function}
 
 
-def assistant(text: Any, *calls: Message, thought: str | None = None, tool_calls: Any = LEFT_OUT) -> Message:
-    message: Message = {"role": "assistant"}
+def assistant(text: Any, *calls: Sent, thought: str | None = None, tool_calls: Any = LEFT_OUT) -> Sent:
+    message: Sent = {"role": "assistant"}
     if text != LEFT_OUT:
         message["content"] = text
     if thought is not None:
@@ -89,12 +89,12 @@ def assistant(text: Any, *calls: Message, thought: str | None = None, tool_calls
     return message
 
 
-def result(number: int, text: Any, name: str | None = "zqfind", id: str = "") -> Message:
+def result(number: int, text: Any, name: str | None = "zqfind", id: str = "") -> Sent:
     named = {} if name is None else {"name": name}
     return {"role": "tool", **named, "tool_call_id": id or f"zqcall{number:03d}", "content": text}
 
 
-def parts(*texts: str) -> list[Message]:
+def parts(*texts: str) -> list[Sent]:
     return [{"type": "text", "text": text} for text in texts]
 
 
@@ -134,7 +134,7 @@ KEY = {"zqkey": "zqvalue one"}
 _END = (CLOSING, NEXT)
 
 
-def _agent(name: str, turn: Message, *rest: Message, tools: Any = TOOLS, **more: Any) -> StandardShape:
+def _agent(name: str, turn: Sent, *rest: Sent, tools: Any = TOOLS, **more: Any) -> StandardShape:
     return StandardShape(name, (SYSTEM, ASK, turn, *rest), tools, **more)
 
 
@@ -150,7 +150,7 @@ def _declared(name: str, tools: Sequence[Any], plain: Sequence[Any] | None = Non
     return StandardShape(name, (SYSTEM, ASK), tools, lenient, other)
 
 
-def _long(turns: int) -> list[Message]:
+def _long(turns: int) -> list[Sent]:
     messages = [SYSTEM]
     for turn in range(turns):
         messages += [user(f"Zqask {turn}x: go on."), assistant(f"Zqanswer {turn}x: it goes on.")]
