@@ -1,7 +1,7 @@
 """Reports the progress of long work to whoever listens.
 
-A room takes a ``Progress`` and opens one ``Task`` per unit of work; the command line passes an object that draws
-bars, a library user may pass nothing.
+A room takes a ``Progress`` and opens one ``ProgressTask`` per unit of work; the command line passes an object that
+draws bars, a library user may pass nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ ProgressForm = Literal["auto", "bar", "plain", "json", "none"]
 """How progress is shown: "auto" is bars on a terminal and lines where stderr is a file or a pipe."""
 
 
-class Task(Protocol):
+class ProgressTask(Protocol):
     """One piece of work with a known or unknown total."""
 
     def advance(self, amount: int) -> None:
@@ -25,7 +25,7 @@ class Task(Protocol):
 class Progress(Protocol):
     """The receiver of progress."""
 
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         """Open a task; ``unit`` is ``"bytes"`` or the plural name of what is counted."""
 
     def note(self, text: str) -> None:
@@ -43,7 +43,7 @@ class SilentTask:
 class Silent:
     """A ``Progress`` that nobody watches: the default of every function that takes one."""
 
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:  # noqa: ARG002
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:  # noqa: ARG002
         return SilentTask()
 
     def note(self, text: str) -> None:

@@ -20,11 +20,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.progress import Progress as RichProgress
-from rich.progress import Task as RichTask
+from rich.progress import ProgressTask as RichTask
 from rich.text import Text
 
 from strata_pack.errors import escaped
-from strata_pack.progress import Progress, ProgressForm, Silent, Task
+from strata_pack.progress import Progress, ProgressForm, Silent, ProgressTask
 
 PLAIN_INTERVAL_SECONDS = 5.0
 """Seconds between two plain lines of one task."""
@@ -69,7 +69,7 @@ class _Bars:
     def __init__(self, rich: RichProgress) -> None:
         self._rich = rich
 
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         return _BarTask(self._rich, self._rich.add_task(escaped(label), total=total, unit=unit))
 
     def note(self, text: str) -> None:
@@ -114,7 +114,7 @@ class _LineTask:
 
 
 class _Lines:
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         return _LineTask(label, total, unit)
 
     def note(self, text: str) -> None:
@@ -144,7 +144,7 @@ class _JsonLines:
     def __init__(self) -> None:
         self._tasks = 0
 
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Task:
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         self._tasks += 1
         return _JsonTask(self._tasks, label, total, unit)
 

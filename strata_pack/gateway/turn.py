@@ -28,7 +28,7 @@ class GrammarAnswer:
     field: str
 
 
-Answer = JsonAnswer | GrammarAnswer
+AnswerForm = JsonAnswer | GrammarAnswer
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Turn:
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool = True
-    answer: Answer | None = None
+    answer: AnswerForm | None = None
     variables: dict[str, Any] = field(default_factory=dict)
     effort_field: str = "reasoning_effort"
     sampling: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 
 from strata_pack.parsing.calls import CallStates
 from strata_pack.parsing.content import SpanLookout
-from strata_pack.parsing.machine import State
+from strata_pack.parsing.machine import ParserState
 from strata_pack.parsing.tags import Token, held_from, one_of
 
 
@@ -69,9 +69,9 @@ class AnswerStates(CallStates):
         self._ticks = self._tracker.open_ticks()
         if self._ticks:
             self._lookout = SpanLookout(self._ticks)
-            self._state = State.SPAN
+            self._state = ParserState.SPAN
         else:
-            self._state = State.OPENER
+            self._state = ParserState.OPENER
         return at + len(self._call_open)
 
     def _function_in_content(self, text: str, at: int) -> int:
@@ -112,12 +112,12 @@ class AnswerStates(CallStates):
     def _leave_span(self, *, quoted: bool) -> None:
         text = self._take_held()
         if quoted:
-            self._state = State.CONTENT
+            self._state = ParserState.CONTENT
             self._answer(text)
         else:
             self._tracker.drop_span()
             self._held.write(self._call_open)
-            self._state = State.OPENER
+            self._state = ParserState.OPENER
             self._read_again(text[len(self._call_open) :])
 
     def _behind_span(self, text: str, pos: int) -> int:
@@ -135,7 +135,7 @@ class AnswerStates(CallStates):
             return
         if quoted:
             self._reader = None
-            self._state = State.CONTENT
+            self._state = ParserState.CONTENT
             self._answer(self._opener + reader.text() + text)
         else:
             reader.again = []

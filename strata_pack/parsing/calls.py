@@ -6,7 +6,7 @@ from strata_pack.parsing.content import NEWLINES, SpanLookout
 from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.json_call import JsonCall
-from strata_pack.parsing.machine import State
+from strata_pack.parsing.machine import ParserState
 from strata_pack.parsing.places import ReaderStatus
 from strata_pack.parsing.tags import INVISIBLE, Token
 from strata_pack.parsing.thinking import ThinkingStates
@@ -24,7 +24,7 @@ class CallStates(ThinkingStates):
         if text[end] == "{" and self._reads_json():
             self._opener = self._take_held()
             self._reader = JsonCall(self.dialect)
-            self._state = State.CALL
+            self._state = ParserState.CALL
             return end
         token = Token.TEXT if self._format == "json" else self._header_at(text, end)
         if token is Token.OPEN:
@@ -83,7 +83,7 @@ class CallStates(ThinkingStates):
             stream=stream,
             in_thinking=self._thinking or self._think_close_due,
         )
-        self._state = State.CALL
+        self._state = ParserState.CALL
 
     def _in_call(self, text: str, pos: int) -> int:
         reader = self._reader
@@ -101,7 +101,7 @@ class CallStates(ThinkingStates):
         elif self._thinking and self._policy == "strict" and not self._granted:
             self._hold_strictly(reader)
         elif self._ticks and not reader.function_follows:
-            self._state = State.BEHIND_SPAN
+            self._state = ParserState.BEHIND_SPAN
             self._lookout = SpanLookout(self._ticks)
             for text in reader.again:
                 self._read_again(text)
@@ -122,7 +122,7 @@ class CallStates(ThinkingStates):
                 self.counters.rejected_candidates["no_function"] += 1
             self._stay_reasoning(text)
         else:
-            self._state = State.CONTENT
+            self._state = ParserState.CONTENT
             self._out.extend(reader.events)
             if reader.announced:
                 self._content.call()
@@ -162,7 +162,7 @@ class CallStates(ThinkingStates):
             self._opener = ""
             self._open_call(bare=False)
             return
-        self._state = State.AFTER_CALL
+        self._state = ParserState.AFTER_CALL
         for text in reader.again:
             self._read_again(text)
 
@@ -180,7 +180,7 @@ class CallStates(ThinkingStates):
                 return end + len(tag)
             if due and text[end:] in self._beginnings[tag]:
                 return self._wait(text, end)
-        self._state = State.CONTENT
+        self._state = ParserState.CONTENT
         self._answer(self._take_held())
         return end
 
@@ -197,7 +197,7 @@ class CallStates(ThinkingStates):
             self._open_call(bare=False)
             return
         else:
-            self._state = State.STRICT
+            self._state = ParserState.STRICT
         for text in reader.again:
             self._read_again(text)
 
@@ -211,10 +211,10 @@ class CallStates(ThinkingStates):
                 self._strict.write(self._take_held())
                 if tag == self._call_open:
                     self._held.write(tag)
-                    self._state = State.OPENER
+                    self._state = ParserState.OPENER
                 else:
                     self._strict.write(tag)
-                    self._state = State.STRICT if tag == self._call_close else State.TO_THE_END
+                    self._state = ParserState.STRICT if tag == self._call_close else ParserState.TO_THE_END
                 return end + len(tag)
             if text[end:] in self._beginnings[tag]:
                 return self._wait(text, end)
@@ -234,7 +234,7 @@ class CallStates(ThinkingStates):
         text = self._take_strict()
         self._granted = True
         self._held.write(self._call_open)
-        self._state = State.OPENER
+        self._state = ParserState.OPENER
         self._read_again(text[len(self._call_open) :])
 
     def _take_strict(self) -> str:

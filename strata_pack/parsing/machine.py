@@ -32,7 +32,7 @@ BLOCK = 4096
 """Characters read at once: text that is read again is put before the rest of a block, never of a whole reply."""
 
 
-class State(Enum):
+class ParserState(Enum):
     """What the machine has read so far."""
 
     __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
@@ -64,7 +64,7 @@ class State(Enum):
 class Machine:
     """Memory and movement. Nothing here knows what a state does."""
 
-    _read_in: ClassVar[dict[State, Callable[[Any, str, int], int]]]
+    _read_in: ClassVar[dict[ParserState, Callable[[Any, str, int], int]]]
     """The method of each state."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Machine:
         self._format: CallFormat = call_format
 
         self._thinking = thinking
-        self._state = State.START
+        self._state = ParserState.START
         self._kind: EventKind | None = None
         """The kind that text without tags has here, if that is known."""
         self._flowing: EventKind | None = None
@@ -183,7 +183,7 @@ class Machine:
         (self._reason if self._thinking else self._answer)(text)
 
     def _begin_text(self) -> None:
-        self._state = State.REASONING if self._thinking else State.CONTENT
+        self._state = ParserState.REASONING if self._thinking else ParserState.CONTENT
 
     def _read_again(self, text: str, *, may_end: bool = True) -> None:
         if text:

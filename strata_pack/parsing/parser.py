@@ -12,13 +12,13 @@ from strata_pack.parsing.answer import AnswerStates
 from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.events import Event, EventKind, new_event
 from strata_pack.parsing.fences import MarkdownTracker
-from strata_pack.parsing.machine import State
+from strata_pack.parsing.machine import ParserState
 from strata_pack.parsing.spelling import spelled_out
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
 """Finish reasons after which the text is no whole reply: nothing that misses its end is completed."""
 
-_KINDS: dict[State, EventKind] = {State.REASONING: "reasoning", State.CONTENT: "content"}
+_KINDS: dict[ParserState, EventKind] = {ParserState.REASONING: "reasoning", ParserState.CONTENT: "content"}
 """The states in which text without tags is of one kind."""
 
 
@@ -47,9 +47,15 @@ class LayeredParser(AnswerStates):
         """Whether any text is held back undecided; a reasoning budget must not cut there."""
         if self._rest or self._held.size or self._strict.size or self._content.holds or self._spelling.rest:
             return True
-        if self._state is State.CALL:
+        if self._state is ParserState.CALL:
             return self._reader is not None and self._reader.holds
-        return self._state in (State.OPENER, State.SPAN, State.BEHIND_SPAN, State.STRICT, State.TO_THE_END)
+        return self._state in (
+            ParserState.OPENER,
+            ParserState.SPAN,
+            ParserState.BEHIND_SPAN,
+            ParserState.STRICT,
+            ParserState.TO_THE_END,
+        )
 
     @property
     def in_thinking(self) -> bool:
@@ -59,7 +65,12 @@ class LayeredParser(AnswerStates):
     @property
     def in_implicit_call(self) -> bool:
         """Whether a call, or what may become one, is being read inside the thinking."""
-        return self._thinking and self._state in (State.OPENER, State.CALL, State.STRICT, State.TO_THE_END)
+        return self._thinking and self._state in (
+            ParserState.OPENER,
+            ParserState.CALL,
+            ParserState.STRICT,
+            ParserState.TO_THE_END,
+        )
 
     # Reading.
 
@@ -156,7 +167,7 @@ class LayeredParser(AnswerStates):
         self._think_close_due = self._wrapped_prose = self._granted = False
         self._tracker = MarkdownTracker(spans=False)
         self._last = ""
-        self._state = State.REASONING
+        self._state = ParserState.REASONING
         self._settle()
         return self._take_events()
 
@@ -190,7 +201,7 @@ class LayeredParser(AnswerStates):
         flows = kind is not None and self._tracker.quiet and self._flows(kind)
         self._flowing = kind if flows else None
         # Only while the call is read: a reader that has finished stays for a while, and takes nothing more.
-        self._taking = self._reader if self._state is State.CALL and not self._rest else None
+        self._taking = self._reader if self._state is ParserState.CALL and not self._rest else None
 
     def _take_no_short_way(self) -> None:
         self._kind = self._flowing = self._taking = None
@@ -204,51 +215,51 @@ class LayeredParser(AnswerStates):
         """The text is over: let the present state decide. Return whether there is more to decide."""
         rest, self._rest = self._rest, ""
         state = self._state
-        if state is State.START:
+        if state is ParserState.START:
             self._start_text()
             self._plain(rest)
-        elif state in (State.REASONING, State.BEHIND_THINK):
-            self._state = State.REASONING
+        elif state in (ParserState.REASONING, ParserState.BEHIND_THINK):
+            self._state = ParserState.REASONING
             if rest == self._think_close:
                 self._end_thinking()
             else:
                 self._reason(rest)
-        elif state is State.OPENER:
+        elif state is ParserState.OPENER:
             self._reject_opener()
             self._read_again(rest)
-        elif state is State.CALL and self._reader is not None:
+        elif state is ParserState.CALL and self._reader is not None:
             self._reader.finish(rest, cut=cut)
             self._leave_call(self._reader)
-        elif state is State.SPAN:
+        elif state is ParserState.SPAN:
             self._leave_span(quoted=self._lookout.finish())
-        elif state is State.BEHIND_SPAN:
+        elif state is ParserState.BEHIND_SPAN:
             self._leave_call_in_span(quoted=self._lookout.finish())
-        elif state in (State.STRICT, State.TO_THE_END):
+        elif state in (ParserState.STRICT, ParserState.TO_THE_END):
             self._strict.write(self._take_held() + rest)
             if cut or rest:
                 self._refuse()
             else:
                 self._grant()
-        elif rest == self._think_close and state is State.CONTENT and self._think_close_due:
+        elif rest == self._think_close and state is ParserState.CONTENT and self._think_close_due:
             self._behind_think_close(second=False)
         else:
-            self._state = State.CONTENT
+            self._state = ParserState.CONTENT
             self._answer(self._take_held() + rest)
-        return bool(self._again) or self._state not in (State.REASONING, State.CONTENT)
+        return bool(self._again) or self._state not in (ParserState.REASONING, ParserState.CONTENT)
 
     _read_in = {  # noqa: RUF012
-        State.START: AnswerStates._start,
-        State.BEHIND_THINK: AnswerStates._behind_think,
-        State.REASONING: AnswerStates._in_reasoning,
-        State.AFTER_THINKING: AnswerStates._after_thinking,
-        State.CONTENT: AnswerStates._in_content,
-        State.SPAN: AnswerStates._in_span,
-        State.BEHIND_SPAN: AnswerStates._behind_span,
-        State.OPENER: AnswerStates._in_opener,
-        State.CALL: AnswerStates._in_call,
-        State.AFTER_CALL: AnswerStates._after_call,
-        State.STRICT: AnswerStates._in_strict,
-        State.TO_THE_END: AnswerStates._to_the_end,
+        ParserState.START: AnswerStates._start,
+        ParserState.BEHIND_THINK: AnswerStates._behind_think,
+        ParserState.REASONING: AnswerStates._in_reasoning,
+        ParserState.AFTER_THINKING: AnswerStates._after_thinking,
+        ParserState.CONTENT: AnswerStates._in_content,
+        ParserState.SPAN: AnswerStates._in_span,
+        ParserState.BEHIND_SPAN: AnswerStates._behind_span,
+        ParserState.OPENER: AnswerStates._in_opener,
+        ParserState.CALL: AnswerStates._in_call,
+        ParserState.AFTER_CALL: AnswerStates._after_call,
+        ParserState.STRICT: AnswerStates._in_strict,
+        ParserState.TO_THE_END: AnswerStates._to_the_end,
     }
 
 

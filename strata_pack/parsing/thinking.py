@@ -6,7 +6,7 @@ import re
 
 from strata_pack.parsing.events import Reason
 from strata_pack.parsing.fences import MarkdownTracker
-from strata_pack.parsing.machine import Machine, State
+from strata_pack.parsing.machine import Machine, ParserState
 from strata_pack.parsing.tags import held_from, one_of
 
 _NEWLINES = re.compile(r"[\r\n]*")
@@ -22,7 +22,7 @@ class ThinkingStates(Machine):
         if text.startswith(self._think_open, end):
             self._held.clear()
             self._thinking = True
-            self._state = State.BEHIND_THINK
+            self._state = ParserState.BEHIND_THINK
             return end + len(self._think_open)
         if text[end:] in self._beginnings[self._think_open]:
             return self._wait(text, end)
@@ -37,11 +37,11 @@ class ThinkingStates(Machine):
 
     def _behind_think(self, text: str, pos: int) -> int:
         """The line end after a ``<think>`` that the model wrote itself is dropped with it."""
-        self._state = State.REASONING
+        self._state = ParserState.REASONING
         if text.startswith("\r\n", pos):
             return pos + 2
         if text[pos:] == "\r":
-            self._state = State.BEHIND_THINK
+            self._state = ParserState.BEHIND_THINK
             return self._wait(text, pos)
         return pos + (text[pos] == "\n")
 
@@ -78,7 +78,7 @@ class ThinkingStates(Machine):
                 self._reason(openers[0])
                 return openers.end()
             self._held.write(self._call_open)
-            self._state = State.OPENER
+            self._state = ParserState.OPENER
             return end
         self._reason(self._call_open)
         more = self._tags.adjacent_openers.match(text, end)
@@ -120,7 +120,7 @@ class ThinkingStates(Machine):
     def _behind_think_close(self, *, second: bool) -> None:
         self._think_close_due = False
         self._second_close = second
-        self._state = State.AFTER_THINKING
+        self._state = ParserState.AFTER_THINKING
 
     def _after_thinking(self, text: str, pos: int) -> int:
         if not self._held.size:
@@ -140,12 +140,12 @@ class ThinkingStates(Machine):
                 return end + len(self._think_close)
             if text[end:] in self._beginnings[self._think_close]:
                 return self._wait(text, end)
-        self._state = State.CONTENT
+        self._state = ParserState.CONTENT
         self._answer(self._take_held())
         return end
 
     def _stay_reasoning(self, text: str) -> None:
         """Read ``text``, which begins with a ``<tool_call>`` without a call, as if no call could end the thinking."""
-        self._state = State.REASONING
+        self._state = ParserState.REASONING
         self._reason(self._call_open)
         self._read_again(text[len(self._call_open) :], may_end=False)

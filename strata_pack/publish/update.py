@@ -1,6 +1,6 @@
 """A newer chat template into packs that are published already: brought here where they are not at hand, and installed.
 
-The template lies at the end of a GGUF's header, with room after it: the tensors stay where they are, so a store that
+The template lies at the end of a GGUF's header, with room behind it: the tensors stay where they are, so a store that
 keeps chunks (Xet) gets a few kilobytes of each file and no more.
 """
 

@@ -1,4 +1,4 @@
-"""The scenario that drafts: with the model's own draft head the text is the trunk's, and the speed is told.
+"""The scenario that drafts: with the model's own draft head the text is the trunk's, and the speed is reported.
 
 A draft head (MTP) guesses tokens that the trunk then checks, so it can only change the speed. A head that was converted
 wrongly is not seen in the text: it is seen in the tokens that are accepted.

@@ -48,7 +48,7 @@ def grammar_of(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class GeneratedReply:
     """What came out of one streamed generation: the raw text, how it was cut, and what the parser made of it."""
 
     text: str
@@ -72,7 +72,7 @@ def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> s
     return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
-def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> Outcome:
+def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> GeneratedReply:
     """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream as it comes."""
     parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[stage.form])
     events: list[Event] = []
@@ -90,14 +90,14 @@ def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **optio
     return _outcome(pieces, events)
 
 
-def parse_whole(text: str, *, thinking: bool) -> Outcome:
+def parse_whole(text: str, *, thinking: bool) -> GeneratedReply:
     """Parse a whole text that is there already: reasoning if ``thinking``, else an answer."""
     parser = OutputParser(thinking=thinking, tools=read("tools"))
     return _outcome([text], [*parser.feed(text), *parser.finish()])
 
 
-def _outcome(pieces: Sequence[str], events: Sequence[Event]) -> Outcome:
-    return Outcome(
+def _outcome(pieces: Sequence[str], events: Sequence[Event]) -> GeneratedReply:
+    return GeneratedReply(
         text="".join(pieces),
         deltas=len(pieces),
         reasoning="".join(event.text for event in events if event.kind == "reasoning"),
@@ -115,7 +115,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> Outcome:
+def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> GeneratedReply:
     """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not.
 
     The text's own tokens are favoured, so that it comes in the pieces in which a model writes it, and the server seldom
@@ -131,7 +131,7 @@ def favour(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[floa
     return [[token, bias] for token in sorted(set(client.tokenize(text)))]
 
 
-def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outcome: Outcome) -> Check:
+def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outcome: GeneratedReply) -> Check:
     """One replay: first that the server wrote the text at all, then that the parser read it right."""
     text = beginning(prompt) + replay.text
     if outcome.text != text:

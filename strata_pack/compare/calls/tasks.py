@@ -60,7 +60,7 @@ def make_tasks(seed: int = 0, per_kind: int = PER_KIND) -> list[CallTask]:
     return tasks
 
 
-Made = tuple[Sequence[Message], Sequence[ExpectedCall]]
+MadeTask = tuple[Sequence[Message], Sequence[ExpectedCall]]
 
 
 def _system() -> Message:
@@ -80,18 +80,18 @@ def _called(name: str, arguments: Mapping[str, Any], result: str, number: int = 
     ]
 
 
-def _one_call(draw: random.Random) -> Made:
+def _one_call(draw: random.Random) -> MadeTask:
     city = draw.choice(CITIES)
     return [_user(f"What is the weather like in {city} right now?")], [ExpectedCall("get_weather", {"city": city})]
 
 
-def _parallel(draw: random.Random) -> Made:
+def _parallel(draw: random.Random) -> MadeTask:
     first, second = draw.sample(FILES, 2)
     text = f"Please read {first} and {second}, both of them at once, so that I can compare them."
     return [_user(text)], [ExpectedCall("read_file", {"path": path}) for path in (first, second)]
 
 
-def _nested(draw: random.Random) -> Made:
+def _nested(draw: random.Random) -> MadeTask:
     one, two = draw.sample(NAMES, 2)
     date, time = f"2027-{draw.randint(1, 12):02d}-{draw.randint(1, 28):02d}", f"{draw.randint(8, 17):02d}:30"
     text = f'Create the event "Review" on {date} at {time} with {one} and {two} as attendees.'
@@ -99,7 +99,7 @@ def _nested(draw: random.Random) -> Made:
     return [_user(text)], [ExpectedCall("create_event", arguments)]
 
 
-def _none_needed(draw: random.Random) -> Made:
+def _none_needed(draw: random.Random) -> MadeTask:
     questions = (
         "Thank you, that was all for today.",
         f"What is {draw.randint(3, 9)} plus {draw.randint(3, 9)}? Answer with the number alone.",
@@ -109,7 +109,7 @@ def _none_needed(draw: random.Random) -> Made:
     return [_user(draw.choice(questions))], []
 
 
-def _long_string(draw: random.Random) -> Made:
+def _long_string(draw: random.Random) -> MadeTask:
     names = draw.sample(NAMES, 5)
     lines = [
         f"{number}. {name}: {draw.choice(ARTICLES)}, {draw.randint(1, 90)} pieces"
@@ -120,21 +120,21 @@ def _long_string(draw: random.Random) -> Made:
     return [_user(text)], [ExpectedCall("write_file", {"path": "orders.md", "content": content})]
 
 
-def _enum(draw: random.Random) -> Made:
+def _enum(draw: random.Random) -> MadeTask:
     number, state = draw.randint(100, 9999), draw.choice(("open", "in progress", "blocked", "done"))
     return [_user(f"Set ticket {number} to the state {state}.")], [
         ExpectedCall("set_ticket", {"ticket": number, "state": state})
     ]
 
 
-def _numbers(draw: random.Random) -> Made:
+def _numbers(draw: random.Random) -> MadeTask:
     article, price, quantity = draw.choice(ARTICLES), draw.randint(100, 9999) / 100, draw.randint(2, 900)
     text = f"Set the price of the article {article} to {price:.2f} with a quantity of {quantity}; it is on sale."
     arguments = {"article": article, "price": price, "quantity": quantity, "sale": True}
     return [_user(text)], [ExpectedCall("set_price", arguments)]
 
 
-def _after_failure(draw: random.Random) -> Made:
+def _after_failure(draw: random.Random) -> MadeTask:
     path = draw.choice(FILES)
     wrong = path.rpartition("/")[2]
     messages = [
@@ -145,7 +145,7 @@ def _after_failure(draw: random.Random) -> Made:
     return messages, [ExpectedCall("read_file", {"path": path})]
 
 
-def _long_history(draw: random.Random) -> Made:
+def _long_history(draw: random.Random) -> MadeTask:
     messages: list[Message] = []
     cities = draw.sample(CITIES, 6)
     for number, city in enumerate(cities[:5], 1):
@@ -156,7 +156,7 @@ def _long_history(draw: random.Random) -> Made:
     return messages, [ExpectedCall("get_weather", {"city": cities[5], "units": "imperial"})]
 
 
-KINDS: Mapping[str, Callable[[random.Random], Made]] = {
+KINDS: Mapping[str, Callable[[random.Random], MadeTask]] = {
     "one-call": _one_call,
     "parallel": _parallel,
     "nested": _nested,

@@ -15,7 +15,7 @@ from pydantic import Field
 from strata_pack.gateway.api.fields import Body, JsonSchema
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.grammar.gbnf import literal
-from strata_pack.gateway.turn import Answer, GrammarAnswer, JsonAnswer
+from strata_pack.gateway.turn import AnswerForm, GrammarAnswer, JsonAnswer
 
 MAX_GRAMMAR = 256 << 10
 """Characters of a client's own grammar."""
@@ -62,7 +62,7 @@ class ConstraintFields(Body):
     ebnf: str | None = None
 
 
-def wanted_answer(request: ConstraintFields, other: tuple[str, Answer] | None = None) -> Answer | None:
+def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | None = None) -> AnswerForm | None:
     """Return the one constraint of ``request``, ``None`` for none; ``other`` is one of the API's own, with its field.
 
     Raises a 400 that names the field for a constraint that cannot be kept, and for two of them.
@@ -78,7 +78,7 @@ def wanted_answer(request: ConstraintFields, other: tuple[str, Answer] | None = 
     return found[0][1] if found else None
 
 
-def _response_format(field: str, wanted: ResponseFormat) -> Answer | None:
+def _response_format(field: str, wanted: ResponseFormat) -> AnswerForm | None:
     if wanted.type == "text":
         return None
     if wanted.type == "json_object":
@@ -90,7 +90,7 @@ def _response_format(field: str, wanted: ResponseFormat) -> Answer | None:
     return JsonAnswer(named)
 
 
-def _schema(field: str, wanted: SchemaValue) -> Answer | None:
+def _schema(field: str, wanted: SchemaValue) -> AnswerForm | None:
     if isinstance(wanted, str):
         if not wanted.strip():
             return None
@@ -103,7 +103,7 @@ def _schema(field: str, wanted: SchemaValue) -> Answer | None:
     return JsonAnswer(wanted if isinstance(wanted, dict) else {})
 
 
-def _grammar(field: str, wanted: str) -> Answer | None:
+def _grammar(field: str, wanted: str) -> AnswerForm | None:
     if not wanted.strip():
         return None
     if "::=" not in wanted:
@@ -113,11 +113,11 @@ def _grammar(field: str, wanted: str) -> Answer | None:
     return GrammarAnswer(wanted, field)
 
 
-def _choice(field: str, wanted: list[str]) -> Answer:
+def _choice(field: str, wanted: list[str]) -> AnswerForm:
     return GrammarAnswer(f"root ::= {' | '.join(map(literal, wanted))}\n", field)
 
 
-def _object(_field: str, wanted: bool) -> Answer | None:
+def _object(_field: str, wanted: bool) -> AnswerForm | None:
     return JsonAnswer({"type": "object"}) if wanted else None
 
 
@@ -126,8 +126,8 @@ def _refused(field: str, wanted: Any) -> None:
         raise bad_request(f"{field}: is not served here; use a grammar (GBNF) or a JSON Schema", field)
 
 
-def _structured(field: str, wanted: StructuredOutputs) -> Answer | None:
-    found: list[tuple[str, Answer]] = []
+def _structured(field: str, wanted: StructuredOutputs) -> AnswerForm | None:
+    found: list[tuple[str, AnswerForm]] = []
     for name, read in STRUCTURED_READERS.items():
         value = getattr(wanted, name)
         if value is not None and (answer := read(f"{field}.{name.rstrip('_')}", value)) is not None:
@@ -137,11 +137,11 @@ def _structured(field: str, wanted: StructuredOutputs) -> Answer | None:
     return found[0][1] if found else None
 
 
-def _format(field: str, wanted: str | dict[str, Any]) -> Answer | None:
+def _format(field: str, wanted: str | dict[str, Any]) -> AnswerForm | None:
     return _schema(field, wanted) if isinstance(wanted, dict) else _object(field, wanted == "json")
 
 
-ConstraintReader = Callable[[str, Any], Answer | None]
+ConstraintReader = Callable[[str, Any], AnswerForm | None]
 STRUCTURED_READERS: dict[str, ConstraintReader] = {
     "json_": _schema,
     "json_object": _object,

@@ -120,7 +120,7 @@ def check_exposure(host: str, keys: tuple[str, ...]) -> None:
 
 
 def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """Raise ``WrongUse`` for values that are no origin of a page, and for all pages at once where no key is asked for."""
+    """Raise ``WrongUse`` for a value that is no origin, and for ``*`` where no key is asked for."""
     for origin in origins:
         if origin == ANY:
             if not keys:
@@ -144,7 +144,7 @@ def make_gateway(
 
     ``template`` is a shipped id or a file, ``None`` for the upstream's own; ``model_file`` the GGUF that the upstream
     serves, to read the vocabulary's control tokens from; ``fetch_images``: images at https addresses are fetched.
-    Raises ``EnvironmentFailure`` if the upstream is not ready within ``ready_seconds``; ``note`` is told within a
+    Raises ``EnvironmentFailure`` if the upstream is not ready within ``ready_seconds``; ``note`` reports within a
     second what is waited for.
     """
     engine = make_engine(

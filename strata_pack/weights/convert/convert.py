@@ -28,7 +28,7 @@ from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F16, F32
 from strata_pack.weights.convert.config import Config, linear_layers
 from strata_pack.weights.convert.hyper import TABLE, ngram_keys
-from strata_pack.weights.convert.metadata import Extras, Facts, model_metadata
+from strata_pack.weights.convert.metadata import Extras, CheckpointFacts, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names
 from strata_pack.weights.convert.projector import (
     PATCHES,
@@ -186,11 +186,11 @@ class SafetensorsSource:
         self._plan([(view.name.removeprefix(FINAL), view) for view in views])
         self.metadata = tower_metadata(self._facts(), tower)
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> CheckpointFacts:
         self.tensors = tuple(planned.tensor for planned in self._planned.values())
         self.parameters = sum(tensor.elements for tensor in self.tensors)
         shapes = [(tensor.name, tuple(reversed(tensor.shape))) for tensor in self.tensors]
-        return Facts(self._folder, shapes, OUTTYPES[self.outtype][1], self._name)
+        return CheckpointFacts(self._folder, shapes, OUTTYPES[self.outtype][1], self._name)
 
     @classmethod
     def open(cls, folder: Path | str, outtype: str = "auto", **options: Any) -> SafetensorsSource:

@@ -39,7 +39,7 @@ class Collector(GGUFWriter):
 
 
 @dataclass(frozen=True)
-class Facts:
+class CheckpointFacts:
     """What the header is made from, besides the configuration.
 
     ``tensors`` are GGUF name and shape as PyTorch counts it; ``name`` overrides the model's name.
@@ -60,7 +60,7 @@ class Extras:
 
 
 def model_metadata(
-    facts: Facts,
+    facts: CheckpointFacts,
     architecture: Architecture,
     config: Config,
     blocks: int,
@@ -94,7 +94,7 @@ def _space_prefix(writer: GGUFWriter, folder: Path) -> None:
         writer.add_add_space_prefix(prefix)
 
 
-def add_general(writer: GGUFWriter, facts: Facts, kind: str) -> None:
+def add_general(writer: GGUFWriter, facts: CheckpointFacts, kind: str) -> None:
     """Add the keys ``general.*``: what the model card, the folder's name and the number of parameters tell."""
     for tensor, shape in facts.tensors:
         writer.add_tensor_info(tensor, shape, _FLOAT32, 0, gguf.GGMLQuantizationType.F32)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
-from strata_pack.progress import Progress, Silent, Task
+from strata_pack.progress import Progress, Silent, ProgressTask
 from strata_pack.weights.gguf.edit import BLOCK
 
 _FICLONE = 0x40049409
@@ -99,7 +99,7 @@ def _extents(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _copy_range(old: int, new: int, start: int, end: int, shift: int, where: Path, task: Task) -> None:
+def _copy_range(old: int, new: int, start: int, end: int, shift: int, where: Path, task: ProgressTask) -> None:
     by_kernel = hasattr(os, "copy_file_range")
     while start < end:
         count = min(_STEP, end - start)

@@ -12,7 +12,7 @@ import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
-from strata_pack.progress import Progress, Task
+from strata_pack.progress import Progress, ProgressTask
 from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
 from strata_pack.weights.hub.cache import cached_blob
@@ -86,7 +86,7 @@ class FetchRun:
             return target
         return cached_blob(self.tree.repo_id, file)
 
-    def _verify(self, file: RepoFile, place: Path | None, task: Task | None) -> None:
+    def _verify(self, file: RepoFile, place: Path | None, task: ProgressTask | None) -> None:
         target = target_path(self._dest, file.path)
         origin: FileOrigin = "network"
         places: tuple[tuple[Path | None, FileOrigin], ...] = (
@@ -156,7 +156,7 @@ class FetchRun:
                     os.fsync(stream.fileno())
         self._place(part, file)
 
-    def _from_network(self, client: httpx.Client, file: RepoFile, total: Task) -> None:
+    def _from_network(self, client: httpx.Client, file: RepoFile, total: ProgressTask) -> None:
         task = self._progress.task(file.path, file.size)
 
         def advance(amount: int) -> None:

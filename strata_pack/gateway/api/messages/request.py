@@ -37,7 +37,7 @@ from strata_pack.gateway.api.thinking import template_variables
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.media import is_media, joined, placeholder
-from strata_pack.gateway.turn import Answer, JsonAnswer, ToolChoice, Turn
+from strata_pack.gateway.turn import AnswerForm, JsonAnswer, ToolChoice, Turn
 
 INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
 """What a message may hold as text, by its role."""
@@ -150,7 +150,7 @@ def messages_turn(request: MessagesRequest) -> Turn:
     )
 
 
-def _answer(wanted: OutputFormat | None, older: OutputFormat | None) -> tuple[str, Answer] | None:
+def _answer(wanted: OutputFormat | None, older: OutputFormat | None) -> tuple[str, AnswerForm] | None:
     if wanted is not None:
         return "output_config.format", JsonAnswer(wanted.json_schema)
     return None if older is None else ("output_format", JsonAnswer(older.json_schema))

@@ -16,7 +16,7 @@ from strata_pack.gateway.api.responses.input import Item, Read, Recall, conversa
 from strata_pack.gateway.api.thinking import Reasoning, ThinkingFields, wanted_thinking
 from strata_pack.gateway.api.tools import ToolList, flat_name, function_tool
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.turn import Answer, JsonAnswer, ToolChoice, Turn
+from strata_pack.gateway.turn import AnswerForm, JsonAnswer, ToolChoice, Turn
 
 ENCRYPTED = "reasoning.encrypted_content"
 
@@ -228,7 +228,7 @@ def _choice(
     return wanted.mode or "auto", None, [tool for tool in tools if tool["function"]["name"] in allowed]
 
 
-def _answer(wanted: TextFormat | None) -> tuple[str, Answer] | None:
+def _answer(wanted: TextFormat | None) -> tuple[str, AnswerForm] | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type == "json_object":
