@@ -20,11 +20,11 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.progress import Progress as RichProgress
-from rich.progress import ProgressTask as RichTask
+from rich.progress import Task as RichTask
 from rich.text import Text
 
 from strata_pack.errors import escaped
-from strata_pack.progress import Progress, ProgressForm, Silent, ProgressTask
+from strata_pack.progress import Progress, ProgressForm, ProgressTask, Silent
 
 PLAIN_INTERVAL_SECONDS = 5.0
 """Seconds between two plain lines of one task."""

@@ -24,7 +24,7 @@ from strata_pack.progress import Progress
 from strata_pack.progress import ProgressTask as Watched
 from strata_pack.release.crew import Crew, Ended
 from strata_pack.release.kinds import outcomes_of
-from strata_pack.release.work import ProgressTask
+from strata_pack.release.work import Task
 
 TELL_EVERY = 0.2
 """Seconds between two messages about how far a worker's task is."""
@@ -80,7 +80,7 @@ def _serve(pipe: Connection) -> None:
     told = _Told(pipe)
     while True:
         try:
-            task: ProgressTask | None = pipe.recv()
+            task: Task | None = pipe.recv()
         except EOFError:
             return
         if task is None:
@@ -99,7 +99,7 @@ class _Worker:
     name: str
     process: SpawnProcess
     pipe: Connection
-    task: ProgressTask | None
+    task: Task | None
     watched: dict[int, Watched]
 
 
@@ -122,7 +122,7 @@ class Processes:
         """The process ids of the workers."""
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
-    def start(self, task: ProgressTask, avoid: str | None = None) -> None:
+    def start(self, task: Task, avoid: str | None = None) -> None:
         idle = [worker for worker in self._workers if worker.task is None]
         idle.sort(key=lambda worker: worker.name == avoid)
         if (not idle or idle[0].name == avoid) and len(self._workers) < self.size:

@@ -28,7 +28,7 @@ from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F16, F32
 from strata_pack.weights.convert.config import Config, linear_layers
 from strata_pack.weights.convert.hyper import TABLE, ngram_keys
-from strata_pack.weights.convert.metadata import Extras, CheckpointFacts, model_metadata
+from strata_pack.weights.convert.metadata import CheckpointFacts, Extras, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names
 from strata_pack.weights.convert.projector import (
     PATCHES,

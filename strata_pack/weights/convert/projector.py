@@ -19,7 +19,7 @@ from strata_pack.errors import BadInput
 from strata_pack.files import read_json_object
 from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.defaults import VISION
-from strata_pack.weights.convert.metadata import Collector, CheckpointFacts, add_general, collected
+from strata_pack.weights.convert.metadata import CheckpointFacts, Collector, add_general, collected
 from strata_pack.weights.convert.names import FINAL
 from strata_pack.weights.convert.safetensors import FLOATS, StoredTensor
 from strata_pack.weights.convert.scales import EIGHT_BITS, Encoding, Named, with_scales

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
-from strata_pack.progress import Progress, Silent, ProgressTask
+from strata_pack.progress import Progress, ProgressTask, Silent
 from strata_pack.weights.gguf.edit import BLOCK
 
 _FICLONE = 0x40049409
