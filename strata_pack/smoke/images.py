@@ -60,7 +60,7 @@ def seen(client: LlamaClient, marker: str, image: bytes | None) -> Completion:
 
 
 def likeliest(answer: Completion) -> Mapping[int, float]:
-    """Return the log probabilities of the likeliest first tokens by id; raises ``Impossible`` if the server gives none."""
+    """Return the log probabilities of the likeliest first tokens by id; ``Impossible`` if there are none."""
     entries = answer.raw.get("completion_probabilities")
     if not isinstance(entries, list) or not entries or not isinstance(entries[0], dict):
         raise Impossible("this build of the server tells no probabilities")
