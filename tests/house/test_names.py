@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.imports import trees
+from tests.house.imports import settled
 
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
@@ -48,7 +48,7 @@ def bound(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_a_type_name_means_one_thing() -> None:
     meanings = defaultdict(set)
-    for module, tree in trees().items():
+    for module, tree in settled().items():
         for name, meaning in types_of(module, tree):
             meanings[name].add(meaning)
     assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
@@ -57,7 +57,7 @@ def test_a_type_name_means_one_thing() -> None:
 def test_numbers_of_seconds_are_called_seconds() -> None:
     wrong = [
         f"{module}:{line} {name}"
-        for module, tree in trees().items()
+        for module, tree in settled().items()
         for name, line in bound(tree)
         if SHORT_FOR_SECONDS.search(name) and name not in NOT_SECONDS | FLAGS
     ]

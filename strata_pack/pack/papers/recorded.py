@@ -17,7 +17,7 @@ def recorded_manifest(path: Path) -> Manifest:
     """Return the manifest that the statement in ``path`` describes.
 
     Sizes, tensors, parameters and the architecture are not in a statement: they are empty or 0. Raises ``BadInput``
-    for what is no statement of this tool.
+    for a file that is no statement of this tool.
     """
     said = read_statement(path)
     try:
