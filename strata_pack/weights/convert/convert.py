@@ -224,7 +224,7 @@ class SafetensorsSource:
     def stored(self, name: str) -> tuple[StoredTensor, ...]:
         """Return the tensors of the checkpoint that the tensor called ``name`` is made of, scales among them."""
         view = self._planned[name].view
-        found = () if view is None else tuple(piece.tensor for piece in (*view.pieces, *view.beside))
+        found = () if view is None else tuple(piece.tensor for piece in (*view.pieces, *view.appended))
         return (*found, *(tensor.scale.tensor for tensor in found if tensor.scale is not None))
 
     def _called(self, view: View, names: Names, architecture: Architecture) -> str:
