@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -153,7 +154,8 @@ def status(
     _show_board(out, board)
     for change in found:
         out.line(f"{change.what}: {change.sentence}")
-    if not found and not offline:
+    looked = board.source["commit"] is not None or (release.publish is not None and release.publish.repo is not None)
+    if looked and not found and not offline:
         out.line("the Hub is as the lock file says")
     finished = board.ended and not board.failures
     out.result({**_board_dict(board), "changes": [change.to_dict() for change in found]})
@@ -166,6 +168,9 @@ def status(
 def publish(
     file: File,
     dry_run: DryRun = False,
+    accept_licence: Annotated[
+        bool, typer.Option("--accept-licence", help="You have read the terms of the source and may give it on.")
+    ] = False,
     workers: Workers = None,
     dask: Dask = None,
     threads: Threads = None,
@@ -177,17 +182,34 @@ def publish(
     from strata_pack.release.publishing import rehearse
     from strata_pack.release.run import open_board, run_releases
 
-    release = read_release(file)
+    release = replace(read_release(file), accept_licence=accept_licence)
     if release.publish is None:
         raise WrongUse("has no [publish] table", where=file, remedy="say where to: repo or to")
     with out.progress() as progress:
         if dry_run:
-            rehearse(open_board(release, wanted=lambda node: node.kind == "publish"), progress)
+            _show_published(out, rehearse(open_board(release, wanted=lambda _node: True), progress))
             return
         board = open_board(release, wanted=lambda _node: True, progress=progress)
         with _crew([board], workers, dask, threads, progress) as crew:
             outcome = run_releases([board], crew, progress)
+    if "publish" in board.found:
+        _show_published(out, board.found["publish"]["data"]["targets"])
     _end(out, outcome)
+
+
+def _show_published(out: Out, targets: list[dict[str, Any]]) -> None:
+    """Print every file that goes, or would go, with its size and what happens to it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    for target in targets:
+        table = Table("change", "bytes", "file", title=escape(target["target"]), title_justify="left")
+        for change in target["changes"]:
+            table.add_row(escape(str(change["change"])), f"{change['size']:,}", escape(str(change["path"])))
+        out.show(table)
+        for question in target["questions"]:
+            out.note(question)
+    out.result({"targets": targets})
 
 
 def _named_once(releases: list[Any]) -> list[Any]:

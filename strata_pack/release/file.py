@@ -74,7 +74,7 @@ class PackSpec:
 
 @dataclass(frozen=True)
 class PublishSpec:
-    """Where packs go: ``repo`` on the Hub, or ``to`` (a folder, or ``oci:DIR``)."""
+    """Where packs go: ``repo`` on the Hub, or ``to`` (``dir:DIR`` or ``oci:DIR``, absolute)."""
 
     repo: str | None
     to: str | None
@@ -102,6 +102,8 @@ class Release:
     packs: tuple[PackSpec, ...]
     measuring: Measuring
     publish: PublishSpec | None
+    accept_licence: bool = False
+    """Whether somebody has read the terms of the source; no file says so for them."""
 
     @property
     def state(self) -> Path:
@@ -289,8 +291,8 @@ class _Reader:
             self.wrong.append("[publish]: needs a repo or a place (to), one of them")
         to = table.get("to")
         if to is not None:
-            kind, colon, folder = to.rpartition("oci:")
-            to = f"{kind}{colon}{self._place(folder)}"
+            kind = next((one for one in ("oci:", "dir:") if to.startswith(one)), "")
+            to = f"{kind or 'dir:'}{self._place(to.removeprefix(kind))}"
         sign = self._file(table["sign"], "publish.sign") if "sign" in table else None
         return PublishSpec(table.get("repo"), to, sign)
 

@@ -71,13 +71,18 @@ class _Graph:
         for pack in release.packs:
             self._pack(pack)
         gates = tuple(node for node in self.nodes if node.startswith("gates:"))
-        packs = tuple(node for node in self.nodes if node.startswith(("pack:", "kl:")))
+        packs = tuple(node for node in self.nodes if node.startswith(("pack:", "kl:", "calls:")))
         self._add("report", (*packs, *gates), {"name": release.name, "tool": facts.tool}, soft=True)
         if release.publish is not None:
             targets = {pack.name: pack.repo or release.publish.target for pack in release.packs if pack.publish}
             key = release.publish.sign
             settings = {"targets": targets, "sign": None if key is None else _content(key)}
-            self._add("publish", (*packs, *gates), settings, soft=True, key=_text(key))
+            self._add(
+                *("publish", (*packs, *gates), settings),
+                soft=True,
+                key=_text(key),
+                accept_licence=release.accept_licence,
+            )
 
     def _add(
         self, id: str, needs: tuple[str, ...], settings: Mapping[str, Json], *, soft: bool = False, **paths: Json

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from strata_pack.errors import CheckFailed, EnvironmentFailure
+from strata_pack.errors import CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.progress import Progress
 from strata_pack.release.board import Board
 from strata_pack.release.results import Results
@@ -33,38 +33,64 @@ def publish(task: Task, results: Results, progress: Progress) -> Made:
         progress.note(f"{pack}: does not pass its gates, so it is not published")
     if not by_target:
         raise CheckFailed("no pack passes its gates, so nothing is published", where=task.release)
-    send = publisher()
-    key = task.paths.get("key")
-    for target, packs in by_target.items():
-        folders = [results.out / pack for pack in packs]
-        send(folders, target, key=None if key is None else Path(key), dry_run=False, progress=progress)
-    return Made((), {"published": by_target, "held_back": held})
+    sent = [
+        _send(task, results.out, packs, target, progress, dry_run=False).to_dict()
+        for target, packs in by_target.items()
+    ]
+    return Made((), {"published": by_target, "held_back": held, "targets": sent})
 
 
-def publisher() -> Callable[..., object]:
-    """Return the function that publishes packs; ``EnvironmentFailure`` where this installation has none."""
-    try:
-        found: Callable[..., object] = importlib.import_module("strata_pack.publish").publish
-    except (ImportError, AttributeError):
-        raise EnvironmentFailure(
-            "publishing is not available in this version", remedy="use a newer strata-pack; the packs are built"
-        ) from None
-    return found
-
-
-def rehearse(board: Board, progress: Progress) -> None:
-    """Show what publishing would send, without sending it; what is not made yet is named."""
+def rehearse(board: Board, progress: Progress) -> list[dict[str, Any]]:
+    """Return what publishing would send, by target, without sending it; what is not made yet is named."""
     if board.states["publish"] in ("waits", "skipped"):
-        progress.note(f"not everything is made yet ({board.why('publish')}): run `strata-pack release run` first")
-        return
+        raise WrongUse(
+            f"not everything is made yet ({board.why('publish')})",
+            where=board.release.path,
+            remedy="run `strata-pack release run` first",
+        )
     task = board.task("publish")
     by_target, held = passing(task)
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it would not be published")
-    if not by_target:
-        return
-    send = publisher()
+    return [
+        _send(task, board.results.out, packs, target, progress, dry_run=True).to_dict()
+        for target, packs in by_target.items()
+    ]
+
+
+def _send(task: Task, out: Path, packs: list[str], target: str, progress: Progress, *, dry_run: bool) -> Any:
+    room = _room()
     key = task.paths.get("key")
-    for target, packs in by_target.items():
-        folders = [board.results.out / pack for pack in packs]
-        send(folders, target, key=None if key is None else Path(key), dry_run=True, progress=progress)
+    options = room.PublishOptions(
+        accept_licence=bool(task.paths.get("accept_licence")),
+        figures={pack: room.Figures(**_figures(task, pack)) for pack in packs},
+    )
+    return room.publish(
+        [out / pack for pack in packs],
+        target,
+        key=None if key is None else Path(key),
+        dry_run=dry_run,
+        options=options,
+        progress=progress,
+    )
+
+
+def _figures(task: Task, pack: str) -> dict[str, Any]:
+    """Return what was measured of a pack, for the card."""
+    compared, asked = task.inputs.get(f"kl:{pack}"), task.inputs.get(f"calls:{pack}")
+    figures: dict[str, Any] = {}
+    if compared is not None and not isinstance(compared, str):
+        figures["kl_mean"] = compared["data"]["judged"]["kl_mean"]
+    if asked is not None and not isinstance(asked, str):
+        figures |= {"calls_right": asked["data"]["right"], "calls": asked["data"]["tasks"]}
+    return figures
+
+
+def _room() -> Any:
+    """Return the room that publishes; ``EnvironmentFailure`` where this installation has none."""
+    try:
+        return importlib.import_module("strata_pack.publish")
+    except ImportError:
+        raise EnvironmentFailure(
+            "publishing is not available in this version", remedy="use a newer strata-pack; the packs are built"
+        ) from None

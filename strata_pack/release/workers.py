@@ -123,10 +123,12 @@ class Processes:
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
     def start(self, task: Task, avoid: str | None = None) -> None:
-        idle = [worker for worker in self._workers if worker.task is None]
-        idle.sort(key=lambda worker: worker.name == avoid)
-        if (not idle or idle[0].name == avoid) and len(self._workers) < self.size:
-            idle.insert(0, self._new())
+        idle = [worker for worker in self._workers if worker.task is None and worker.name != avoid]
+        if not idle:
+            if len(self._workers) == self.size:
+                # Only the one to avoid is free: a new process takes its place.
+                self._retire(next(worker for worker in self._workers if worker.task is None))
+            idle = [self._new()]
         worker = idle[0]
         worker.task = task
         # One that has died just now is noticed by ``wait``.
@@ -188,20 +190,23 @@ class Processes:
             watched.done()
         return [Ended(one, None, worker.name, died=f"{worker.name} {how}") for one in worker.task.together]
 
+    def _retire(self, worker: _Worker) -> None:
+        """End a worker: at once if it is in the middle of a task, else when it has heard that it may."""
+        with suppress(OSError):
+            worker.pipe.send(None)
+        if worker.task is not None:
+            worker.process.kill()
+        worker.process.join(LEAVE_WITHIN)
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.pipe.close()
+        self._workers.remove(worker)
+
     def close(self) -> None:
-        """Tell the workers to end, and kill those that are in the middle of a task."""
-        for worker in self._workers:
-            with suppress(OSError):
-                worker.pipe.send(None)
-            if worker.task is not None:
-                worker.process.kill()
-        for worker in self._workers:
-            worker.process.join(LEAVE_WITHIN)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.pipe.close()
-        self._workers.clear()
+        """End all workers."""
+        for worker in list(self._workers):
+            self._retire(worker)
 
 
 @contextmanager

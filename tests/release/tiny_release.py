@@ -92,6 +92,8 @@ def pack_hashes(file: Path) -> Mapping[str, str]:
 
 
 def copied(pristine: Path, folder: Path) -> Path:
-    """Return the release file of a copy of a release's folder, times of change included."""
+    """Return the release file of a copy of a release's folder; the copied source has been hashed again."""
     shutil.copytree(pristine.parent, folder, copy_function=shutil.copy2)
-    return folder / pristine.name
+    file = folder / pristine.name
+    assert run_again(file) == {"fetch"}
+    return file
