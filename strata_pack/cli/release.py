@@ -190,6 +190,8 @@ def publish(
             _show_published(out, rehearse(open_board(release, wanted=lambda _node: True), progress))
             return
         board = open_board(release, wanted=lambda _node: True, progress=progress)
+        if board.states["publish"] == "done":
+            board.again("publish")
         with _crew([board], workers, dask, threads, progress) as crew:
             outcome = run_releases([board], crew, progress)
     if "publish" in board.found:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from strata_pack.errors import CheckFailed, EnvironmentFailure, WrongUse
+from strata_pack.errors import CheckFailed, WrongUse
 from strata_pack.progress import Progress
 from strata_pack.release.board import Board
 from strata_pack.release.results import Results
 from strata_pack.release.work import Made, Task
+
+if TYPE_CHECKING:
+    from strata_pack.publish import Published
 
 
 def passing(task: Task) -> tuple[dict[str, list[str]], list[str]]:
@@ -58,14 +60,16 @@ def rehearse(board: Board, progress: Progress) -> list[dict[str, Any]]:
     ]
 
 
-def _send(task: Task, out: Path, packs: list[str], target: str, progress: Progress, *, dry_run: bool) -> Any:
-    room = _room()
+def _send(task: Task, out: Path, packs: list[str], target: str, progress: Progress, *, dry_run: bool) -> Published:
+    from strata_pack.publish import Figures, PublishOptions
+    from strata_pack.publish import publish as publish_packs
+
     key = task.paths.get("key")
-    options = room.PublishOptions(
+    options = PublishOptions(
         accept_licence=bool(task.paths.get("accept_licence")),
-        figures={pack: room.Figures(**_figures(task, pack)) for pack in packs},
+        figures={pack: Figures(**_figures(task, pack)) for pack in packs},
     )
-    return room.publish(
+    return publish_packs(
         [out / pack for pack in packs],
         target,
         key=None if key is None else Path(key),
@@ -84,13 +88,3 @@ def _figures(task: Task, pack: str) -> dict[str, Any]:
     if asked is not None and not isinstance(asked, str):
         figures |= {"calls_right": asked["data"]["right"], "calls": asked["data"]["tasks"]}
     return figures
-
-
-def _room() -> Any:
-    """Return the room that publishes; ``EnvironmentFailure`` where this installation has none."""
-    try:
-        return importlib.import_module("strata_pack.publish")
-    except ImportError:
-        raise EnvironmentFailure(
-            "publishing is not available in this version", remedy="use a newer strata-pack; the packs are built"
-        ) from None

@@ -11,11 +11,11 @@ tensor it was at. A checkpoint that came in ranges is proved by its hashes when 
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -332,10 +332,28 @@ class _Opened:
         return descriptor
 
 
-@functools.lru_cache(maxsize=1)
-def _opened(out: str, identity: str) -> _Opened:  # noqa: ARG001
+_held: list[tuple[tuple[str, str], _Opened]] = []
+_holding = threading.Lock()
+
+
+def _opened(out: str, identity: str) -> _Opened:
     """Return the plan ``identity``, opened once in a worker: a huge checkpoint's headers take seconds to read."""
-    return _Opened(Path(out))
+    with _holding:
+        if not _held or _held[0][0] != (out, identity):
+            _close()
+            _held.append(((out, identity), _Opened(Path(out))))
+        return _held[0][1]
+
+
+def close_plan() -> None:
+    """Close the files and the connections that this process holds for a split run."""
+    with _holding:
+        _close()
+
+
+def _close() -> None:
+    while _held:
+        _held.pop()[1].stack.close()
 
 
 def tensor(task: Task, results: Results, progress: Progress) -> Made:  # noqa: ARG001

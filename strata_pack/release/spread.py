@@ -12,7 +12,7 @@ from strata_pack.release.crew import Crew
 from strata_pack.release.graph import Graph, Node, make_graph
 from strata_pack.release.run import TENSOR, Outcome, held, run_releases
 from strata_pack.release.source import brought_model
-from strata_pack.release.split import prepare, read_plan, split_folder
+from strata_pack.release.split import close_plan, prepare, read_plan, split_folder
 from strata_pack.release.work import Task
 
 
@@ -22,6 +22,7 @@ def run_spread(board: Board, crew: Crew, progress: Progress) -> Outcome:
         with held(board.release):
             part = spread(board, progress)
         outcome = run_releases([part], crew, progress)
+        close_plan()
         if outcome.exit_code or board.graph.keys() <= part.graph.keys() or not outcome.count("made"):
             return outcome
         board = Board(board.release, board.source, board.facts)
