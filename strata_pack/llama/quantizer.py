@@ -90,13 +90,20 @@ class Quantizer:
             return None
         self.kernels.quantize_chunk(type, source, out, importance)
         if self._is_oracle:
-            size = row_nbytes(type, source.shape[1])
-            for row in rechecked_rows(RECHECK_EVERY.get(type, RECHECK_DEFAULT), first_row, source.shape[0]):
-                place = row - first_row
-                again = self.ggml.quantize(type, source[place : place + 1], importance)
-                if again != out[place * size : (place + 1) * size].tobytes():
-                    return row
+            every = RECHECK_EVERY.get(type, RECHECK_DEFAULT)
+            places = [row - first_row for row in rechecked_rows(every, first_row, source.shape[0])]
+            # One call for all of them: each would give up the interpreter's lock and wait for it.
+            if places:
+                written = _rows_of(out, type, source.shape)[places]
+                wrong = self._differing(type, source[places], written, importance)
+                return None if wrong is None else first_row + places[wrong]
         return None
+
+    def _differing(self, type: Q, source: Floats, written: Bytes, importance: Floats | None) -> int | None:
+        """Return the first row of ``source`` of which ggml writes other bytes than ``written`` (one row a row)."""
+        again = np.frombuffer(self.ggml.quantize(type, source, importance), np.uint8).reshape(written.shape)
+        differs = (again != written).any(axis=1)
+        return int(np.argmax(differs)) if differs.any() else None
 
     def reads(self, type: Q) -> bool:
         """Return whether ``finite_floats`` knows ``type``."""
@@ -176,6 +183,13 @@ class Quantizer:
         if self._is_oracle:
             return out.tobytes() == self.ggml.quantize(type, weights, used)
         return hashlib.sha256(out.tobytes()).hexdigest() == PROBE_HASHES[type.name, weighed]
+
+
+def _rows_of(data: Bytes, type: Q, shape: tuple[int, ...]) -> Bytes:
+    """Return the bytes of quantized rows, a row each."""
+    rows, columns = shape
+    size = row_nbytes(type, columns)
+    return data[: rows * size].reshape(rows, size)
 
 
 def rechecked_rows(every: int, first: int, count: int) -> Iterable[int]:
