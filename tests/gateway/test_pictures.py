@@ -134,7 +134,7 @@ def test_a_bad_image_is_one_sentence(name: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_damaged_bytes_are_a_picture_or_a_sentence(form: str, data: st.DataObject) -> None:
     good = bytearray(encoded(form=form))

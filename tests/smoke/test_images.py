@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -17,9 +18,11 @@ from strata_pack.smoke import drafting
 from strata_pack.smoke.images import distance
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 from strata_pack.smoke.scenario import scenarios
+from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
 from tests.pack.test_projector import request
 from tests.pack.tiny_gguf import write_tiny
 from tests.seeing_model import write_seeing
+from tests.tiny_models import MODELS, weights, write_model, write_weights
 
 pytestmark = pytest.mark.xdist_group("smoke-images")
 
@@ -46,6 +49,37 @@ def test_a_pack_that_sees_tells_two_pictures_apart_and_drafts_the_same_text(pack
     assert head.data["tokens per second with it"] > 0
     assert head.data["drafted"] > 0
     assert "tokens/s with it" in head.detail
+
+
+def echoing(folder: Path, *, swapped: bool = False) -> Path:
+    """Write a model whose layers add nothing and whose draft head repeats the trunk: it guesses every token right.
+
+    ``swapped``: the two halves of its projection change places, as a wrong conversion would have them.
+    """
+    tiny = MODELS["qwen35"]
+    found = dict(weights(tiny))
+    for name in found:
+        if name.endswith(("o_proj.weight", "down_proj.weight", "out_proj.weight")):
+            found[name] = np.zeros_like(found[name])
+    width = found["mtp.fc.weight"].shape[0]
+    halves = [np.eye(width, dtype=np.float32), np.zeros((width, width), np.float32)]
+    found["mtp.fc.weight"] = np.hstack(halves[::-1] if swapped else halves)
+    found["mtp.norm.weight"] = found["model.norm.weight"]
+    found["mtp.pre_fc_norm_embedding.weight"] = np.zeros(width, np.float32)
+    write_model("qwen35", folder)
+    write_weights(folder, found, "F32", 1)
+    with SafetensorsSource.open(folder, "f32") as source:
+        convert_checkpoint(source, folder.with_suffix(".gguf"))
+    return folder.with_suffix(".gguf")
+
+
+@pytest.mark.parametrize("swapped", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_right_draft_head_is_told_by_the_tokens_that_are_accepted(swapped: bool, tmp_path: Path) -> None:
+    (head,) = played(echoing(tmp_path / "Echo", swapped=swapped), "draft-head")
+    assert head.status == "passed", head
+    assert head.data is not None
+    assert (head.data["accepted"] == head.data["drafted"]) is not swapped
+    assert ("none was right" in head.detail) is swapped
 
 
 def test_runtime_check_counts_the_projector_and_refuses_another_models(pack: Path, tmp_path: Path) -> None:
