@@ -6,6 +6,7 @@ same template; that is its own affair and no fault of the pack, and it is named 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,16 +15,18 @@ from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.llama.answers import Props
 from strata_pack.llama.runtimes import Runtime, embedded
 
-UNKNOWN = ("", "b0-unknown")
-"""What builds call themselves that were made without their number."""
+_UNKNOWN = re.compile(r"|b[01]-\w+")
+"""What builds call themselves that were made without their number: nothing, b0, or b1 for a copy of one commit."""
 
 JOINED_PARTS = "it joins the text parts of a message with a line feed before the template sees them"
 
 
 def build_name(runtime: Runtime | None, props: Props) -> str:
     """Return the build's number in words: its own, or that of the package that an embedded one comes in."""
-    if props.build not in UNKNOWN:
+    if not _UNKNOWN.fullmatch(props.build):
         return props.build
+    if runtime is not None and runtime.details.get("llama_cpp"):
+        return f"{runtime.details['llama_cpp']} ({runtime.origin})"
     package = None if runtime is None else runtime.package_version
     if package is None:
         return "a build that does not know its number"

