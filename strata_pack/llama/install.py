@@ -94,7 +94,7 @@ def install_runtime(
 
 
 def install_vulkan(progress: Progress | None = None) -> Runtime:
-    """Install the newest prebuilt server that works here, and return it.
+    """Install the newest prebuilt server that works here, and return it, or the one that was installed before.
 
     Raises ``EnvironmentFailure`` with a sentence for each that does not; nothing of them stays.
     """
@@ -105,12 +105,12 @@ def install_vulkan(progress: Progress | None = None) -> Runtime:
             where="runtime install --backend vulkan",
             remedy="build one: strata-pack runtime build --backend vulkan",
         )
+    before = next(filter(None, (_registered(f"vulkan-b{server.build}") for server in VULKAN_SERVERS)), None)
+    if before is not None:
+        shown.note(f"{before.name} was installed before")
+        return before
     failures = []
     for server in VULKAN_SERVERS:
-        runtime = _registered(f"vulkan-b{server.build}")
-        if runtime is not None:
-            shown.note(f"{runtime.name} was installed before")
-            return runtime
         try:
             return _install_binary(server, shown)
         except _CannotStart as error:

@@ -148,6 +148,8 @@ def test_a_server_for_another_processor_is_said_in_a_sentence_and_the_next_one_i
     sentence = "vulkan-b9 (the Python package vulkan-server 0.9) cannot start here: it was built for a processor with"
     assert [note for note in heard.notes if note.startswith(sentence)] == [f"{sentence} AVX-512, which this one lacks"]
     assert pick_runtime("vulkan-b8") == runtime
+    assert install_vulkan(heard) == runtime  # the index is gone by now
+    assert heard.notes[-1] == "vulkan-b8 was installed before"
 
 
 @needs_x86
