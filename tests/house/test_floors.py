@@ -113,5 +113,18 @@ def test_the_parser_imports_the_standard_library_alone() -> None:
     assert foreign == set()
 
 
+def test_there_is_one_http_client() -> None:
+    others = {"requests", "urllib3", "aiohttp", "httpx", "http.client", "urllib.request"}
+    imported = {
+        f"{module} imports {name}"
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        if name in others
+    }
+    assert imported == set()
+
+
 def test_the_search_for_cycles_finds_one() -> None:
     assert cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
