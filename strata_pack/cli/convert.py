@@ -47,7 +47,7 @@ def convert(
     from strata_pack.errors import WrongUse
     from strata_pack.outputs import check_file_output
     from strata_pack.weights.convert.arch import is_known
-    from strata_pack.weights.convert.convert import SafetensorsSource, plan_dict, result_dict
+    from strata_pack.weights.convert.convert import SafetensorsSource
     from strata_pack.weights.convert.convert import convert_checkpoint as convert_source
     from strata_pack.weights.preflight import size_text
 
@@ -75,11 +75,12 @@ def convert(
         if dry_run:
             size = sum(tensor.nbytes for tensor in source.tensors)
             out.line(f"{dest}: would be written, {len(source.tensors)} tensors of {size_text(size)} and the header")
-            out.result({"dry_run": True, **plan_dict(source, dest)})
+            names = [tensor.name for tensor in source.tensors]
+            out.result({"dry_run": True, "file": str(dest), "size": size, "tensors": names, **source.to_dict()})
             return
         result = convert_source(source, dest, progress=progress, threads=threads)
     out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
-    out.result(result_dict(source, result))
+    out.result({"ok": True, **result.to_dict(), **source.to_dict()})
 
 
 def _by_reference(

@@ -33,7 +33,6 @@ def fetch(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.weights.hub import fetch as hub
-    from strata_pack.weights.hub.outcome import result_dict
     from strata_pack.weights.source import HubSource, parse_source
 
     source = parse_source(repo)
@@ -57,14 +56,13 @@ def fetch(
             announce=lambda plan: progress.note(plan.sentence()),
         )
     out.line(f"{found.folder}: {len(found.files)} files of {found.repo_id} at {found.commit}")
-    out.result(result_dict(found))
+    out.result(found.to_dict())
 
 
 def _show(plan: FetchPlan, out: Out) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from strata_pack.weights.hub.outcome import plan_dict
     from strata_pack.weights.preflight import size_text
 
     table = Table("file", "size", "from")
@@ -72,4 +70,4 @@ def _show(plan: FetchPlan, out: Out) -> None:
         table.add_row(escape(file.path), size_text(file.size), plan.origins[file.path])
     out.show(table)
     out.line(plan.sentence())
-    out.result(plan_dict(plan))
+    out.result(plan.to_dict())

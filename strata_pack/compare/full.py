@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,35 @@ class Perplexity:
     error: float
 
 
+class PerplexityDict(TypedDict):
+    """A ``Perplexity`` as JSON."""
+
+    value: float
+    error: float
+
+
+class ComparisonDict(TypedDict):
+    """A ``Comparison`` as JSON: its fields."""
+
+    model: str
+    reference: str
+    text: str
+    text_sha256: str
+    context: int
+    windows: int
+    tokens: int
+    method: Literal["full logits", "top-n"]
+    perplexity: PerplexityDict
+    reference_perplexity: PerplexityDict
+    kl_mean: float
+    kl_mean_error: float
+    kl_median: float
+    kl_p99: float
+    kl_max: float
+    top1_agreement: float
+    bounds: list[str]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """All figures of one comparison. KL divergences in nats; ``top1_agreement`` is a share from 0 to 1.
@@ -67,8 +96,8 @@ class Comparison:
     top1_agreement: float
     bounds: list[str] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_dict(self) -> ComparisonDict:
+        return cast(ComparisonDict, asdict(self))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from strata_pack.chat.library import list_templates, status_of
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.manifest import Manifest, ProjectorEntry
 from strata_pack.pack.paths import TEMPLATE_KEY, is_pack
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
 
@@ -19,6 +20,15 @@ ARRAY_PREVIEW = 4
 """Items of a metadata array that are shown."""
 TEXT_PREVIEW = 200
 """Characters of a metadata string that are shown."""
+
+
+class TypeShareDict(TypedDict):
+    """A ``TypeShare`` as JSON."""
+
+    type: str
+    tensors: int
+    elements: int
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,32 @@ class TypeShare:
     tensors: int
     elements: int
     bytes: int
+
+
+class StoredProjector(ProjectorEntry):
+    """A projector as the manifest has it, and its ``size`` in bytes; None where the file is missing."""
+
+    size: int | None
+
+
+class InspectionDict(TypedDict):
+    """An ``Inspection`` as JSON: its fields."""
+
+    path: str
+    kind: str
+    files: list[str]
+    size: int
+    architecture: str
+    name: str
+    parameters: int
+    bits_per_weight: float
+    types: list[TypeShareDict]
+    projector: StoredProjector | None
+    template_id: str | None
+    template_sha256: str | None
+    template_status: str
+    metadata: dict[str, Any]
+    manifest: Manifest | None
 
 
 @dataclass(frozen=True)
@@ -44,15 +80,15 @@ class Inspection:
     parameters: int
     bits_per_weight: float
     types: list[TypeShare]
-    projector: dict[str, Any] | None
+    projector: StoredProjector | None
     template_id: str | None
     template_sha256: str | None
     template_status: str
     metadata: dict[str, Any]
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_dict(self) -> InspectionDict:
+        return cast(InspectionDict, asdict(self))
 
 
 def _preview(stored: MetaValue) -> Any:
@@ -91,7 +127,7 @@ def type_shares(files: Iterable[GgufFile]) -> list[TypeShare]:
     return [TypeShare(name, tensors[name], elements[name], size) for name, size in sizes.most_common()]
 
 
-def _projector(pack: Pack) -> dict[str, Any] | None:
+def _projector(pack: Pack) -> StoredProjector | None:
     entry = pack.manifest.get("projector")
     path = pack.projector_path
     if entry is None or path is None:
@@ -129,7 +165,7 @@ def inspect_path(path: Path) -> Inspection:
             template_sha256=template_sha256,
             template_status=status,
             metadata=metadata,
-            manifest=None if pack is None else dict(pack.manifest),
+            manifest=None if pack is None else pack.manifest,
         )
     finally:
         for file in files:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from strata_pack.errors import BadInput
 from strata_pack.parsing.machine import CallFormat, ImplicitEnd
@@ -58,6 +58,39 @@ class ModelReplay:
     examples: list[Example] = field(default_factory=list)
 
 
+class ExampleDict(TypedDict):
+    """An ``Example`` as JSON."""
+
+    log: str
+    line: int
+    calls: list[str]
+    recovered_by: list[str]
+    text: str
+
+
+class ModelReplayDict(TypedDict):
+    """A ``ModelReplay`` as JSON: its fields."""
+
+    turns: int
+    ended_in_thinking: int
+    cut: int
+    turns_with_stranded_calls: int
+    stranded_calls: int
+    recovered: dict[str, int]
+    calls_in_content: int
+    suspect_values: int
+    drifted_calls: int
+    examples: list[ExampleDict]
+
+
+class ReplayDict(TypedDict):
+    """A ``Replay`` as JSON; ``models`` by name."""
+
+    models: dict[str, ModelReplayDict]
+    unreadable_lines: int
+    first_unreadable: str | None
+
+
 @dataclass(slots=True)
 class Replay:
     """What the logs hold, by model, and the lines that held no reply."""
@@ -66,7 +99,7 @@ class Replay:
     unreadable_lines: int = 0
     first_unreadable: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ReplayDict:
         """Return the result as plain JSON values."""
         return {
             "models": {

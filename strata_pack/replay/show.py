@@ -45,7 +45,7 @@ def read_tools_file(path: Path) -> list[Any]:
     return tools
 
 
-def event_to_dict(event: Event) -> dict[str, Any]:
+def event_dict(event: Event) -> dict[str, Any]:
     """Return an event as plain JSON values."""
     shown: dict[str, Any] = {"kind": event.kind}
     if event.kind in ("reasoning", "content", "tool_args"):
@@ -65,7 +65,7 @@ def parse_text(text: str, *, finish_reason: str | None, delta: int, **options: A
     size = delta or len(text) or 1
     events = [event for start in range(0, len(text), size) for event in parser.feed(text[start : start + size])]
     events += parser.finish(finish_reason)
-    return {**collect(events, parser.counters).to_dict(), "events": [event_to_dict(event) for event in events]}
+    return {**collect(events, parser.counters).to_dict(), "events": [event_dict(event) for event in events]}
 
 
 def parse_file(

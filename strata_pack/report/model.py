@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 Status = Literal["passed", "failed", "skipped", "error"]
 
@@ -18,6 +18,75 @@ EXIT_CODES: Mapping[Status, int] = {"failed": 1, "error": 3, "skipped": 0, "pass
 """What a status means for the exit code of a command: a difference found, or the environment's fault."""
 
 
+class TableDict(TypedDict):
+    """A ``Table`` as JSON."""
+
+    headers: list[str]
+    rows: list[list[str | int | float]]
+
+
+class ChartDict(TypedDict):
+    """A ``Chart`` as JSON."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: list[str]
+    series: dict[str, list[float]]
+
+
+class PointDict(TypedDict):
+    """A ``Point`` as JSON."""
+
+    name: str
+    x: float
+    y: float
+    marked: bool
+
+
+class ScatterDict(TypedDict):
+    """A ``Scatter`` as JSON."""
+
+    title: str
+    x_label: str
+    y_label: str
+    points: list[PointDict]
+
+
+class CheckDict(TypedDict):
+    """A ``Check`` as JSON; keys of what it does not have are missing."""
+
+    id: str
+    title: str
+    status: Status
+    detail: str
+    seconds: float
+    where: NotRequired[str]
+    prompt: NotRequired[str]
+    expected: NotRequired[str]
+    got: NotRequired[str]
+    log: NotRequired[str]
+    repeat: NotRequired[str]
+    table: NotRequired[TableDict]
+    chart: NotRequired[ChartDict | ScatterDict]
+    data: NotRequired[Mapping[str, Any]]
+    links: NotRequired[Mapping[str, str]]
+
+
+class ReportDict(TypedDict):
+    """A ``Report`` as JSON, as ``report.schema.json`` describes it."""
+
+    format: str
+    version: int
+    title: str
+    status: Status
+    started: str | None
+    seconds: float
+    counts: dict[Status, int]
+    facts: dict[str, str]
+    checks: list[CheckDict]
+
+
 @dataclass(frozen=True)
 class Table:
     """Figures that belong to a check. Every row has as many cells as there are headers."""
@@ -25,7 +94,7 @@ class Table:
     headers: tuple[str, ...]
     rows: tuple[tuple[str | int | float, ...], ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> TableDict:
         return {"headers": list(self.headers), "rows": [list(row) for row in self.rows]}
 
 
@@ -39,7 +108,7 @@ class Chart:
     x: tuple[str, ...]
     series: Mapping[str, tuple[float, ...]]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ChartDict:
         return {
             "title": self.title,
             "x_label": self.x_label,
@@ -69,8 +138,8 @@ class Scatter:
     points: tuple[Point, ...]
     log_y: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        points = [{"name": p.name, "x": p.x, "y": p.y, "marked": p.marked} for p in self.points]
+    def to_dict(self) -> ScatterDict:
+        points: list[PointDict] = [{"name": p.name, "x": p.x, "y": p.y, "marked": p.marked} for p in self.points]
         return {"title": self.title, "x_label": self.x_label, "y_label": self.y_label, "points": points}
 
 
@@ -100,9 +169,9 @@ class Check:
     data: Mapping[str, Any] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CheckDict:
         """Return the check as JSON; what it does not have is left out."""
-        optional: dict[str, Any] = {
+        optional = {
             "where": self.where,
             "prompt": self.prompt,
             "expected": self.expected,
@@ -114,14 +183,14 @@ class Check:
             "data": dict(self.data) or None,
             "links": dict(self.links) or None,
         }
-        return {
+        required: CheckDict = {
             "id": self.id,
             "title": self.title,
             "status": self.status,
             "detail": self.detail,
             "seconds": round(self.seconds, 3),
-            **{key: value for key, value in optional.items() if value is not None},
         }
+        return cast(CheckDict, {**required, **{key: value for key, value in optional.items() if value is not None}})
 
 
 @dataclass(frozen=True)
@@ -163,7 +232,7 @@ class Report:
         parts = [f"{self.count(status)} {status}" for status in STATUSES if self.count(status)]
         return ", ".join(parts) or "nothing checked"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ReportDict:
         """Return the report as the JSON object that ``report.schema.json`` describes."""
         return {
             "format": "strata-pack report",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import TypedDict
 
 from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import check_golden, load_suite
@@ -19,8 +19,17 @@ from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
+from strata_pack.report.model import ReportDict
 from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke
 from strata_pack.smoke.scenario import scenarios
+
+
+class ProofDict(TypedDict):
+    """A ``Proof`` as JSON; ``reports`` by name ("verify", "golden", "smoke", "compare")."""
+
+    ok: bool
+    pack: str
+    reports: dict[str, ReportDict]
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,7 @@ class Proof:
         started = next((report.started for report in self.reports if report.started), None)
         return Report(f"prove: {self.pack.path.name}", tuple(checks), facts, started, seconds)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ProofDict:
         reports = {_name(report): report.to_dict() for report in self.reports}
         return {"ok": self.ok, "pack": str(self.pack.path), "reports": reports}
 

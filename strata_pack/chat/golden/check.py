@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, NotRequired, TypedDict
 
 from strata_pack.chat.engines.engines import Engine
 from strata_pack.chat.golden.cases import GoldenCase, GoldenSuite, load_suite
@@ -17,6 +17,40 @@ from strata_pack.progress import Progress, Silent
 __all__ = ["CaseResult", "CaseStatus", "GoldenCase", "GoldenReport", "GoldenSuite", "check_golden", "load_suite"]
 
 CaseStatus = Literal["passed", "failed", "known"]
+
+
+class CaseResultDict(TypedDict):
+    """A ``CaseResult`` as JSON; what was expected and what was got are there only if they differ."""
+
+    case: str
+    engine: str
+    status: CaseStatus
+    expected: NotRequired[str | None]
+    error: NotRequired[str]
+    got: NotRequired[str | None]
+    got_error: NotRequired[str]
+    reason: NotRequired[str]
+
+
+class EngineCountsDict(TypedDict):
+    """How many cases have which status on one engine."""
+
+    name: str
+    version: str
+    passed: int
+    known: int
+    failed: int
+
+
+class GoldenReportDict(TypedDict):
+    """A ``GoldenReport`` as JSON."""
+
+    ok: bool
+    suite: str
+    suite_sha256: str
+    template_sha256: str
+    engines: list[EngineCountsDict]
+    results: list[CaseResultDict]
 
 
 @dataclass(frozen=True)
@@ -34,14 +68,22 @@ class CaseResult:
     got_error: str | None = None
     reason: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CaseResultDict:
         """Return the result as JSON; what was got is there only if it differs."""
-        data: dict[str, Any] = {"case": self.case.id, "engine": self.engine, "status": self.status}
+        data: CaseResultDict = {"case": self.case.id, "engine": self.engine, "status": self.status}
         if self.status == "passed":
             return data
-        data |= {"expected": self.case.expected} if self.case.error is None else {"error": self.case.error}
-        data |= {"got": self.got} if self.got_error is None else {"got_error": self.got_error}
-        return data | ({"reason": self.reason} if self.status == "known" else {})
+        if self.case.error is None:
+            data["expected"] = self.case.expected
+        else:
+            data["error"] = self.case.error
+        if self.got_error is None:
+            data["got"] = self.got
+        else:
+            data["got_error"] = self.got_error
+        if self.status == "known":
+            data["reason"] = self.reason
+        return data
 
 
 @dataclass(frozen=True)
@@ -69,16 +111,24 @@ class GoldenReport:
         found = Counter(result.status for result in self.results if result.engine == engine)
         return {"passed": found["passed"], "known": found["known"], "failed": found["failed"]}
 
-    def to_dict(self) -> dict[str, Any]:
+    def _counts(self, engine: str) -> EngineCountsDict:
+        found = self.counts(engine)
+        return {
+            "name": engine,
+            "version": self.engines[engine],
+            "passed": found["passed"],
+            "known": found["known"],
+            "failed": found["failed"],
+        }
+
+    def to_dict(self) -> GoldenReportDict:
         """Return the report as JSON, the same for the same results: no times, no paths."""
         return {
             "ok": self.ok,
             "suite": self.suite,
             "suite_sha256": self.suite_sha256,
             "template_sha256": self.template_sha256,
-            "engines": [
-                {"name": name, "version": version, **self.counts(name)} for name, version in self.engines.items()
-            ],
+            "engines": [self._counts(name) for name in self.engines],
             "results": [result.to_dict() for result in self.results],
         }
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ from strata_pack.weights.hub.select import SIDE_FILES
 from strata_pack.weights.input_files import InputFiles
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
-__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint", "result_dict"]
+__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint"]
 
 OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
     "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -75,6 +75,14 @@ _ALWAYS_F32 = (".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", ".ssm_conv1
 class _Planned:
     tensor: SourceTensor
     view: View | None
+
+
+class ConversionDict(TypedDict):
+    """What a conversion makes of a checkpoint; ``parameters`` counts elements."""
+
+    architecture: str
+    outtype: str
+    parameters: int
 
 
 class SafetensorsSource:
@@ -221,6 +229,10 @@ class SafetensorsSource:
             return constant
         return view_reader(self._checkpoint, view, tensor)
 
+    def to_dict(self) -> ConversionDict:
+        """Return what a conversion makes of the checkpoint, as JSON."""
+        return {"architecture": self.architecture, "outtype": self.outtype, "parameters": self.parameters}
+
     def stored(self, name: str) -> tuple[StoredTensor, ...]:
         """Return the tensors of the checkpoint that the tensor called ``name`` is made of, scales among them."""
         view = self._planned[name].view
@@ -354,32 +366,6 @@ def convert_checkpoint(
     if out_path.suffix != ".gguf":
         raise BadInput("the name of a GGUF file ends in .gguf", where=out_path)
     return write_gguf(source, out_path, progress=progress, threads=threads)
-
-
-def plan_dict(source: SafetensorsSource, out_path: Path) -> dict[str, object]:
-    """Return what a conversion would write, as the JSON object of ``convert --dry-run``; ``size`` of the tensors."""
-    return {
-        "file": str(out_path),
-        "size": sum(tensor.nbytes for tensor in source.tensors),
-        "architecture": source.architecture,
-        "outtype": source.outtype,
-        "parameters": source.parameters,
-        "tensors": [tensor.name for tensor in source.tensors],
-    }
-
-
-def result_dict(source: SafetensorsSource, result: ConvertResult) -> dict[str, object]:
-    """Return a result as the JSON object of ``convert --json``."""
-    return {
-        "ok": True,
-        "file": str(result.path),
-        "size": result.size,
-        "sha256": result.sha256,
-        "architecture": source.architecture,
-        "outtype": source.outtype,
-        "parameters": source.parameters,
-        "tensors": len(result.tensor_types),
-    }
 
 
 def _chosen(outtype: str, named: Sequence[tuple[str, StoredTensor]]) -> str:

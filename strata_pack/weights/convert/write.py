@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,15 @@ _AHEAD = 2
 """Chunks that wait for the writer, for each thread."""
 
 
+class WrittenDict(TypedDict):
+    """A ``ConvertResult`` as JSON; ``tensors`` is their number."""
+
+    file: str
+    size: int
+    sha256: str
+    tensors: int
+
+
 @dataclass(frozen=True)
 class ConvertResult:
     """What was written: ``size`` in bytes, ``tensor_types`` by tensor name in the order of the file."""
@@ -36,6 +45,9 @@ class ConvertResult:
     size: int
     sha256: str
     tensor_types: Mapping[str, str]
+
+    def to_dict(self) -> WrittenDict:
+        return {"file": str(self.path), "size": self.size, "sha256": self.sha256, "tensors": len(self.tensor_types)}
 
 
 @dataclass(frozen=True)

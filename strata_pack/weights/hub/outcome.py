@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict
 
 from strata_pack.weights.hub.select import Selection
 from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.preflight import size_text
 
 FileOrigin = Literal["present", "cache", "network"]
+
+
+class PlannedFileDict(TypedDict):
+    """One file of a plan; ``origin`` says where it comes from."""
+
+    path: str
+    size: int
+    origin: FileOrigin
+
+
+class FetchedFileDict(PlannedFileDict):
+    """A ``FetchedFile`` as JSON."""
+
+    sha256: str
+
+
+class FetchPlanDict(TypedDict):
+    """A ``FetchPlan`` as JSON. Sizes in bytes."""
+
+    ok: bool
+    repo_id: str
+    revision: str
+    commit: str
+    format: str
+    bytes: int
+    bytes_to_travel: int
+    files: list[PlannedFileDict]
+    skipped: list[str]
+
+
+class FetchResultDict(TypedDict):
+    """A ``FetchResult`` as JSON."""
+
+    ok: bool
+    repo_id: str
+    revision: str
+    commit: str
+    folder: str
+    format: str
+    bytes_travelled: int
+    files: list[FetchedFileDict]
 
 
 @dataclass(frozen=True)
@@ -25,6 +66,9 @@ class FetchedFile:
     size: int
     sha256: str
     origin: FileOrigin
+
+    def to_dict(self) -> FetchedFileDict:
+        return {"path": self.path, "size": self.size, "sha256": self.sha256, "origin": self.origin}
 
 
 @dataclass(frozen=True)
@@ -46,6 +90,21 @@ class FetchPlan:
             f"{skipped} other files are not needed"
         )
 
+    def to_dict(self) -> FetchPlanDict:
+        """Return the plan as the JSON object of ``fetch --dry-run --json``."""
+        files = self.selection.files
+        return {
+            "ok": True,
+            "repo_id": self.tree.repo_id,
+            "revision": self.tree.revision,
+            "commit": self.tree.commit,
+            "format": self.selection.weights.format,
+            "bytes": self.selection.nbytes,
+            "bytes_to_travel": self.to_travel,
+            "files": [{"path": file.path, "size": file.size, "origin": self.origins[file.path]} for file in files],
+            "skipped": [file.path for file in self.selection.skipped],
+        }
+
 
 @dataclass(frozen=True)
 class FetchResult:
@@ -59,33 +118,15 @@ class FetchResult:
     files: tuple[FetchedFile, ...]
     travelled: int
 
-
-def plan_dict(plan: FetchPlan) -> dict[str, object]:
-    """Return a plan as the JSON object of ``fetch --dry-run --json``."""
-    return {
-        "ok": True,
-        "repo_id": plan.tree.repo_id,
-        "revision": plan.tree.revision,
-        "commit": plan.tree.commit,
-        "format": plan.selection.weights.format,
-        "bytes": plan.selection.nbytes,
-        "bytes_to_travel": plan.to_travel,
-        "files": [
-            {"path": file.path, "size": file.size, "origin": plan.origins[file.path]} for file in plan.selection.files
-        ],
-        "skipped": [file.path for file in plan.selection.skipped],
-    }
-
-
-def result_dict(result: FetchResult) -> dict[str, object]:
-    """Return a result as the JSON object of ``fetch --json``."""
-    return {
-        "ok": True,
-        "repo_id": result.repo_id,
-        "revision": result.revision,
-        "commit": result.commit,
-        "folder": str(result.folder),
-        "format": result.selection.weights.format,
-        "bytes_travelled": result.travelled,
-        "files": [asdict(file) for file in result.files],
-    }
+    def to_dict(self) -> FetchResultDict:
+        """Return the result as the JSON object of ``fetch --json``."""
+        return {
+            "ok": True,
+            "repo_id": self.repo_id,
+            "revision": self.revision,
+            "commit": self.commit,
+            "folder": str(self.folder),
+            "format": self.selection.weights.format,
+            "bytes_travelled": self.travelled,
+            "files": [file.to_dict() for file in self.files],
+        }
