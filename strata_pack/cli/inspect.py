@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+
+if TYPE_CHECKING:
+    from strata_pack.pack.inspect import StoredProjector
 
 app = typer.Typer()
 
@@ -61,7 +64,7 @@ def inspect(
     out.result(found.to_dict())
 
 
-def _projector_text(projector: dict[str, Any] | None) -> str:
+def _projector_text(projector: StoredProjector | None) -> str:
     if projector is None:
         return "none"
     size = "missing" if projector["size"] is None else f"{projector['size'] / MIB:,.1f} MiB"
