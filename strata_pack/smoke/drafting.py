@@ -78,6 +78,8 @@ def _check(scenario: Scenario, plain: Completion, drafted: Completion) -> Check:
     told = (
         f"{speeds[0]:,.1f} tokens/s with it, {speeds[1]:,.1f} without; {accepted} of {guessed} drafted tokens accepted"
     )
+    if guessed and not accepted:
+        told += "; none was right, so the head may be of another model"
     text = f"the same {len(one)} tokens" if same else f"the same until two tokens tie, after {at}"
     if not alike:
         text = f"the text differs after {at} tokens"
