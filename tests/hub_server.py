@@ -376,6 +376,9 @@ class _HubHandler(_Handler):
         if rest[:1] == ["xet-write-token"]:
             self._xet_token()
             return
+        if rest[:1] == ["commits"]:
+            self._commits(repo)
+            return
         kind, revision, *_ = [*rest, "revision", "main"] if not rest else [*rest, "main"]
         found = repo.at(revision)
         if found is None:
@@ -398,6 +401,14 @@ class _HubHandler(_Handler):
             "X-Xet-Token-Expiration": str(token["exp"]),
         }
         self.reply(200, json.dumps(token).encode(), {"Content-Type": "application/json", **headers})
+
+    def _commits(self, repo: Repo) -> None:
+        """The list of commits, the newest first; the n-th one was made on the n-th day of 2026."""
+        found = [
+            {"id": commit, "title": f"commit {number}", "date": f"2026-01-{number:02}T10:00:00.000Z", "authors": []}
+            for number, (commit, _) in enumerate(repo.commits, 1)
+        ]
+        self.reply(200, json.dumps(found[::-1]).encode(), {"Content-Type": "application/json"})
 
     def _tree(self, repo: Repo, files: dict[str, bytes], query: dict[str, list[str]]) -> None:
         entries = [*_listing(files), *repo.raw]

@@ -11,7 +11,7 @@ from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
-    from strata_pack.pack.inspect import StoredProjector
+    from strata_pack.pack.inspect import Inspection, StoredProjector
 
 app = typer.Typer()
 
@@ -21,19 +21,59 @@ MIB = 1 << 20
 @app.command(epilog="Example: strata-pack inspect packs/SmolLM2-135M-Instruct-Q4_K_M")
 @with_shared_flags
 def inspect(
-    target: Annotated[Path, typer.Argument(help="A pack folder or a .gguf file (any shard).", metavar="PACK|GGUF")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="A pack folder, a .gguf file (any shard), or hf://org/name[/file.gguf].", metavar="PACK|GGUF|HUB"
+        ),
+    ],
     metadata: Annotated[bool, typer.Option("--metadata", help="Show every metadata key too.")] = False,
     *,
     out: Out,
 ) -> None:
-    """Show metadata, tensors by type, bits per weight, and the template's id and status."""
+    """Show metadata, tensors by type, bits per weight, and the template's id and status.
+
+    Of a repository on the Hub the headers alone are read; one with several models is shown as a table of them.
+    """
+    from strata_pack.weights.source import hub_source
+
+    source = hub_source(target)
+    if source is None:
+        from strata_pack.pack.inspect import inspect_path
+
+        found = inspect_path(Path(target))
+    else:
+        from strata_pack.pack.inspect import inspect_source
+
+        with out.progress() as progress:
+            models = inspect_source(source, progress)
+        if len(models) > 1:
+            _show_models(models, out)
+            out.result({"path": target, "models": [model.to_dict() for model in models]})
+            return
+        found = models[0]
+    _show(found, metadata, out)
+    out.result(found.to_dict())
+
+
+def _show_models(models: list[Inspection], out: Out) -> None:
+    from rich.table import Table
+
+    table = Table("model", "files", "MiB", "parameters", "bits per weight", "template")
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for one in models:
+        sizes = (str(len(one.files)), f"{one.size / MIB:,.1f}", f"{one.parameters:,}", f"{one.bits_per_weight:.2f}")
+        table.add_row(one.files[0], *sizes, one.template_id or one.template_status)
+    out.show(table)
+
+
+def _show(found: Inspection, metadata: bool, out: Out) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from strata_pack.pack.inspect import inspect_path
     from strata_pack.report.diff import printable
 
-    found = inspect_path(target)
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
@@ -61,7 +101,6 @@ def inspect(
         for key, value in found.metadata.items():
             keys.add_row(escape(printable(key)), escape(printable(str(value))))
         out.show(keys)
-    out.result(found.to_dict())
 
 
 def _projector_text(projector: StoredProjector | None) -> str:

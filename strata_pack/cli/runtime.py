@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -12,6 +12,10 @@ from strata_pack.cli import complete
 from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+
+if TYPE_CHECKING:
+    from strata_pack.llama.runtimes import Runtime
+    from strata_pack.weights.source import HubSource
 
 app = typer.Typer(
     help="The llama.cpp that packs are proved on: list, check, install, build, use.", no_args_is_help=True
@@ -50,23 +54,37 @@ def list_(*, out: Out) -> None:
 @with_shared_flags
 def check(
     name: Annotated[
-        str, typer.Argument(help="A runtime of `runtime list`.", autocompletion=complete.runtimes)
+        str,
+        typer.Argument(help="A runtime of `runtime list`, or a model on the Hub.", autocompletion=complete.runtimes),
     ] = "auto",
     *,
     llama_server: LlamaServerOption = None,
     model: Annotated[
-        Path | None, typer.Option("--model", help="A pack or .gguf that should fit.", metavar="TARGET")
+        str | None,
+        typer.Option(
+            "--model", help="A pack or .gguf that should fit, or hf://org/name[/file.gguf].", metavar="TARGET"
+        ),
     ] = None,
     context: Annotated[int, typer.Option("--context", min=1, help="Tokens of all streams together.")] = 8192,
     out: Out,
 ) -> None:
-    """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not)."""
+    """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not).
+
+    Of a model on the Hub the headers alone are read: a table says which of its files fits which memory, and at which
+    context.
+    """
     from strata_pack.llama.describe import describe_runtime
     from strata_pack.llama.quantizer import Quantizer, kernel_line
     from strata_pack.llama.runtimes import pick_runtime
     from strata_pack.pack.fit import fit_of, fit_sentence, own_projector
+    from strata_pack.weights.source import hub_source
 
+    if name.startswith("hf://") and model is None:
+        name, model = "auto", name
     runtime = pick_runtime(name, llama_server)
+    source = None if model is None else hub_source(model)
+    if source is not None:
+        _check_remote(source, context, runtime, out)
     what = describe_runtime(runtime)
     devices = [device.description for device in what.devices]
     kernels = Quantizer.load().state()
@@ -82,7 +100,8 @@ def check(
     taken = f" ({runtime.why})" if runtime.why else ""
     out.line(f"{runtime.name}{taken}: {what.version}, {what.build}")
     out.line(f"devices: {', '.join(devices) or 'CPU'}")
-    fit = fit_of(model, context, runtime, projector=own_projector(model)) if model is not None else None
+    path = None if model is None else Path(model)
+    fit = fit_of(path, context, runtime, projector=own_projector(path)) if path is not None else None
     if fit is not None:
         answer["fit"] = {
             "weights": fit.need.held,
@@ -102,6 +121,40 @@ def check(
     out.line(kernel_line(kernels))
     out.result(answer)
     raise typer.Exit(0 if fit is None or fit.fits else 1)
+
+
+def _check_remote(source: HubSource, context: int, runtime: Runtime, out: Out) -> NoReturn:
+    from rich.markup import escape
+    from rich.table import Table
+
+    from strata_pack.pack.fit import room_of
+    from strata_pack.pack.fit_table import GIB, fit_table, shown_memories
+    from strata_pack.report.diff import printable
+    from strata_pack.weights.preflight import size_text
+
+    room = room_of(runtime)
+    with out.progress() as progress:
+        rows = fit_table(source, context, room, progress)
+    memories = shown_memories(rows)
+    table = Table("file", "size", "in memory", "on disk", *(f"{memory // GIB} GiB" for memory in memories), "here")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        lengths = [_tokens(row.contexts[memory]) for memory in memories]
+        lazy = size_text(row.need.lazy) if row.need.lazy else "-"
+        here = "fits" if row.fits else "no"
+        name = escape(printable(row.name))
+        table.add_row(name, size_text(row.size), size_text(row.need.held), lazy, *lengths, here)
+    out.show(table)
+    out.line("in memory: weights; by memory: the longest context that fits next to them; on disk: the n-gram table")
+    out.line(f"here: {context:,} tokens in {size_text(room.free)} free in {room.place}")
+    place = {"place": room.place, "available": room.free}
+    out.result({"model": str(source), "context": context, **place, "files": [row.to_dict() for row in rows]})
+    raise typer.Exit(0 if any(row.fits for row in rows) else 1)
+
+
+def _tokens(context: int) -> str:
+    return f"{context // 1024}k" if context >= 1024 else str(context or "-")
 
 
 @app.command(epilog="Example: strata-pack runtime install --backend vulkan --yes")

@@ -86,24 +86,35 @@ def show(
 @with_shared_flags
 def status(
     target: Annotated[
-        Path, typer.Argument(metavar="FILE|FOLDER|GGUF|PACK", help="A template, a model's folder, a .gguf or a pack.")
+        str,
+        typer.Argument(
+            metavar="FILE|FOLDER|GGUF|PACK|HUB",
+            help="A template, a model's folder, a .gguf, a pack, or hf://org/name[/file.gguf].",
+        ),
     ],
     out: Out,
 ) -> None:
     """Say what the template of a model is: repaired, stock (a repair is there), modified, unknown or missing.
 
-    In a folder a chat_template.jinja counts before what tokenizer_config.json says, as for transformers.
+    In a folder a chat_template.jinja counts before what tokenizer_config.json says, as for transformers. Of a
+    repository on the Hub small files and headers are read.
     """
     from strata_pack.pack.paths import is_pack
-    from strata_pack.pack.template.source import find_templates
+    from strata_pack.pack.template.source import find_hub_templates, find_templates
+    from strata_pack.weights.source import hub_source
 
-    if is_pack(target) or target.suffix == ".gguf":
-        template_install.show_status(target, out)
+    path, source = Path(target), hub_source(target)
+    if source is None and (is_pack(path) or path.suffix == ".gguf"):
+        template_install.show_status(path, out)
         return
-    found = find_templates(target)
+    if source is None:
+        found = find_templates(path)
+    else:
+        with out.progress() as progress:
+            found = find_hub_templates(source, progress)
     out.line(f"{target}: {found.status}" + ("" if found.sha256 is None else f" (sha256 {found.sha256})"))
-    if target.is_dir():
+    if source is not None or path.is_dir():
         template_install.show_copies(found.copies, out)
     for note in found.notes:
         out.line(f"note: {note}")
-    out.result({"target": str(target), **asdict(found)})
+    out.result({"target": target, **asdict(found)})

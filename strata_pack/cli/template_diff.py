@@ -28,11 +28,14 @@ def diff(
 ) -> None:
     """Compare two templates: as texts, and by what they make of several hundred conversations, on jinja2.
 
-    Exit code 1 if any conversation renders differently; texts that differ and render the same are fine.
+    Exit code 1 if any conversation renders differently; texts that differ and render the same are fine. Where B is a
+    repository on the Hub, its commits say since when it differs.
     """
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.pack.template.difference import compare_sets, vendor_set
+    from strata_pack.pack.template.since import differs_since
     from strata_pack.pack.template.source import load_set
+    from strata_pack.weights.source import hub_source
 
     if vendor == (second is not None):
         raise WrongUse("two templates are compared", remedy="give A and B, or a pack and --vendor")
@@ -55,6 +58,14 @@ def diff(
         else:
             out.line(f"{len(one.renderings)} of {one.compared} conversations render differently")
     count = sum(len(one.renderings) for one in found)
-    out.result({"ok": count == 0, "templates": [one.to_dict() for one in found]})
+    repository = hub_source(theirs.main.where)
+    since = None
+    if count and repository is not None:
+        with out.progress() as progress:
+            since = differs_since(ours.main, repository, progress)
+    if since is not None:
+        out.line(f"{repository}: {since.sentence()}")
+    commits = {"since": None if since is None else since.to_dict()}
+    out.result({"ok": count == 0, "templates": [one.to_dict() for one in found], **commits})
     if count:
         raise CheckFailed(f"{count} conversations render differently", where=f"{first}, {second or 'the vendor'}")

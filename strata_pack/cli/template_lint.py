@@ -50,7 +50,8 @@ def lint(
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
-    from strata_pack.pack.template.source import load_set, read_all
+    from strata_pack.pack.template.copies import read_all
+    from strata_pack.pack.template.source import load_set
 
     if rules:
         out.show(rule_table())

@@ -14,7 +14,7 @@ from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
     from strata_pack.chat.repair.repair import RepairRefused, RepairResult
-    from strata_pack.pack.template.source import NamedTemplate
+    from strata_pack.pack.template.copies import NamedTemplate
 
 
 @with_shared_flags

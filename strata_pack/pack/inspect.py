@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypedDict, cast
@@ -13,8 +13,10 @@ from strata_pack.chat.library import list_templates, status_of
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.manifest import Manifest, ProjectorEntry
-from strata_pack.pack.paths import TEMPLATE_KEY, is_pack
+from strata_pack.pack.paths import TEMPLATE_KEY
+from strata_pack.progress import Progress
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
+from strata_pack.weights.source import HubSource
 
 ARRAY_PREVIEW = 4
 """Items of a metadata array that are shown."""
@@ -144,29 +146,49 @@ def inspect_path(path: Path) -> Inspection:
     shards = pack.model_files if pack is not None else shard_paths(path)
     files = [GgufFile.open(shard) for shard in shards]
     try:
-        shares = type_shares(files)
-        metadata = {key: _preview(value) for key, value in files[0].metadata.items() if key != TEMPLATE_KEY}
-        key = files[0].metadata.get(TEMPLATE_KEY)
-        text = str(key.value) if key is not None else None
-        elements = sum(share.elements for share in shares)
-        template_id, template_sha256, status = template_identity(text)
-        return Inspection(
-            path=str(path),
-            kind="pack" if is_pack(path) else "gguf",
-            files=[shard.name for shard in shards],
-            size=sum(file.file_size for file in files),
-            architecture=str(metadata.get("general.architecture", "unknown")),
-            name=str(metadata.get("general.name", path.stem)),
-            parameters=elements,
-            bits_per_weight=round(sum(share.bytes for share in shares) * 8 / elements, 4) if elements else 0.0,
-            types=shares,
-            projector=None if pack is None else _projector(pack),
-            template_id=template_id,
-            template_sha256=template_sha256,
-            template_status=status,
-            metadata=metadata,
-            manifest=None if pack is None else pack.manifest,
-        )
+        found = _inspection(str(path), files)
     finally:
         for file in files:
             file.close()
+    if pack is None:
+        return found
+    return replace(found, kind="pack", projector=_projector(pack), manifest=pack.manifest)
+
+
+def inspect_source(source: HubSource, progress: Progress | None = None) -> list[Inspection]:
+    """Inspect the GGUF models of a repository, or the one that ``source`` names, by their headers alone.
+
+    Raises ``BadInput`` if there is none, or one is damaged, ``EnvironmentFailure`` if the Hub is out of reach.
+    """
+    from strata_pack.weights.hub.models import remote_models
+
+    return [
+        _inspection(f"hf://{source.repo_id}/{model.name}", list(model.headers))
+        for model in remote_models(source, progress)
+    ]
+
+
+def _inspection(path: str, files: Sequence[GgufFile]) -> Inspection:
+    shares = type_shares(files)
+    metadata = {key: _preview(value) for key, value in files[0].metadata.items() if key != TEMPLATE_KEY}
+    key = files[0].metadata.get(TEMPLATE_KEY)
+    text = str(key.value) if key is not None else None
+    elements = sum(share.elements for share in shares)
+    template_id, template_sha256, status = template_identity(text)
+    return Inspection(
+        path=path,
+        kind="gguf",
+        files=[file.path.name for file in files],
+        size=sum(file.file_size for file in files),
+        architecture=str(metadata.get("general.architecture", "unknown")),
+        name=str(metadata.get("general.name", files[0].path.stem)),
+        parameters=elements,
+        bits_per_weight=round(sum(share.bytes for share in shares) * 8 / elements, 4) if elements else 0.0,
+        types=shares,
+        projector=None,
+        template_id=template_id,
+        template_sha256=template_sha256,
+        template_status=status,
+        metadata=metadata,
+        manifest=None,
+    )

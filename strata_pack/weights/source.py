@@ -80,6 +80,16 @@ def parse_source(text: str) -> Source:
     raise BadInput("no such file or folder, and not a hub id either", where=text, remedy=_REMEDY)
 
 
+def hub_source(text: str) -> HubSource | None:
+    """Return the place on the Hub that ``text`` names: ``hf://...``, or ``org/name`` if nothing here is called so."""
+    if not text.startswith("hf://") and (Path(text).exists() or not is_repo_id(text.partition("@")[0])):
+        return None
+    if not text.startswith("hf://") and text.lower().endswith((".gguf", ".jinja", ".json", ".safetensors")):
+        return None
+    source = parse_source(text)
+    return source if isinstance(source, HubSource) else None
+
+
 def is_repo_id(text: str) -> bool:
     """Say whether ``text`` is a name as the Hub allows them: ``org/name``."""
     halves = text.split("/")

@@ -77,8 +77,8 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_pack(tmp_path_factory.mktemp("pack") / "demo", load_shipped("qwen3.8-flash-next").source)
 
 
-def scan(scanners: Path, cwd: Path, command: str, *args: object) -> str:
-    """Return what a scanner prints; it must be installed and exit with 0."""
+def scan(scanners: Path, cwd: Path, command: str, *args: object, codes: tuple[int, ...] = (0,)) -> str:
+    """Return what a scanner prints; it must be installed and exit with one of ``codes``."""
     path = scanners / command
     if not path.exists():
         pytest.skip(f"{command} cannot be installed here")
@@ -86,7 +86,7 @@ def scan(scanners: Path, cwd: Path, command: str, *args: object) -> str:
     done = subprocess.run(
         [path, *map(str, args)], cwd=cwd, env={**home, **QUIET}, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode in codes, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
@@ -116,7 +116,11 @@ def test_hayward_finds_nothing_in_a_pack(scanners: Path, pack: Path, tmp_path: P
 
 
 def test_modelaudit_has_no_warning_for_a_pack(scanners: Path, pack: Path, tmp_path: Path) -> None:
-    said = scan(scanners, tmp_path, "modelaudit", "scan", pack)
+    for _ in range(5):
+        said = scan(scanners, tmp_path, "modelaudit", "scan", pack, codes=(0, 2))
+        if "render_budget_exceeded" not in said:  # it gives a template half a second, however busy the machine is
+            break
+    assert "coverage incomplete" not in said
     assert not re.search(r"\d+ (?:Warning|Critical|Error)", said)
 
 

@@ -1,50 +1,26 @@
 """Reads a chat template from an id of ours, a file, a GGUF, a model folder, a pack or a Hub repository.
 
-A model often carries its template several times; ``read_copies`` returns all of them, for somebody to compare, and
-``read_all`` those that a tokenizer has under other names too. The order is that of transformers: what lies in a
-``chat_template.jinja`` goes before what a JSON file says.
+A model often carries its template several times (``copies.py``). The order is that of transformers: what lies in a
+``chat_template.jinja`` goes before what a JSON file says. Of a repository only small files and headers travel.
 """
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.library import find_shipped, status_of
-from strata_pack.chat.render.template import RenderLimits, normalize_source, read_template
+from strata_pack.chat.render.template import normalize_source, read_template
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes, read_json
-from strata_pack.pack.layout import Pack, gguf_template, gguf_templates
-from strata_pack.pack.paths import ADDITIONAL_DIR, DEFAULT_NAME, NAMED_KEY, TEMPLATE, TEMPLATE_KEY, TOOLS_NAME, is_pack
+from strata_pack.pack.layout import Pack, gguf_template
+from strata_pack.pack.paths import DEFAULT_NAME, TEMPLATE_KEY, TOOLS_NAME, is_pack
+from strata_pack.pack.template.carriers import hub_carriers, hub_texts
+from strata_pack.pack.template.copies import JINJA_FILES, JSON_FILES, NamedTemplate, read_all, read_copies
 from strata_pack.pack.template.target import TemplateCopy, tools_note
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource, parse_source
-
-JSON_FILES = ("chat_template.json", "tokenizer_config.json")
-JINJA_FILES = ("chat_template.jinja", TEMPLATE)
-
-
-@dataclass(frozen=True)
-class NamedTemplate:
-    """A template's text, as it lies there, and where that is.
-
-    ``name`` is "default" for the main one; transformers and llama.cpp use "tool_use" when there are tools.
-    """
-
-    text: str
-    where: str
-    name: str = DEFAULT_NAME
-    kind: str = "file"
-    """"gguf" for one that lies in a GGUF."""
-
-    @property
-    def main(self) -> bool:
-        """Whether it is the one that is used where nothing else is asked for."""
-        return self.name == DEFAULT_NAME
 
 
 @dataclass(frozen=True)
@@ -67,6 +43,9 @@ class FoundTemplates:
     where: str | None
     copies: Sequence[dict[str, Any]]
     notes: Sequence[str] = ()
+
+
+_NONE_ON_HUB = "has no chat template, neither in its tokenizer files nor in a GGUF"
 
 
 def load_template(target: str, progress: Progress | None = None) -> NamedTemplate:
@@ -106,9 +85,26 @@ def _set_of(found: Sequence[NamedTemplate]) -> TemplateSet | None:
 
 def find_templates(path: Path) -> FoundTemplates:
     """Return which templates a file or model folder holds and what they are; ``BadInput`` if there are none."""
-    found = [TemplateCopy(one.where, one.kind, normalize_source(one.text), one.name) for one in read_all(path)]
+    found = read_all(path)
     if not found:
         raise _none_in(path)
+    return _described(found)
+
+
+def find_hub_templates(source: HubSource, progress: Progress | None = None) -> FoundTemplates:
+    """Return which templates a repository, or the file of it that ``source`` names, holds; as ``find_templates``."""
+    found = [
+        NamedTemplate(text, f"hf://{source.repo_id}/{one.place}", name, "gguf" if one.is_gguf else "file")
+        for one in hub_carriers(source, progress)
+        for name, text in one.texts.items()
+    ]
+    if not found:
+        raise BadInput(_NONE_ON_HUB, where=str(source))
+    return _described(found)
+
+
+def _described(templates: Sequence[NamedTemplate]) -> FoundTemplates:
+    found = [TemplateCopy(one.where, one.kind, normalize_source(one.text), one.name) for one in templates]
     main = next((copy for copy in found if copy.main), None)
     return FoundTemplates(
         status=status_of(None if main is None else main.text),
@@ -141,88 +137,14 @@ def _none_in(path: Path) -> BadInput:
     return BadInput("holds no chat template", where=path, remedy=remedy)
 
 
-def read_copies(path: Path) -> list[NamedTemplate]:
-    """Return every copy of the template in a file, GGUF, model folder or pack: the one that counts comes first."""
-    return [one for one in read_all(path) if one.main]
-
-
-def read_all(path: Path) -> list[NamedTemplate]:
-    """Return every template in a file, GGUF, model folder or pack: of the main ones, the first counts.
-
-    In a folder that is ``chat_template.jinja``, then the JSON files, then the GGUF files.
-    """
-    if not path.is_dir():
-        if path.suffix.lower() == ".gguf":
-            return list(_from_gguf(path))
-        if path.suffix.lower() == ".json":
-            return list(_from_json(path))
-        return [NamedTemplate(_text(path), str(path))]
-    if is_pack(path):
-        pack = Pack.open(path)
-        ggufs = pack.model_files[:1]
-    else:
-        ggufs = sorted(file for file in path.glob("*.gguf") if "mmproj" not in file.name)[:1]
-    copies = [NamedTemplate(_text(path / name), str(path / name)) for name in JINJA_FILES if (path / name).is_file()]
-    for folder in (path, path / "tokenizer"):
-        additional = sorted((folder / ADDITIONAL_DIR).glob("*.jinja"))
-        copies += [NamedTemplate(_text(file), str(file), file.stem) for file in additional]
-        for name in JSON_FILES:
-            if (folder / name).is_file():
-                copies += _from_json(folder / name)
-    for file in ggufs:
-        copies += _from_gguf(file)
-    return copies
-
-
-def _from_gguf(path: Path) -> Iterator[NamedTemplate]:
-    for name, text in gguf_templates(path).items():
-        yield NamedTemplate(text, str(path) if name == DEFAULT_NAME else f"{path}: {NAMED_KEY}{name}", name, "gguf")
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_bytes(path, RenderLimits().source_bytes).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(
-            f"is not UTF-8 text (byte {error.start})", where=path, remedy="save the template as UTF-8"
-        ) from error
-
-
-def _from_json(path: Path) -> Iterator[NamedTemplate]:
-    """Yield the templates of a tokenizer's JSON file: a text, or a list of named ones of which the default counts."""
-    data = read_json(path)
-    value = data.get("chat_template") if isinstance(data, dict) else None
-    named = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [{"template": value}]
-    default = next((one for one in reversed(named) if one.get("name", DEFAULT_NAME) == DEFAULT_NAME), None)
-    for one in named:
-        if isinstance(text := one.get("template"), str):
-            name = DEFAULT_NAME if one is default else str(one.get("name"))
-            yield NamedTemplate(text, str(path) if one is default else f"{path}: {one.get('name')!r}", name)
-
-
-class _Enough(Exception):
-    """Stops a fetch before the weights."""
-
-
 def _from_hub(source: HubSource, progress: Progress | None) -> TemplateSet:
-    """Fetch config and tokenizer alone, and read the template out of them."""
-    from strata_pack.weights.hub.fetch import fetch_repo
+    """Read the template out of the tokenizer's files, or else out of the headers of GGUF files."""
+    texts = hub_texts(source, progress)
+    found = _set_of([NamedTemplate(text, _place(source, name), name) for name, text in texts.items()])
+    if found is None:
+        raise BadInput(_NONE_ON_HUB, where=str(source))
+    return found
 
-    def stop(_folder: Path) -> None:
-        raise _Enough
 
-    with tempfile.TemporaryDirectory(prefix="strata-template-") as name:
-        folder = Path(name)
-        with contextlib.suppress(_Enough):
-            fetch_repo(
-                source.repo_id, source.revision, folder, path=source.path, progress=progress, before_weights=stop
-            )
-        found = _set_of(read_all(folder))
-        if found is None:
-            remedy = "fetch the model and give the .gguf file"
-            raise BadInput("has no chat template in its tokenizer files", where=str(source), remedy=remedy)
-        tools = found.tools
-        return TemplateSet(
-            replace(found.main, where=str(source)),
-            None if tools is None else replace(tools, where=f"{source}: {TOOLS_NAME}"),
-        )
+def _place(source: HubSource, name: str) -> str:
+    return str(source) if name == DEFAULT_NAME else f"{source}: {name}"

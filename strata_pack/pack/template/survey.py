@@ -7,10 +7,8 @@ They should be one text; a fix that reached some of them is the usual fault.
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,22 +18,14 @@ from strata_pack.chat.library import status_of
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_text
-from strata_pack.pack.layout import named_templates
-from strata_pack.pack.paths import ADDITIONAL_DIR, DEFAULT_NAME, STATE_DIR
-from strata_pack.pack.recovery import recover
-from strata_pack.pack.template.source import JSON_FILES, read_all
+from strata_pack.pack.paths import DEFAULT_NAME, STATE_DIR
+from strata_pack.pack.template.carriers import TemplateCarrier, carried_in, hub_templates, is_carrier
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.gguf.file import GgufFile, MetaValue
-from strata_pack.weights.gguf.head import read_metadata
-from strata_pack.weights.hub.select import SHARD_NAME
-from strata_pack.weights.hub.tree import STATE_FOLDER, RepoTree
+from strata_pack.weights.hub.tree import STATE_FOLDER
 from strata_pack.weights.source import HUB_ID, HubSource, parse_source
 
 MAX_REPOSITORIES = 500
-NOT_MODELS = frozenset({"mmproj", "adapter", "imatrix"})
-"""Values of ``general.type`` of files that carry no template."""
 _SKIPPED_FOLDERS = frozenset({".git", STATE_DIR, STATE_FOLDER})
-_NAME_KEYS = ("general.basename", "general.finetune", "general.size_label", "general.version")
 
 
 @dataclass(frozen=True)
@@ -77,17 +67,6 @@ class Survey:
         return {"ok": ok, "target": self.target, "copies": [asdict(copy) for copy in self.copies]}
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What one file holds: its templates by name, empty for a GGUF without; ``identity`` is the model's, if it says."""
-
-    place: str
-    texts: Mapping[str, str]
-    is_gguf: bool = False
-    identity: str = ""
-    problem: str | None = None
-
-
 def survey(target: str, progress: Progress | None = None) -> Survey:
     """Return every copy in the folder tree, repository (``org/name``) or organisation that ``target`` names.
 
@@ -107,7 +86,7 @@ def survey(target: str, progress: Progress | None = None) -> Survey:
     return Survey(target, copies)
 
 
-def _judged(model: str, found: Iterable[_Found]) -> Iterator[SurveyedCopy]:
+def _judged(model: str, found: Iterable[TemplateCarrier]) -> Iterator[SurveyedCopy]:
     rows: list[tuple[SurveyedCopy, str | None]] = []
     for one in found:
         if one.problem is not None:
@@ -131,50 +110,16 @@ def _judged(model: str, found: Iterable[_Found]) -> Iterator[SurveyedCopy]:
 # Folders
 
 
-def _in_folder(root: Path) -> Iterator[_Found]:
+def _in_folder(root: Path) -> Iterator[TemplateCarrier]:
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if name not in _SKIPPED_FOLDERS and not name.endswith(STATE_DIR))
         for name in sorted(names):
             path = Path(folder, name)
             if is_carrier(path.relative_to(root).as_posix()):
-                yield from _in_file(path, path.relative_to(root).as_posix())
+                yield from carried_in(path, path.relative_to(root).as_posix())
 
 
-def is_carrier(place: str) -> bool:
-    """Say whether the file at ``place`` may hold a template: of a split GGUF, the first shard alone."""
-    folder, _, name = place.rpartition("/")
-    if name.lower().endswith(".gguf"):
-        shard = SHARD_NAME.fullmatch(name)
-        return shard is None or int(shard["number"]) == 1
-    return name in (*JSON_FILES, "chat_template.jinja") or (
-        name.endswith(".jinja") and folder.rpartition("/")[2] == ADDITIONAL_DIR
-    )
-
-
-def _in_file(path: Path, place: str) -> Iterator[_Found]:
-    try:
-        if path.suffix.lower() == ".gguf":
-            recover(path)
-            with GgufFile.open(path) as gguf:
-                yield from _in_metadata(gguf.metadata, place)
-            return
-        texts = {path.stem if path.parent.name == ADDITIONAL_DIR else one.name: one.text for one in read_all(path)}
-        if texts:
-            yield _Found(place, texts)
-    except BadInput as error:
-        yield _Found(place, {}, problem=str(error))
-
-
-def _in_metadata(metadata: Mapping[str, MetaValue], place: str) -> Iterator[_Found]:
-    def said(key: str) -> str:
-        return "" if key not in metadata else re.sub(r"[^a-z0-9]+", "-", str(metadata[key].value).lower())
-
-    if said("general.type") not in NOT_MODELS and said("general.architecture") != "clip":
-        identity = "/".join(filter(None, map(said, _NAME_KEYS))) if said(_NAME_KEYS[0]) else said("general.name")
-        yield _Found(place, named_templates(metadata), is_gguf=True, identity=identity)
-
-
-def _by_model(root: Path, found: list[_Found]) -> dict[str, list[_Found]]:
+def _by_model(root: Path, found: list[TemplateCarrier]) -> dict[str, list[TemplateCarrier]]:
     """Return the copies by model: a folder that holds one itself is one model, with all below it.
 
     Otherwise each folder in it is a model (in the Hub's cache each snapshot), and folders whose GGUF files name the
@@ -183,12 +128,12 @@ def _by_model(root: Path, found: list[_Found]) -> dict[str, list[_Found]]:
     here = str(root)
     if any("/" not in one.place for one in found) or (root / "manifest.json").is_file():
         return {here: found}
-    units: dict[str, list[_Found]] = {}
+    units: dict[str, list[TemplateCarrier]] = {}
     for one in found:
         parts = one.place.split("/")
         depth = parts.index("snapshots") + 2 if "snapshots" in parts[:2] else 1
         units.setdefault("/".join(parts[:depth]), []).append(one)
-    models: dict[str, list[_Found]] = {}
+    models: dict[str, list[TemplateCarrier]] = {}
     for unit, inside in units.items():
         ggufs = [one for one in inside if one.is_gguf]
         apart = not ggufs or "snapshots" in unit.split("/")
@@ -221,56 +166,3 @@ def _repositories(target: str) -> Iterator[tuple[str, HubSource]]:
             source = parse_source(f"hf://{name}")
             assert isinstance(source, HubSource)
             yield name, source
-
-
-def hub_templates(source: HubSource, progress: Progress) -> Iterator[_Found]:
-    """Yield what the files of a repository hold: small files whole, of GGUF files the header alone."""
-    from strata_pack.weights.hub.connection import connect
-    from strata_pack.weights.hub.repo import read_tree
-
-    tree = read_tree(connect(), source.repo_id, source.revision)
-    files = [file.path for file in tree.files if is_carrier(file.path)]
-    inside = [path for path in files if source.path is None or f"{path}/".startswith(f"{source.path}/")]
-    task = progress.task(f"templates of {source.repo_id}", len(inside), "files")
-    with tempfile.TemporaryDirectory(prefix="strata-survey-") as name:
-        for found in map(_reader(tree, Path(name)), inside):
-            task.advance(1)
-            yield from found
-    task.done()
-
-
-def _reader(tree: RepoTree, folder: Path) -> Any:
-    import httpx2 as httpx
-
-    from strata_pack.weights.hub.connection import connect
-    from strata_pack.weights.hub.head import head_opener
-    from strata_pack.weights.hub.small import SmallFiles
-
-    hub = connect()
-    small = SmallFiles(hub, tree, folder, offline=False)
-
-    def read(place: str) -> list[_Found]:
-        if place.lower().endswith(".gguf"):
-            with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client:
-                head, size = head_opener(client, hub, tree, folder)(place)
-                try:
-                    return list(_in_metadata(read_metadata(head, size, place), place))
-                except BadInput as error:
-                    return [_Found(place, {}, problem=str(error))]
-        path = folder / place
-        data = small.read(place)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        return list(_in_file(path, place))
-
-    return read
-
-
-def hub_texts(source: HubSource, progress: Progress | None = None) -> dict[str, str]:
-    """Return the templates of a repository by name: what its small files say goes before its GGUF files."""
-    found = sorted(hub_templates(source, progress or Silent()), key=lambda one: (one.is_gguf, one.place.count("/")))
-    texts: dict[str, str] = {}
-    for one in found:
-        for name, text in one.texts.items():
-            texts.setdefault(name, text)
-    return texts

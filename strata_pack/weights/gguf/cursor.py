@@ -18,6 +18,14 @@ U32 = SCALARS[GGUFValueType.UINT32]
 U64 = SCALARS[GGUFValueType.UINT64]
 
 
+class TruncatedHeader(BadInput):
+    """A header that ends too early. ``needed`` is the least number of bytes that the whole header has."""
+
+    def __init__(self, problem: str, where: Path, needed: int) -> None:
+        self.needed = needed
+        super().__init__(problem, where=where, remedy="fetch or copy the file again")
+
+
 class Cursor:
     """A reading position in the header that cannot leave the file."""
 
@@ -31,10 +39,10 @@ class Cursor:
         """Move on by ``size`` bytes and return where they began."""
         start = self.at
         if size > self.size - start:
-            raise BadInput(
+            raise TruncatedHeader(
                 f"the header is truncated: {what} at byte {start} needs {size} bytes and the file ends at {self.size}",
-                where=self.path,
-                remedy="fetch or copy the file again",
+                self.path,
+                start + size,
             )
         self.at = start + size
         return start
@@ -84,13 +92,16 @@ class Cursor:
             self.skip(count * SCALARS[item_type].size, f"the items of {key}")
             return item_type
         data, at, length_at = self.data, self.at, U64.unpack_from
+        read = 0
         try:
-            for _ in range(count):
+            for read in range(count):  # noqa: B007
                 at += 8 + length_at(data, at)[0]
+            read = count
         except (struct.error, OverflowError):
-            at = self.size + 1
+            at += 8 * (count - read)
         if at > self.size:
-            raise self.refuse(f"the header is truncated: the {count} strings of {key} run past the end of the file")
+            problem = f"the header is truncated: the {count} strings of {key} run past the end of the file"
+            raise TruncatedHeader(problem, self.path, at)
         self.at = at
         return item_type
 

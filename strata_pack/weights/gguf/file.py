@@ -12,13 +12,14 @@ import mmap
 import re
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.llama.ggml_types import GGUFValueType
-from strata_pack.weights.gguf.cursor import U32, Cursor
+from strata_pack.weights.gguf.cursor import U32, Cursor, TruncatedHeader
 from strata_pack.weights.gguf.tensor_info import TensorInfo, align, tensor_nbytes
 from strata_pack.weights.gguf.values import MetaValue, encode_entry, encode_string
 
@@ -30,7 +31,6 @@ __all__ = [
     "align",
     "encode_header",
     "open_shards",
-    "parse_metadata",
     "shard_name",
     "shard_paths",
     "tensor_nbytes",
@@ -70,9 +70,14 @@ class GgufFile:
     data_offset: int
     file_size: int
 
-    def __init__(self, path: Path, data: memoryview) -> None:
-        """Parse ``data``, the whole file; ``open`` is the usual way in. Raises ``BadInput``."""
-        self.path, self._data, self.file_size = path, data, len(data)
+    def __init__(self, path: Path, data: memoryview, file_size: int | None = None) -> None:
+        """Parse ``data``, the whole file; ``open`` is the usual way in. Raises ``BadInput``.
+
+        With ``file_size`` the data are the beginning of a file of so many bytes that is elsewhere: its header can be
+        looked at, its tensors cannot. ``TruncatedHeader`` says then how many bytes of it are needed at least.
+        """
+        self.path, self._data = path, data
+        self.file_size = len(data) if file_size is None else file_size
         cursor = Cursor(path, data)
         self.version = _read_version(cursor)
         n_tensors, n_entries = _COUNTS.unpack_from(data, cursor.skip(_COUNTS.size, "the counts"))
@@ -84,16 +89,17 @@ class GgufFile:
                 where=path,
                 remedy="it is truncated or damaged; fetch or copy it again",
             )
-        self.metadata = MappingProxyType(_read_metadata(cursor, n_entries))
+        with _more_to_come(n_tensors * _MIN_TENSOR):
+            self.metadata = MappingProxyType(_read_metadata(cursor, n_entries))
         self.alignment = _read_alignment(cursor, self.metadata)
-        self.tensors = tuple(cursor.tensor() for _ in range(n_tensors))
+        self.tensors = tuple(_read_tensors(cursor, n_tensors))
         self.header_size = cursor.at
         self.data_offset = align(cursor.at, self.alignment)
         self._by_name = {info.name: info for info in self.tensors}
         if len(self._by_name) != n_tensors:
             twice = Counter(info.name for info in self.tensors).most_common(1)[0][0]
             raise cursor.refuse(f"the tensor {twice} is listed twice")
-        _check_layout(cursor, self.tensors, self.alignment, self.data_offset)
+        _check_layout(cursor, self.tensors, self.alignment, self.data_offset, self.file_size)
 
     @classmethod
     def open(cls, path: Path | str) -> GgufFile:
@@ -159,14 +165,6 @@ class GgufFile:
         return value.value
 
 
-def parse_metadata(path: Path, data: memoryview) -> dict[str, MetaValue]:
-    """Return the metadata at the beginning of a GGUF; ``BadInput`` if ``data`` ends before they do."""
-    cursor = Cursor(path, data)
-    _read_version(cursor)
-    _, n_entries = _COUNTS.unpack_from(data, cursor.skip(_COUNTS.size, "the counts"))
-    return _read_metadata(cursor, n_entries)
-
-
 def _read_version(cursor: Cursor) -> int:
     magic = bytes(cursor.data[:4])
     if magic != MAGIC:
@@ -181,14 +179,34 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
+@contextmanager
+def _more_to_come(nbytes: int) -> Iterator[None]:
+    """Add what follows at least to what a header needs that ends inside of the block."""
+    try:
+        yield
+    except TruncatedHeader as error:
+        error.needed += nbytes
+        raise
+
+
 def _read_metadata(cursor: Cursor, count: int) -> dict[str, MetaValue]:
     metadata: dict[str, MetaValue] = {}
-    for _ in range(count):
-        key = cursor.name("a metadata key", MAX_KEY)
-        if key in metadata:
-            raise cursor.refuse(f"the metadata key {key} is there twice")
-        metadata[key] = cursor.value(key)
+    for number in range(count):
+        with _more_to_come((count - number - 1) * _MIN_ENTRY):
+            key = cursor.name("a metadata key", MAX_KEY)
+            if key in metadata:
+                raise cursor.refuse(f"the metadata key {key} is there twice")
+            metadata[key] = cursor.value(key)
     return metadata
+
+
+def _read_tensors(cursor: Cursor, count: int) -> Iterator[TensorInfo]:
+    for number in range(count):
+        try:
+            yield cursor.tensor()
+        except TruncatedHeader as error:
+            error.needed += (count - number - 1) * _MIN_TENSOR
+            raise
 
 
 def _read_alignment(cursor: Cursor, metadata: Mapping[str, MetaValue]) -> int:
@@ -200,7 +218,9 @@ def _read_alignment(cursor: Cursor, metadata: Mapping[str, MetaValue]) -> int:
     return int(stored.value)
 
 
-def _check_layout(cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int) -> None:
+def _check_layout(
+    cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int, file_size: int
+) -> None:
     """Refuse tensors that are misaligned, overlap, or end beyond the end of the file."""
     end, previous = 0, ""
     for info in sorted(tensors, key=lambda t: t.offset):
@@ -209,10 +229,10 @@ def _check_layout(cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int,
         if info.offset < end:
             raise cursor.refuse(f"the tensors {previous} and {info.name} overlap")
         end, previous = info.offset + info.nbytes, info.name
-    if tensors and data_offset + end > cursor.size:
+    if tensors and data_offset + end > file_size:
         raise BadInput(
             f"the file is truncated: the tensor {previous} ends at byte {data_offset + end} and the file at "
-            f"{cursor.size}",
+            f"{file_size}",
             where=cursor.path,
             remedy="fetch or copy it again",
         )

@@ -24,8 +24,11 @@ AT_ONCE = 64 << 10
 class RemoteFile:
     """Reads a file from its first byte on, a piece at a time: from the folder, the Hub cache, or the Hub."""
 
-    def __init__(self, client: httpx.Client, hub: Hub, tree: RepoTree, file: RepoFile, dest: Path) -> None:
-        self._client, self._hub, self._tree, self._file = client, hub, tree, file
+    def __init__(
+        self, client: httpx.Client, hub: Hub, tree: RepoTree, file: RepoFile, dest: Path, at_once: int = AT_ONCE
+    ) -> None:
+        """``at_once`` are the bytes of the first request at least; no request asks twice for a byte."""
+        self._client, self._hub, self._tree, self._file, self._at_once = client, hub, tree, file, at_once
         # A body that has arrived and is not proved yet tells as much as the Hub would.
         part = part_path(dest, file) if part_size(dest, file) == file.size else None
         places = (dest / file.path, part, cached_blob(tree.repo_id, file))
@@ -37,7 +40,10 @@ class RemoteFile:
         """Return the next ``count`` bytes; ``EnvironmentFailure`` when the Hub does not give them."""
         end = self._at + count
         if end > len(self._known):
-            self._known = self._fetch(max(end, AT_ONCE)) if self._local is None else self._from_disk(end)
+            if self._local is None:
+                self._known += self._fetch(len(self._known), min(max(end, self._at_once), self._file.size))
+            else:
+                self._known = self._from_disk(end)
         piece = self._known[self._at : end]
         self._at = end
         return piece
@@ -47,23 +53,26 @@ class RemoteFile:
         with self._local.open("rb") as file:
             return file.read(count)
 
-    def _fetch(self, count: int) -> bytes:
+    def _fetch(self, start: int, stop: int) -> bytes:
         url = body_url(self._hub, self._tree, self._file)
-        headers = {**self._hub.headers(), "Accept-Encoding": "identity", "Range": f"bytes=0-{count - 1}"}
+        headers = {**self._hub.headers(), "Accept-Encoding": "identity", "Range": f"bytes={start}-{stop - 1}"}
+        if stop <= start:
+            return b""
         found = bytearray()
         try:
             with self._client.stream("GET", url, headers=headers) as response:
                 if response.status_code not in (200, 206):
                     raise EnvironmentFailure(f"HTTP {response.status_code} for its header", where=url)
+                skipped = start if response.status_code == 200 else 0
                 for data in response.iter_raw():
                     found += data
-                    if len(found) >= count:
+                    if len(found) >= skipped + stop - start:
                         break
         except httpx.HTTPError as error:
             raise EnvironmentFailure(
                 f"its header cannot be read ({error or type(error).__name__})", where=url
             ) from error
-        return bytes(found[:count])
+        return bytes(found[skipped : skipped + stop - start])
 
 
 OpenHead = Callable[[str], tuple[Callable[[int], bytes], int]]
@@ -75,6 +84,8 @@ def head_opener(client: httpx.Client, hub: Hub, tree: RepoTree, dest: Path) -> O
     files = {file.path: file for file in tree.files}
 
     def open_head(name: str) -> tuple[Callable[[int], bytes], int]:
-        return RemoteFile(client, hub, tree, files[name], dest).read, files[name].size
+        # What a GGUF's header needs is known from its own counts; other headers say it in their first bytes.
+        at_once = 0 if name.lower().endswith(".gguf") else AT_ONCE
+        return RemoteFile(client, hub, tree, files[name], dest, at_once).read, files[name].size
 
     return open_head

@@ -121,6 +121,25 @@ def _safetensors(inside: list[str], folder: str, where: str, read: ReadFile) -> 
     return Weights("safetensors", tuple(folder + name for name in files), None if index is None else folder + index)
 
 
+def gguf_models(names: Iterable[str], path: str | None, where: str) -> list[tuple[str, ...]]:
+    """Return the files of each GGUF model among ``names``, or of those that ``path`` (a file or a folder) names.
+
+    Projectors and importance matrices are no models. Raises ``BadInput`` if there is none, or a shard is missing.
+    """
+    names = sorted(names)
+    if path is not None and path in names:
+        return [choose_weights(names, path, where, lambda _name: b"").files]
+    inside = [name for name in names if path is None or name.startswith(f"{path}/")]
+    if path is not None and not inside:
+        raise BadInput(f"has no file or folder {path}", where=where, remedy="look at its file list")
+    models = [name for name in inside if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name)]
+    firsts = [name for name in models if (shard := SHARD_NAME.fullmatch(name)) is None or int(shard["number"]) == 1]
+    if not firsts:
+        remedy = "look at a checkpoint with `strata-pack build --dry-run`"
+        raise BadInput("has no GGUF model", where=where, remedy=remedy)
+    return [_shards_of(name, names, where) for name in firsts]
+
+
 def _single_gguf(names: list[str], where: str) -> Weights:
     models = [name for name in names if name.endswith(".gguf") and not _NOT_A_MODEL.search(name)]
     firsts = [name for name in models if (shard := SHARD_NAME.fullmatch(name)) is None or int(shard["number"]) == 1]

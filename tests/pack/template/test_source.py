@@ -13,7 +13,8 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput
 from strata_pack.files import sha256_text
 from strata_pack.pack.model_source import folder_template
-from strata_pack.pack.template.source import find_templates, load_set, load_template, read_copies, read_pack_template
+from strata_pack.pack.template.copies import read_copies
+from strata_pack.pack.template.source import find_templates, load_set, load_template, read_pack_template
 from tests.hub_server import serve
 
 TEXT = "{{ messages|length }}"
@@ -161,7 +162,7 @@ def test_a_repository_without_a_template_is_refused(tmp_path: Path, monkeypatch:
     files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w"}
     with serve({"org/model": files}) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        with pytest.raises(BadInput, match="no chat template in its tokenizer files"):
+        with pytest.raises(BadInput, match="no chat template, neither"):
             load_template("org/model")
 
 
