@@ -20,8 +20,8 @@ def read_header(read: Callable[[int], bytes], size: int, where: str) -> GgufFile
     """Return the header of the GGUF of ``size`` bytes whose next bytes ``read`` returns, from the first on.
 
     What was read says each time how long the header is at least; twice that is read then, so that never more than
-    twice the header is read in all. Raises ``BadInput`` that names ``where`` for a file that is no GGUF, or one whose header
-    is larger than 128 MiB.
+    twice the header is read in all. Raises ``BadInput`` that names ``where`` for a file that is no GGUF, or one whose
+    header is larger than 128 MiB.
     """
     data = read(min(FIRST, size))
     while True:
