@@ -1,8 +1,9 @@
 """Builds a pack again and again and kills the build with SIGKILL at its 1st, 2nd, 3rd ... change to the disk.
 
-``python -m tests.pack.build_faults SOURCE WORK PRESET...``: for each n a fork dies before its n-th counted call, then
-a second fork builds again in the same place, undisturbed; several presets are built together. Prints how many died, how
-many found a finished pack, and how many second builds gave other bytes than builds in one go (there must be none).
+``python -m tests.pack.build_faults SOURCE WORK EVERY PRESET...``: for each n (for every fourth where EVERY is 4) a fork
+dies before its n-th counted call, then a second fork builds again in the same place, undisturbed; several presets are
+built together. Prints how many died, how many found a finished pack, and how many second builds gave other bytes than
+builds in one go (there must be none).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    source, work, presets = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
+    source, work, every, presets = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     golden = work / "golden.json"
 
     def requests(folder: Path) -> list[BuildRequest]:
@@ -56,7 +57,7 @@ def main() -> None:
         assert forked(partial(build_packs, [request])) == 0
     wanted = {name: hashes(reference / name) for name in presets}
     found = {"died": 0, "whole after death": 0, "other bytes": 0}
-    for deadly in range(1, LIMIT):
+    for deadly in range(1, LIMIT, every):
         folder = work / str(deadly)
 
         def die(folder: Path = folder, deadly: int = deadly) -> None:
