@@ -75,7 +75,7 @@ class ReportFiles:
         """Write every file that is wanted; return 0, or the exit code of a disk that failed, which is reported."""
         from strata_pack.report import html, junit, sarif
 
-        faces: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (
+        writers: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (
             *((self.html, html), (self.junit, junit), (self.sarif, sarif)),
         )
-        return max(write_late(path, partial(face_of, report), out) for path, face_of in faces)
+        return max(write_late(path, partial(write, report), out) for path, face_of in writers)

@@ -1,6 +1,6 @@
 """Folds checks with one cause: a server without Jinja fails 150 conversations alike, and one line says so.
 
-JSON keeps every check; the faces for people and CI show the first of each cause, which names the others.
+JSON keeps every check; the outputs for people and CI show the first of each cause, which names the others.
 """
 
 from __future__ import annotations
