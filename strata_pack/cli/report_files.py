@@ -78,4 +78,4 @@ class ReportFiles:
         writers: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (
             *((self.html, html), (self.junit, junit), (self.sarif, sarif)),
         )
-        return max(write_late(path, partial(write, report), out) for path, face_of in writers)
+        return max(write_late(path, partial(written, report), out) for path, written in writers)

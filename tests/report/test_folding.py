@@ -64,11 +64,11 @@ def test_json_keeps_every_check():
 
 
 @pytest.mark.parametrize(
-    ("face", "pattern"), [(junit, b"<failure"), (sarif, b'"ruleId"'), (html, b'class="badge failed"')]
+    ("output", "pattern"), [(junit, b"<failure"), (sarif, b'"ruleId"'), (html, b'class="badge failed"')]
 )
-def test_a_cause_is_one_entry_in_every_other_face(face, pattern):
-    extra = 1 if face is html else 0  # the head of the page has a badge of its own
-    assert len(re.findall(pattern, face(REPORT))) == 1 + extra
+def test_a_cause_is_one_entry_in_every_other_output(output, pattern):
+    extra = 1 if output is html else 0  # the head of the page has a badge of its own
+    assert len(re.findall(pattern, output(REPORT))) == 1 + extra
 
 
 def test_junit_counts_what_it_holds():

@@ -1,6 +1,6 @@
 """The reference: llama.cpp's own ``llama_model_quantize``, from the wheel ``cyllama``, in a process of its own.
 
-In the same process its symbols would clash with those of ``xllamacpp``. The wheel's Python face cannot set
+In the same process its symbols would clash with those of ``xllamacpp``. The wheel's Python interface cannot set
 importances, so the script writes the pointer into the C struct that the parameter object holds, after checking that
 the struct lies where it should.
 """
