@@ -66,7 +66,7 @@ class CallActions(CallReading):
         return pos + 1
 
     def _no_words(self, tag: Tag, text: str, pos: int) -> int:
-        """They were no remark: part of the value, or, where there is none, a call no more."""
+        """Take the words for part of the value; where there is no value, this is no call."""
         return self._back(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
 
     def _parameter_behind_words(self, tag: Tag, text: str, pos: int) -> int:
@@ -128,7 +128,7 @@ class CallActions(CallReading):
         return pos + 1
 
     def _back(self, _tag: Tag, _text: str, pos: int) -> int:
-        """It did not end the value: what was held is part of it, and the tag here is read once more as such."""
+        """Go on with the value: what was held is part of it, and the tag here is read again."""
         if self._pending is None:
             self._release(self._raw.size)
         self._place = Place.VALUE
@@ -181,7 +181,7 @@ class CallActions(CallReading):
         return self._open_value(tag, text, pos)
 
     def _parameter_in_value(self, tag: Tag, text: str, pos: int) -> int:
-        """It begins the next parameter if the function can have it; a name that was there already is text, or the
+        """Begin the next parameter if the function can have it; a name that was there already is text, or the
         closing tag without its slash, or, where the call's end is in doubt, evidence for that end."""
         names = self._schema.argument_names
         seen = self._is_seen(tag.name)

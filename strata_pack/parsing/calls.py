@@ -109,7 +109,7 @@ class CallStates(ThinkingStates):
             self._deliver(reader)
 
     def _give_back(self, reader: XmlCall | JsonCall) -> None:
-        """It was no call: its text is text, and in the thinking as if nothing had been held."""
+        """Release what was no call as text; in the thinking as if nothing had been held."""
         self._reader = None
         self._ticks = 0
         self.counters.unfinished_calls += reader.unfinished
