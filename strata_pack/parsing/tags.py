@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from enum import Enum, auto
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
@@ -89,7 +89,12 @@ _SURPLUS = re.compile(r">(?:(?=[\r\n])|\Z)")
 
 
 def prefixes(tags: Collection[str]) -> frozenset[str]:
-    """Return every proper beginning of every one of ``tags``."""
+    """Return every proper beginning of every one of ``tags``; made once, because every reply asks for the same."""
+    return _prefixes(tuple(tags))
+
+
+@lru_cache(256)
+def _prefixes(tags: tuple[str, ...]) -> frozenset[str]:
     return frozenset(tag[:length] for tag in tags for length in range(1, len(tag)))
 
 
