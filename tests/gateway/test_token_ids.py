@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from strata_pack.gateway.server.run import make_gateway
 from strata_pack.gateway.service import Gateway
+from strata_pack.gateway.token_ids import tags_are_tokens
+from strata_pack.llama.server import LlamaServer
+from strata_pack.parsing import DIALECTS
 from tests.gateway.conftest import LOOKUP, SETTINGS, House, events, join_chunks
 from tests.gateway.replay import Replay
+from tests.smoke.tiny import write_tiny_model
 
 WORDS = ("<", "tool", "_call", ">", "</", "think", "\n", "ok", " ", "<tool", "_call>", "text")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -103,3 +109,17 @@ def test_a_server_that_does_not_tell_texts_is_read_by_the_text_alone() -> None:
 def test_the_server_is_asked_to_write_the_tags_out(knowing: KnowingHouse) -> None:
     knowing.read("ok")
     assert set(TAGS) <= set(knowing.replay.bodies[-1]["preserved_tokens"])
+
+
+@pytest.mark.slow
+def test_the_real_server_names_the_token_of_each_event(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "tiny.gguf", chat_template="{{ messages[0].content }}")
+    with LlamaServer.start(model, context=512, warmup=False, threads=1) as server:
+        ask = server.client
+        assert tags_are_tokens(DIALECTS["qwen"], ask.tokenize)
+        for text in ("<tool_call>", "<"):
+            token = ask.tokenize(text, parse_special=True)[-1]
+            first, *_ = ask.stream_completion("x", n_predict=2, temperature=0.0, logit_bias=[[token, 100]])
+            assert (first.raw["content"], first.raw["tokens"]) == (text, [token])
+            told = httpx.post(f"{server.url}/detokenize", json={"tokens": [token]}, timeout=30).json()
+            assert told["content"] == text
