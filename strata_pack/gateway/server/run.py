@@ -97,7 +97,7 @@ def _of_file(wanted: str) -> str:
 def call_format_of(source: str) -> CallFormat:
     """Return the parser's ``call_format`` for an unknown template: "json" if it teaches calls as JSON."""
     if dialect_of(source) is not DIALECTS["qwen"]:
-        return "xml"
+        return "auto"
     return "json" if "<tool_call>" in source and "<function=" not in source else "auto"
 
 
