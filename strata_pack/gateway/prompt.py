@@ -157,6 +157,9 @@ class Prompts:
         self.dialect = dialect_of(template.source)
         # A marker in a user's text would take an image that belongs elsewhere.
         self.control = ControlTokens((*control.known, vision.marker), guess=control.guess) if vision else control
+        # In what the model wrote, its tags are tags, also where the vocabulary has them as control tokens.
+        others = [text for text in self.control.known if text not in self.dialect.all_tags]
+        self._models_own = ControlTokens(others, guess=control.guess)
         self._vision = vision
         self._image_mark = printed_for_an_image(template, control) if vision else ""
         self._upstream = upstream
@@ -253,7 +256,10 @@ class Prompts:
         variables = dict(turn.variables)
         if turn.continues:
             variables["continue_final_message"] = True
-        marked = self.control.mark_all(messages, mark)
+        marked = [
+            (self._models_own if message.get("role") == "assistant" else self.control).mark_all(message, mark)
+            for message in messages
+        ]
         tools = self.control.mark_all(turn.callable_tools, mark) or None
         folded = without_late_system(marked)
 

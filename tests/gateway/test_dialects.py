@@ -8,8 +8,13 @@ from typing import Any
 
 import pytest
 
+from strata_pack.chat.render.template import ChatTemplate
+from strata_pack.gateway.control_tokens import ControlTokens
+from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.server.run import make_gateway
 from strata_pack.gateway.service import Gateway
+from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import DIALECTS, Dialect
 from tests.gateway.conftest import SETTINGS, House
 from tests.gateway.grammar.test_grammar import CALLS, MODE
@@ -91,3 +96,16 @@ def test_a_call_inside_the_thinking_of_the_history_is_closed(family: FamilyHouse
     turn = {"role": "assistant", "content": f"{family.dialect.think_open}\nGo.\n\n{family.call}"}
     family.message("Hm.", messages=[*ASK["messages"], turn, {"role": "user", "content": "y"}])
     assert f"{family.dialect.think_open}Go.{family.dialect.think_close}{family.call}" in family.asked()
+
+
+def test_the_model_s_own_tags_are_tags_where_they_are_control_tokens() -> None:
+    dialect = DIALECTS["seed-oss"]
+    control = ControlTokens([dialect.call_open, "<seed:eos>"], guess=False)
+    prompts = Prompts(ChatTemplate(template_of(dialect)), control, Upstream("http://127.0.0.1:1"))
+
+    def pieces(role: str, text: str) -> int:
+        return len(prompts.render(Turn([{"role": role, "content": text}])).pieces)
+
+    assert pieces("assistant", f"a {dialect.call_open} b") == 1
+    assert pieces("user", f"a {dialect.call_open} b") == 2
+    assert pieces("assistant", "a <seed:eos> b") == 2
