@@ -120,7 +120,7 @@ def check(
         out.line(f"{verdict}: {fit_sentence(fit)}")
     out.line(kernel_line(kernels))
     out.result(answer)
-    raise typer.Exit(0 if fit is None or fit.fits else 1)
+    raise typer.Exit(0 if fit is None or fit.runs else 1)
 
 
 def _check_remote(source: HubSource, context: int, runtime: Runtime, out: Out) -> NoReturn:

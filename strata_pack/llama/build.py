@@ -152,7 +152,7 @@ def build_runtime(
         log = folder / "build.log"
         shown.note(f"building {plan.name}: about {plan.minutes:.0f} minutes; log: {log}")
         started = time.monotonic()
-        with _work_folder(plan.name) as work, log.open("a", encoding="utf-8") as sink:
+        with _work_folder(plan.name) as work, log.open("a", buffering=1, encoding="utf-8") as sink:
             tree = _source_tree(archive, work)
             made = work / "build"
             _compile(plan, tree, made, toolkit, jobs, _Log(sink, log, shown))
