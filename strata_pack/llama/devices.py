@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,10 +86,10 @@ _RUNNING = re.compile(r"^procs_running (\d+)$", re.MULTILINE)
 
 
 def free_cores() -> int | None:
-    """Return how many of this process's cores nobody else uses now, at least 1; None where the system does not say.
+    """Return how many of this process's cores nobody else uses now, at least 1; None if nobody uses any, or unknown.
 
     Threads that compute one layer together wait for the slowest of them: more of them than there are free cores cost
-    several times the work, and none of the time.
+    several times the work, and none of the time. Where all are free, llama.cpp's own number is best.
     """
     others = []
     for sample in range(SAMPLES):
@@ -102,8 +102,17 @@ def free_cores() -> int | None:
         if running is None:
             return None
         others.append(int(running.group(1)) - 1)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, cores - int(median(others))))
+    busy, cpus = int(median(others)), os.sched_getaffinity(0)
+    return None if busy < 1 else max(1, min(_physical_cores(cpus), len(cpus) - busy))
+
+
+def _physical_cores(cpus: Iterable[int]) -> int:
+    """Return how many cores the logical ones in ``cpus`` are; llama.cpp starts a thread for each."""
+    found = set()
+    for number in cpus:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        found.add(siblings.read_text(encoding="ascii") if siblings.is_file() else str(number))
+    return len(found)
 
 
 _LISTED = re.compile(r"^\s+(\w+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTILINE)
