@@ -25,6 +25,12 @@ from strata_pack.gateway.upstream import Upstream
 MAX_IMAGES = 100
 """Images of one prompt; more fill any context."""
 
+MAX_FETCHED = 20
+"""Images of one prompt that are fetched from addresses: a request must not make many of others."""
+
+MAX_CHARACTERS = 128 << 20
+"""Characters (base64) of all pictures of one prompt."""
+
 CACHED_CHARACTERS = 64 << 20
 """Characters (base64) of pictures that are kept: an agent sends all images of its session again with every turn."""
 
@@ -68,7 +74,17 @@ class Vision:
         """Return the pictures of ``parts``; raises ``ApiError`` 400 for the first one that cannot be taken."""
         if len(parts) > MAX_IMAGES:
             raise bad_request(f"messages: there are {len(parts)} images; at most {MAX_IMAGES} are taken", "messages")
-        return tuple([await self._picture(part) for part in parts])
+        remote = [part for part in parts if _is_remote(_address(part) or "")]
+        if len(remote) > MAX_FETCHED:
+            raise _refused(remote[MAX_FETCHED]["where"], f"is one of more than {MAX_FETCHED} at addresses")
+        pictures: list[Picture] = []
+        room = MAX_CHARACTERS
+        for part in parts:
+            pictures.append(await self._picture(part))
+            room -= len(pictures[-1].data)
+            if room < 0:
+                raise _refused(part["where"], "and those before it are too large together")
+        return tuple(pictures)
 
     async def _picture(self, part: MediaPart) -> Picture:
         where = part["where"]

@@ -357,6 +357,20 @@ def test_too_many_images_are_refused(seeing: House) -> None:
     assert "101 images" in answer.json()["error"]["message"]
 
 
+def test_too_many_addresses_are_refused_before_any_is_asked(fetching: House) -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://169.254.169.254/"}}
+    answer = fetching.post(chat(user(*[image] * 21))[1])
+    assert answer.status_code == 400
+    assert "messages.0.content.20: the image is one of more than 20" in answer.json()["error"]["message"]
+
+
+def test_images_that_are_too_large_together_are_refused(seeing: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata_pack.gateway.vision.MAX_CHARACTERS", 300)
+    answer = seeing.post(chat(user("x", chat_image(RED), chat_image(BLUE), chat_image(GREEN)))[1])
+    assert answer.status_code == 400
+    assert "too large together" in answer.json()["error"]["message"]
+
+
 def test_an_address_is_fetched_where_the_gateway_may(fetching: House) -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/green.png"}}
     assert sent(fetching, anthropic_messages(user("x", image)))[1] == ["green"]
