@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata_pack.chat.library import list_templates
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
-from strata_pack.llama.ggml import QUANTIZABLE, Ggml
+from strata_pack.pack.file_names import CONFIG, TOKENIZER_FILES, file_stem
 from strata_pack.pack.manifest import Manifest
-from strata_pack.pack.model_source import CONFIG, TOKENIZER_FILES, file_stem
 from strata_pack.pack.paths import TOKENIZER_DIR
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo
 from strata_pack.weights.quantize.edits import Edits, edits_from_options
-from strata_pack.weights.quantize.plan import types_by_recipe
 from strata_pack.weights.quantize.presets import find_preset
 from strata_pack.weights.quantize.recipes import Recipe, TypeRule, parse_type, recipe_from_options, recipe_from_text
+
+if TYPE_CHECKING:
+    from strata_pack.llama.ggml import Ggml
 
 LIBRARY = "xllamacpp"
 
@@ -149,6 +150,8 @@ def _plain_rule(rule: TypeRule) -> tuple[object, ...]:
 def _types(
     manifest: Manifest, recipe: Recipe, metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo]
 ) -> Iterator[str]:
+    from strata_pack.weights.quantize.plan import types_by_recipe
+
     weighted = manifest["recipe"]["imatrix_sha256"] is not None
     chosen = types_by_recipe(metadata, tensors, recipe, has_imatrix=weighted)
     for tensor in tensors:
@@ -173,6 +176,8 @@ def _quantizer(manifest: Manifest) -> Iterator[str]:
     for name in said.get("kernels", {"types": {}})["types"]:
         if name not in used:
             yield f"quantizer/kernels names {name}, and no tensor has that type"
+    from strata_pack.llama.ggml import Ggml
+
     try:
         ggml = Ggml.load()
     except EnvironmentFailure:
@@ -189,4 +194,6 @@ def _probe(ggml: Ggml, manifest: Manifest) -> str:
 
 
 def _quantizable(names: Any) -> set[str]:
+    from strata_pack.llama.ggml import QUANTIZABLE
+
     return {type.name for type in QUANTIZABLE} & set(names)

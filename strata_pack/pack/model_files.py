@@ -13,8 +13,9 @@ from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.pack.build_dir import BuildDir
 from strata_pack.pack.build_plan import template_keys
+from strata_pack.pack.file_names import file_stem
 from strata_pack.pack.manifest import FileEntry, ModelEntry, QuantizerEntry
-from strata_pack.pack.model_source import Model, file_stem
+from strata_pack.pack.model_source import Model
 from strata_pack.pack.paths import MODEL_DIR
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import ChosenTemplate

@@ -11,6 +11,7 @@ from typing import Literal
 
 from strata_pack.chat.render.template import read_template
 from strata_pack.files import read_json_object, sha256_file
+from strata_pack.pack.file_names import CONFIG, SHARD_SUFFIX, file_stem
 from strata_pack.pack.manifest import FileEntry, SourceEntry
 from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.progress import Progress
@@ -25,23 +26,8 @@ from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.quantize.rows import usable_cores
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
 
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "tokenizer.model",
-    "generation_config.json",
-)
-"""What a pack's ``tokenizer/`` takes over as it is. ``vocab.json`` and ``merges.txt`` are made anew from the GGUF."""
-
-CONFIG = "tokenizer_config.json"
-"""Bytes; the largest tokenizer files are about 30 MB."""
-
 _HEADS_AT_ONCE = 8
 _QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F16|F32|FP16)$")
-_SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
@@ -74,12 +60,7 @@ class Model:
 
 def model_name(text: str) -> str:
     """Return ``text`` as a file name's stem, without the shard's number and the quantization it names."""
-    return file_stem(_QUANT_SUFFIX.sub("", _SHARD_SUFFIX.sub("", text)))
-
-
-def file_stem(text: str) -> str:
-    """Return ``text`` as the stem of a GGUF that is no shard of another."""
-    return _UNSAFE.sub("-", _SHARD_SUFFIX.sub("", text.removesuffix(".gguf"))).strip("-.") or "model"
+    return file_stem(_QUANT_SUFFIX.sub("", SHARD_SUFFIX.sub("", text)))
 
 
 def bring(source: Source, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:

@@ -11,19 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import CHUNK, atomic_writer, sha256_file
+from strata_pack.pack.file_names import file_stem
 from strata_pack.pack.manifest import FileEntry, ProjectorEntry
-from strata_pack.pack.model_source import Model, file_stem
 from strata_pack.pack.paths import MODEL_DIR
-from strata_pack.pack.request import BuildRequest
 from strata_pack.progress import Progress
-from strata_pack.weights.convert.convert import SafetensorsSource
-from strata_pack.weights.convert.write import write_gguf
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
-from strata_pack.weights.tensor_source import GgufSource, TensorSource
+
+if TYPE_CHECKING:  # what builds imports numpy and the converter, what verifies needs neither
+    from strata_pack.pack.model_source import Model
+    from strata_pack.pack.request import BuildRequest
+    from strata_pack.weights.tensor_source import TensorSource
 
 PREFIX = "mmproj-"
 ROLE = "projector"
@@ -54,6 +55,9 @@ def open_projector(
 
     Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named next to a checkpoint.
     """
+    from strata_pack.weights.convert.convert import SafetensorsSource
+    from strata_pack.weights.tensor_source import GgufSource
+
     if not request.projector:
         yield None
         return
@@ -188,6 +192,8 @@ def _write_projector(
     name = f"{MODEL_DIR}/{PREFIX}{stem}-{planned.type}.gguf"
     target = place.root / name
     if copied is None:
+        from strata_pack.weights.convert.write import write_gguf
+
         result = write_gguf(planned.source, target, progress=progress, threads=request.threads)
         size, digest = result.size, result.sha256
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.chat.golden.check import load_suite
+from strata_pack.chat.golden.cases import load_suite
 from strata_pack.chat.library import list_templates
 from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from strata_pack.chat.golden.check import GoldenReport
 from strata_pack.files import dump_json, parse_json_object, read_bytes, sha256_bytes, write_atomic
+from strata_pack.pack.file_names import CONFIG, TOKENIZER_FILES
 from strata_pack.pack.manifest import FileEntry
-from strata_pack.pack.model_source import CONFIG, TOKENIZER_FILES, Model
+from strata_pack.pack.model_source import Model
 from strata_pack.pack.paths import GOLDEN, MODEL_DIR, REPORTS_DIR, TEMPLATE, TOKENIZER_DIR
 from strata_pack.pack.template.choice import ChosenTemplate
 from strata_pack.pack.template.plan import golden_bytes

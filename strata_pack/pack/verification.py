@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 
 from strata_pack import __version__
-from strata_pack.chat.golden.check import load_suite
+from strata_pack.chat.golden.cases import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import read_json_object, sha256_text

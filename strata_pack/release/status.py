@@ -11,7 +11,8 @@ from typing import Any
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import StrataError
 from strata_pack.files import sha256_text
-from strata_pack.pack.model_source import CONFIG, folder_template
+from strata_pack.pack.file_names import CONFIG
+from strata_pack.pack.model_source import folder_template
 from strata_pack.release.file import Release
 from strata_pack.release.lock import Lock, LockedSource
 from strata_pack.weights.hub.connection import Hub, connect
