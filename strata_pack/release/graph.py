@@ -71,14 +71,14 @@ class _Graph:
         for pack in release.packs:
             self._pack(pack)
         gates = tuple(node for node in self.nodes if node.startswith("gates:"))
-        packs = tuple(node for node in self.nodes if node.startswith(("pack:", "kl:", "calls:")))
-        self._add("report", (*packs, *gates), {"name": release.name, "tool": facts.tool}, soft=True)
+        measured = tuple(node for node in self.nodes if ":" in node and not node.startswith(("gates:", "recipe:")))
+        self._add("report", (*measured, *gates), {"name": release.name, "tool": facts.tool}, soft=True)
         if release.publish is not None:
             targets = {pack.name: pack.repo or release.publish.target for pack in release.packs if pack.publish}
             key = release.publish.sign
             settings = {"targets": targets, "sign": None if key is None else _content(key)}
             self._add(
-                *("publish", (*packs, *gates), settings),
+                *("publish", (*measured, *gates), settings),
                 soft=True,
                 key=_text(key),
                 accept_licence=release.accept_licence,

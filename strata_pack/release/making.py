@@ -12,6 +12,7 @@ from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
 from strata_pack.files import disk_errors, sha256_file, sha256_text, write_atomic
 from strata_pack.pack.build import build_packs
+from strata_pack.pack.build_dir import partial_folder
 from strata_pack.pack.layout import gguf_template
 from strata_pack.pack.manifest import read_manifest
 from strata_pack.pack.model_source import Model, folder_template
@@ -157,6 +158,9 @@ def _manifest_hash(out: Path) -> str | None:
 def _is_to_build(task: Task, results: Results) -> bool:
     """Say whether the pack is not there: it is if its build ended and its worker was killed before it said so."""
     out, begun = results.out / task.pack, results.begun(task.node)
+    if partial_folder(out).is_dir():
+        # The build that is run again finds what it had installed, and tidies up.
+        return True
     if begun is None:
         return not out.is_dir() or not any(out.iterdir())
     there = _manifest_hash(out)

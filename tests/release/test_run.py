@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from strata_pack.chat.library import load_shipped
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.pack.verification import verify
@@ -37,6 +38,7 @@ from tests.release.tiny_release import (
     run_again,
     write_release,
 )
+from tests.smoke.tiny import write_tiny_model
 
 NAMES = ("Tiny-Q8_0", "Tiny-Q4_0")
 
@@ -247,6 +249,34 @@ def test_weights_are_those_of_a_build(finished: Path, tmp_path: Path) -> None:
     built = build_pack(request).path
     for name in ("manifest.json", "model/Tiny-Q8_0.gguf"):
         assert (built / name).read_bytes() == (folder / "packs/Tiny-Q8_0" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_real_server_judges_scenarios_and_calls(tmp_path: Path) -> None:
+    text = """
+[release]
+name = "Chat"
+source = "tiny.gguf"
+template = "qwen3.8-flash-next"
+[[pack]]
+quant = "Q8_0"
+[gates]
+smoke = true
+calls = 0.5
+calls_tasks = 1
+"""
+    file = write_release(tmp_path, text)
+    write_tiny_model(tmp_path / "tiny.gguf", chat_template=load_shipped("qwen3.8-flash-next").source)
+    outcome = run(file)
+    judged = outcome.boards[0].found["gates:Chat-Q8_0"]["data"]["gates"]
+    assert {row["gate"]: row["status"] for row in judged} == dict.fromkeys(
+        ("verify", "golden", "smoke", "calls"), "passed"
+    )
+    checks = json.loads((tmp_path / "packs/report.json").read_bytes())["checks"]
+    links = [path for check in checks for path in check.get("links", {}).values()]
+    assert len(links) == 4
+    assert all((tmp_path / "packs" / path).is_file() for path in links)
 
 
 def test_numbers_in_results_are_plain(finished: Path) -> None:
