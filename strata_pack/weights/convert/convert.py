@@ -18,20 +18,19 @@ from typing import Any, Literal, TypedDict
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGMLQuantizationType, LlamaFileType
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_json_object
 from strata_pack.progress import Progress
 from strata_pack.weights.checkpoint_index import INDEX_SUFFIX
 from strata_pack.weights.convert.arch import Architecture, recognise
-from strata_pack.weights.convert.cast import F16, F32
+from strata_pack.weights.convert.cast import F32
 from strata_pack.weights.convert.config import Config, linear_layers
 from strata_pack.weights.convert.hyper import TABLE, ngram_keys
 from strata_pack.weights.convert.metadata import CheckpointFacts, Extras, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names
+from strata_pack.weights.convert.outtypes import OUTTYPES, chosen_outtype, tensor_type
 from strata_pack.weights.convert.projector import (
-    PATCHES,
     has_tower,
     read_tower,
     tower_metadata,
@@ -48,27 +47,14 @@ from strata_pack.weights.convert.text_tensors import ModelPart, TextTensors, tex
 from strata_pack.weights.convert.views import View
 from strata_pack.weights.convert.vocabulary import read_vocabulary
 from strata_pack.weights.convert.write import ConvertResult, write_gguf
-from strata_pack.weights.gguf.file import MetaValue, tensor_nbytes
+from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.hub.select import SIDE_FILES
 from strata_pack.weights.input_files import InputFiles
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
-__all__ = ["OUTTYPES", "ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint"]
+__all__ = ["ConvertResult", "SafetensorsSource", "check_convertible", "convert_checkpoint"]
 
-OUTTYPES: Mapping[str, tuple[GGMLQuantizationType, LlamaFileType]] = {
-    "f32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
-    "f16": (GGMLQuantizationType.F16, LlamaFileType.MOSTLY_F16),
-    "bf16": (GGMLQuantizationType.BF16, LlamaFileType.MOSTLY_BF16),
-    "q8_0": (GGMLQuantizationType.Q8_0, LlamaFileType.MOSTLY_Q8_0),
-    "tq1_0": (GGMLQuantizationType.TQ1_0, LlamaFileType.MOSTLY_TQ1_0),
-    "tq2_0": (GGMLQuantizationType.TQ2_0, LlamaFileType.MOSTLY_TQ2_0),
-}
 SourcePart = ModelPart | Literal["projector"]
-
-_TERNARY = ("tq1_0", "tq2_0")
-_NOT_TERNARY = ("token_embd.weight", "output.weight", TABLE)
-
-_ALWAYS_F32 = (".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", ".ssm_conv1d.weight", "v.position_embd.weight")
 
 
 @dataclass(frozen=True)
@@ -168,7 +154,7 @@ class SafetensorsSource:
         blocks = config.layers + found.mtp_layers
         self._factors = rope_factors(config)
         self.architecture, self.left_out, self.has_tower = architecture.name, found.other_senses, has_tower(raw)
-        self.outtype = _chosen(outtype, found.named)
+        self.outtype = chosen_outtype(outtype, found.named)
         names = Names(architecture, blocks)
         self._plan([(self._called(view, names, architecture), view) for view in views])
         needed = _needed(architecture, config, part, blocks)
@@ -189,7 +175,7 @@ class SafetensorsSource:
         encoding = read_encoding(raw, where / "config.json")
         named = tower_tensors(self._checkpoint.tensors.values(), tower, encoding, where)
         self.architecture = "clip"
-        self.outtype = _chosen(outtype, named)
+        self.outtype = chosen_outtype(outtype, named)
         views = tower_views(named, tower, where)
         self._plan([(view.name.removeprefix(FINAL), view) for view in views])
         self.metadata = tower_metadata(self._facts(), tower)
@@ -258,7 +244,7 @@ class SafetensorsSource:
             if name in planned:
                 raise BadInput(f"{view.name} becomes {name}, which is there already", where=self._folder)
             shape = tuple(reversed(view.shape)) or (1,)
-            type_ = _type_of(name, view.shape, self.outtype)
+            type_ = tensor_type(name, view.shape, self.outtype)
             planned[name] = _Planned(SourceTensor(name, shape, type_, 0, len(planned)), view)
         self._planned = planned
 
@@ -366,32 +352,3 @@ def convert_checkpoint(
     if out_path.suffix != ".gguf":
         raise BadInput("the name of a GGUF file ends in .gguf", where=out_path)
     return write_gguf(source, out_path, progress=progress, threads=threads)
-
-
-def _chosen(outtype: str, named: Sequence[tuple[str, StoredTensor]]) -> str:
-    """Return the type to write; "auto" is that of the first stored matrix, F16 if it has neither half type."""
-    if outtype != "auto":
-        return outtype
-    for _, tensor in named:
-        for stored in (tensor, *([tensor.scale.tensor] if tensor.scale else [])):
-            if len(stored.shape) > 1 and stored.dtype in ("BF16", "F16"):
-                return stored.dtype.lower()
-    return "f16"
-
-
-def _type_of(name: str, shape: tuple[int, ...], outtype: str) -> GGMLQuantizationType:
-    """Return the type of a tensor of ``shape`` (as PyTorch counts it); F16 where its rows are no whole blocks."""
-    target = OUTTYPES[outtype][0]
-    if len(shape) <= 1 or name.endswith("_norm.weight"):
-        return F32
-    if name.startswith(PATCHES):
-        return F16 if outtype == "f16" else F32
-    if name.endswith(_ALWAYS_F32) or not name.endswith(".weight"):
-        return F32
-    if outtype in _TERNARY and name in _NOT_TERNARY:
-        return F16
-    try:
-        tensor_nbytes(shape[::-1], target)
-    except ValueError:
-        return F16
-    return target
