@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +176,8 @@ def test_pip_that_fails_is_told_with_its_log(checkpoint: Path, monkeypatch: pyte
 
 
 def test_a_program_past_its_time_is_ended() -> None:
-    started = time.monotonic()
-    command = [sys.executable, "-c", "import time; time.sleep(120)"]
+    command = [sys.executable, "-c", "import time; time.sleep(100_000)"]
     assert run_supervised(command, lambda _: None, environment=os.environ, timeout_seconds=0.5) != 0
-    assert time.monotonic() - started < 100
 
 
 # Once for real
