@@ -28,7 +28,7 @@ from strata_pack.pack.request import BuildRequest, parts_text, read_paths, recip
 from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
 from strata_pack.pack.template.install import GoldenFailed
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
+from strata_pack.weights.gguf.edit import CHUNK_END, EDGE_KEY, PAD_KEY, RESERVE, pad_value
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo
 from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.quantize.edits import EditedSource, edit_imatrix
@@ -54,7 +54,11 @@ class WithoutKeys:
 
 def template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
     """Return the keys that a build puts at the end of the model's header."""
-    return {TEMPLATE_KEY: MetaValue.string(chosen.text), PAD_KEY: pad_value(RESERVE)}
+    return {
+        EDGE_KEY: MetaValue.string(CHUNK_END),
+        TEMPLATE_KEY: MetaValue.string(chosen.text),
+        PAD_KEY: pad_value(RESERVE),
+    }
 
 
 def check_together(requests: Sequence[BuildRequest]) -> None:
@@ -96,7 +100,7 @@ def plan_models(
     template = next((key for key, _ in edits.overrides if TEMPLATE_KEYS.fullmatch(key)), None)
     if template is not None:
         raise WrongUse(f"{template} is the pack's template", where="--override-kv", remedy="name it with --template")
-    keys = frozenset(key for key in edited.metadata if TEMPLATE_KEYS.fullmatch(key) or key == PAD_KEY)
+    keys = frozenset(key for key in edited.metadata if TEMPLATE_KEYS.fullmatch(key) or key in (EDGE_KEY, PAD_KEY))
     source = WithoutKeys(edited, keys)
     plans = []
     for request, imatrix in zip(requests, imatrices, strict=True):

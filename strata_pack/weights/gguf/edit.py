@@ -23,7 +23,18 @@ from strata_pack.weights.gguf.values import encode_entry
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 PAD_KEY = "strata_pack.pad"
-"""The metadata key whose string of spaces keeps room for a longer template. Readers skip keys they do not know."""
+"""The metadata key whose string keeps room for a longer template. Readers skip keys they do not know."""
+EDGE_KEY = "strata_pack.edge"
+"""The metadata key right before the template in a pack: a chunk of a store ends there (see ``CHUNK_END``)."""
+CHUNK_END = "room for a longer chat template; chunks end here: cbrpposctpdhti"
+"""A chunk ends after these 64 bytes wherever stores cut files by their content with Xet's rolling hash.
+
+Such a cut depends on the last 64 bytes alone. The last 14 letters were found by trying: with them a chunk of 8 KiB or
+more ends here. So a template between two of them is a chunk of its own, and a newer one is all that such a store gets.
+Source: Xet's chunking (gear hash, chunks of 8 to 128 KiB).
+"""
+_STEP = 1024
+"""Bytes of pad from one end of a chunk to the next."""
 RESERVE = 32 << 10
 """Bytes of pad that a build, a copy or a new first shard gets: the largest known chat templates are about 20 KB."""
 BLOCK = 4096
@@ -81,8 +92,12 @@ def read_header(path: Path) -> Header:
 
 
 def pad_value(size: int) -> MetaValue:
-    """Return the value for ``PAD_KEY`` that takes ``size`` bytes in addition to its key, type and length."""
-    return MetaValue.string(" " * size)
+    """Return the value for ``PAD_KEY`` that takes ``size`` bytes in addition to its key, type and length.
+
+    It is spaces with ``CHUNK_END`` at the end of each KiB, counted from the pad's end, which does not move.
+    """
+    whole = (" " * (_STEP - len(CHUNK_END)) + CHUNK_END) * (size // _STEP + 1)
+    return MetaValue.string(whole[len(whole) - size :])
 
 
 def edited(metadata: Mapping[str, MetaValue], changes: Mapping[str, MetaValue | None]) -> dict[str, MetaValue]:

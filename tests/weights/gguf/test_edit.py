@@ -18,6 +18,7 @@ from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.weights.gguf.copy import allocated_bytes, copy_with_header
 from strata_pack.weights.gguf.edit import (
     BLOCK,
+    CHUNK_END,
     PAD_KEY,
     RESERVE,
     TEMPLATE_KEY,
@@ -235,3 +236,24 @@ def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, copy_failing_wi
 
 def test_a_copy_works_where_the_kernel_does_not_copy(tmp_path: Path, copy_failing_with: Callable[[int], Path]) -> None:
     assert weights_of([copy_failing_with(errno.ENOSYS)]) == weights_of([tmp_path / "m.gguf"])
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1023, 1024, 1025, 5000])
+def test_a_pad_has_its_size_and_the_same_end(size: int) -> None:
+    value = str(pad_value(size).value)
+    assert len(value.encode()) == size
+    assert str(pad_value(size + 777).value).endswith(value)
+
+
+def test_a_store_of_chunks_cuts_where_the_pad_says(tmp_path: Path) -> None:
+    hf_xet = pytest.importorskip("hf_xet")
+    noise = np.random.default_rng(1).bytes(6000)
+    sizes = []
+    for text in (b"a template", b"a longer template of another kind"):
+        data = noise * 20 + CHUNK_END.encode() + text + str(pad_value(40_000 - len(text)).value).encode() + noise * 20
+        path = tmp_path / "file"
+        path.write_bytes(data)
+        with hf_xet.XetSession().new_upload_commit(endpoint=f"local://{tmp_path / 'store'}") as commit:
+            commit.start_upload_file(str(path), sha256=hf_xet.COMPUTE_SHA256)
+        sizes.append(sum(one.stat().st_size for one in (tmp_path / "store/xet/xorbs/xorbs").iterdir()))
+    assert sizes[1] - sizes[0] < 10_000
