@@ -176,10 +176,11 @@ def _mode(facts: _Facts) -> str:
 
 def _model_yaml(facts: _Facts) -> str:
     pack, key = facts.pack, facts.name.lower()
-    base: dict[str, Any] = {"key": f"strata-pack/{key}"}
+    base: Any = key  # a model that was imported
     if facts.options.repo is not None:
         user, _, repo = facts.options.repo.partition("/")
-        base = {"key": facts.options.repo.lower(), "sources": [{"type": "huggingface", "user": user, "repo": repo}]}
+        source = {"type": "huggingface", "user": user, "repo": repo}
+        base = [{"key": facts.options.repo.lower(), "sources": [source]}]
     template = read_template(pack.template_path)
     overrides: dict[str, Any] = {
         "domain": "llm",
@@ -201,7 +202,7 @@ def _model_yaml(facts: _Facts) -> str:
     }
     value = {
         "model": f"strata-pack/{key}",
-        "base": [base],
+        "base": base,
         "metadataOverrides": overrides,
         "config": {"operation": {"fields": [{"key": "llm.prediction.promptTemplate", "value": prompt}]}},
     }
