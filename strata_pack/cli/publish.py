@@ -9,7 +9,6 @@ import typer
 
 from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.output import Out
-from strata_pack.cli.published import show_changes
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import WrongUse
 
@@ -73,8 +72,7 @@ def publish(
                 raise WrongUse("nothing was published", where=target) from None
             options = replace(options, accept_licence=True)
             done = publish_packs(packs, target, key=key, dry_run=dry_run, options=options, progress=progress)
-    show_changes(out, done)
-    out.result(done.to_dict())
+    _show(out, done)
 
 
 def _sorted(words: list[str], to: str | None) -> tuple[list[Path], str]:
@@ -84,3 +82,22 @@ def _sorted(words: list[str], to: str | None) -> tuple[list[Path], str]:
     if not packs and Path(target).is_dir():
         raise WrongUse("no target is given", where="publish", remedy="name a repository (org/name), or --to DIR")
     return [Path(word) for word in packs], target
+
+
+def _show(out: Out, done: object) -> None:
+    from strata_pack.publish import Published
+    from strata_pack.weights.preflight import size_text
+
+    assert isinstance(done, Published)
+    for change in done.changes:
+        size = "" if change.kind == "remove" else f"  {size_text(change.size)}"
+        out.line(f"{change.kind:<8}{change.path}{size}")
+    for question in done.questions:
+        out.line(f"mind: {question}")
+    moving = [change for change in done.changes if change.kind != "keep"]
+    kept = len(done.changes) - len(moving)
+    verb = "would change" if done.dry_run else "changed"
+    out.line(f"{done.target}: {len(moving)} files {verb}, {kept} are there already; {size_text(done.travelling)} new")
+    if done.commit is not None and not done.dry_run:
+        out.line(f"commit {done.commit}")
+    out.result(done.to_dict())
