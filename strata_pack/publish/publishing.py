@@ -123,7 +123,7 @@ def publish(
     if kind == "oci":
         return _to_oci(release, target, Path(place), dry_run=dry_run, asked=asked)
     if kind == "dir":
-        return _to_folder(release, target, Path(place), dry_run=dry_run, asked=asked)
+        return _to_folder(release, Path(place), dry_run=dry_run, asked=asked)
     assert hub is not None
     return _to_hub(release, hub, place, dry_run=dry_run, asked=asked)
 
@@ -225,7 +225,7 @@ def _to_oci(release: _Release, target: str, out: Path, *, dry_run: bool, asked: 
     return Published(target, tuple(changes), None, dry_run, tuple(asked))
 
 
-def _to_folder(release: _Release, target: str, out: Path, *, dry_run: bool, asked: Sequence[str]) -> Published:
+def _to_folder(release: _Release, out: Path, *, dry_run: bool, asked: Sequence[str]) -> Published:
     there = look_into(out)
     earlier = read_json_object(out / FIGURES) if FIGURES in there else {}
     items = release.whole(None, _figures(earlier))
@@ -233,7 +233,7 @@ def _to_folder(release: _Release, target: str, out: Path, *, dry_run: bool, aske
     if not dry_run and _moving(changes):
         _say_unsigned(changes, release.progress)
         write_folder(out, items, changes, release.progress)
-    return Published(target, tuple(changes), None, dry_run, tuple(asked))
+    return Published(str(out), tuple(changes), None, dry_run, tuple(asked))
 
 
 def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Sequence[str]) -> Published:
