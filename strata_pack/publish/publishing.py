@@ -200,6 +200,8 @@ def _prepare(pack: Pack, key: Any, progress: Progress) -> list[PublishedFile]:
         raise CheckFailed(problem, where=pack.path, remedy="see `strata-pack verify`")
     new = {name: data for name, data in paper_files(pack.manifest).items() if not (pack.path / name).exists()}
     for name in walk(pack.path, (STATE_DIR,)):
+        if (pack.path / name).is_symlink() or not (pack.path / name).is_file():
+            raise CheckFailed(f"{name} is no plain file; nothing was published", where=pack.path)
         if name not in known and not name.startswith(".git"):
             known[name] = sha256_file(pack.path / name)
     digests = {**known, **{name: PublishedFile.of_bytes(name, data).sha256 for name, data in new.items()}}

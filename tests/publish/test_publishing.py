@@ -170,6 +170,14 @@ def test_a_pack_that_does_not_verify_is_not_published(packs: list[Path], hub: Hu
     assert hub.repos == {}
 
 
+def test_a_link_out_of_a_pack_is_not_followed(packs: list[Path], hub: HubServer) -> None:
+    (packs[0] / "reports").mkdir(exist_ok=True)
+    (packs[0] / "reports/x").symlink_to("/etc/hostname")
+    with pytest.raises(CheckFailed, match="no plain file"):
+        publish(packs, REPO)
+    assert hub.repos == {}
+
+
 def test_a_gated_source_stops_with_a_question(packs: list[Path], hub: HubServer) -> None:
     hub.repo("org/Base-1B", {"x": b""}).asks = True
     manifest = json.loads((packs[0] / "manifest.json").read_bytes())
