@@ -188,6 +188,8 @@ def test_a_binary_s_command_says_everything_that_was_asked_for(tmp_path):
         threads=2,
         prefill_assistant=False,
         warmup=False,
+        projector=Path("/eyes.gguf"),
+        drafts=True,
         extra=("--mlock",),
     )
     command = Runtime("x", "binary", path=Path("/b")).command(settings, tmp_path / "ready")
@@ -201,6 +203,8 @@ def test_a_binary_s_command_says_everything_that_was_asked_for(tmp_path):
         "--threads 2",
         "--no-prefill-assistant",
         "--no-warmup",
+        "--mmproj /eyes.gguf",
+        "--spec-type draft-mtp",
     ):
         assert piece in text
     assert command[-1] == "--mlock"
