@@ -74,7 +74,7 @@ def test_llama_server_derives_the_recorded_capabilities(server: LlamaServer) -> 
 def test_llama_server_derives_the_same_capabilities_without_the_repair() -> None:
     assert SHIPPED.source.count(REPAIR_CALL) == 1
     with serve_template(SHIPPED.source.replace(REPAIR_CALL, "")) as unrepaired:
-        assert unrepaired.props().template_caps == SHIPPED.llama_server_caps
+        assert unrepaired.client.props().template_caps == SHIPPED.llama_server_caps
 
 
 @SERVER
