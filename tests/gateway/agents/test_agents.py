@@ -122,8 +122,8 @@ def test_nothing_that_an_agent_asks_is_refused(session: Session) -> None:
 BLIND = "[image: this model cannot see it]"
 
 
-@pytest.mark.parametrize(("way", "seen"), [("whole", BLIND), ("stream", BLIND), ("chat", '"mediaType":"image/png"')])
-def test_the_ai_sdk_runs_a_loop_of_tools(way: str, seen: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["whole", "stream", "chat"])
+def test_the_ai_sdk_runs_a_loop_of_tools(way: str, tmp_path: Path) -> None:
     """The default provider speaks the Responses API, and names what it has seen by ``item_reference``.
 
     To chat completions the SDK sends a tool's image as the text of its JSON.
@@ -137,6 +137,6 @@ def test_the_ai_sdk_runs_a_loop_of_tools(way: str, seen: str, tmp_path: Path) ->
         command = [node(), str(script), house.url, way]
         done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False, cwd=tmp_path)
     assert story.steps[:3] == ["stranded", "image", "cut"], done
-    assert seen in story.prompts[-1]
+    assert BLIND in story.prompts[-1]
     assert done.stdout.split()[-1] == ("done" if way == "stream" else "length"), done
     assert [one.status for one in house.seen] == [200] * len(story.steps)

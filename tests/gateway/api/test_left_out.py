@@ -355,3 +355,40 @@ def test_an_image_that_the_user_sends_now_is_a_400(more: list[dict[str, Any]], h
     answer = house.post({"messages": [{"role": "user", "content": "Hi"}, *more]})
     assert answer.status_code == 400
     assert "no projector" in answer.json()["error"]["message"]
+
+
+BASE64 = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAAB"
+NOTE = {"type": "text", "text": "a note"}
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        {"type": "media", "mediaType": "image/png", "data": BASE64},
+        {"type": "image-data", "data": BASE64, "mediaType": "image/png"},
+        {"type": "file", "mediaType": "image/png", "data": {"type": "data", "data": BASE64}},
+        {"type": "file", "mediaType": "image/png", "data": {"type": "url", "url": "https://x/a.png"}},
+    ],
+    ids=["5", "6", "7", "url"],
+)
+def test_a_result_that_is_the_json_of_its_parts_becomes_parts(image: dict[str, Any], house: House) -> None:
+    result = {"role": "tool", "tool_call_id": "c1", "content": json.dumps([NOTE, image])}
+    served(house, chat(messages=[{"role": "user", "content": "Hi"}, RUN, result]))
+    assert "<tool_response>\na note\n[image: this model cannot see it]\n</tool_response>" in house.prompt
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[{"mediaType": "image/png"}]',
+        '[{"type": "file", "mediaType": "image/png", "data": "not base64!"}]',
+        '[{"type": "file", "mediaType": "image/png", "data": "' + BASE64,
+        '{"type": "file", "mediaType": "image/png", "data": "' + BASE64 + '"}',
+        '[{"type": "text", "text": "\\"mediaType\\""}]',
+        '[{"type": "file", "mediaType": "image/png"}, 1]',
+    ],
+)
+def test_a_result_of_other_json_stays_its_text(text: str, house: House) -> None:
+    result = {"role": "tool", "tool_call_id": "c1", "content": text}
+    served(house, chat(messages=[{"role": "user", "content": "Hi"}, RUN, result]))
+    assert f"<tool_response>\n{text}\n</tool_response>" in house.prompt

@@ -7,6 +7,7 @@ from types import NoneType
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import TEXT_PARTS, THINKING_PARTS
+from strata_pack.gateway.api.chat.serialized import parts_of
 from strata_pack.gateway.api.fields import Kept
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
@@ -39,10 +40,12 @@ def readable_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _readable(where: str, message: dict[str, Any]) -> dict[str, Any]:
     parts = message.get("content")
+    foreign = message["role"] in ("tool", "function")
+    if foreign and isinstance(parts, str):
+        parts = parts_of(parts) or parts
     if isinstance(parts, list):
-        foreign = message["role"] in ("tool", "function")
         read = [_part(f"{where}.content.{index}", part, foreign=foreign) for index, part in enumerate(parts)]
-        if any(one is not part for one, part in zip(read, parts, strict=True)):
+        if parts is not message["content"] or any(one is not part for one, part in zip(read, parts, strict=True)):
             message = {**message, "content": read}
     if message["role"] == "assistant":
         if message.get("tool_calls"):
