@@ -39,22 +39,24 @@ def prefix(
 ) -> None:
     """Show turn by turn whether a prompt continues the one before, where it breaks, why, and what that costs.
 
-    Three ways to run the same session: thinking kept, dropped by the template, stripped by the client.
+    Three ways to run the same session: thinking kept, dropped by the template, stripped by the client. Where the model
+    has another template for tools, a session with tools is measured on that one, which engines take then.
     """
     from strata_pack.chat.prefix.measure import MODES, check_prefix
     from strata_pack.chat.prefix.output import screen, to_report
     from strata_pack.chat.prefix.session import bundled_session, load_session
     from strata_pack.chat.render.template import ChatTemplate, normalize_source
     from strata_pack.errors import CheckFailed
-    from strata_pack.pack.template.source import load_template
+    from strata_pack.pack.template.source import load_set
     from strata_pack.pack.token_count import open_tokenizer
 
     files = ReportFiles(html)
     files.try_all(target, session, tokenizer)
     with out.progress() as progress:
-        found = load_template(target, progress)
-    template = ChatTemplate(normalize_source(found.text))
+        named = load_set(target, progress)
     conversation = bundled_session() if session is None else load_session(session)
+    found = named.tools if named.tools is not None and conversation.tools else named.main
+    template = ChatTemplate(normalize_source(found.text))
     modes = [MODES[one.value].name for one in mode] if mode else list(MODES)
     with open_tokenizer(tokenizer) as tokenize:
         report = check_prefix(template, conversation, modes, tokenize)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,10 @@ from strata_pack.cli.shared_flags import with_shared_flags
 if TYPE_CHECKING:
     from strata_pack.chat.repair.repair import RepairRefused, RepairResult
     from strata_pack.pack.template.copies import NamedTemplate
+
+
+MAIN_FILE = "chat_template.jinja"
+"""The file next to which transformers keeps templates of other names."""
 
 
 @with_shared_flags
@@ -40,7 +45,8 @@ def repair(
 
     Conversations without a stranded tool call must render byte for byte as before, and every stranded one must be
     closed, on every engine; otherwise nothing is written and the first difference is shown. Where the model has
-    another template for tools, it is repaired too and written as additional_chat_templates/tool_use.jinja next to FILE.
+    another template for tools, it is repaired too and written as additional_chat_templates/tool_use.jinja next to FILE;
+    with --in-place the one that lies next to the file is repaired too.
     """
     from strata_pack.chat.render.template import normalize_source
     from strata_pack.chat.repair.engines import proof_engines
@@ -59,11 +65,13 @@ def repair(
             remedy="use -o FILE, then `strata-pack template install` for a .gguf or a pack",
         )
     wanted = place if in_place else output
-    for_tools = None if output is None else output.parent / ADDITIONAL_DIR / f"{TOOLS_NAME}.jinja"
+    for_tools = None if wanted is None else wanted.parent / ADDITIONAL_DIR / f"{TOOLS_NAME}.jinja"
     check_outputs((output,), (target,))
     with out.progress() as progress:
         found = load_set(target, progress)
-    if found.tools is not None:
+    if in_place and place.name == MAIN_FILE and for_tools is not None and for_tools.is_file():
+        found = replace(found, tools=load_set(str(for_tools)).main)
+    if found.tools is not None and not in_place:
         check_outputs((for_tools,), (target,))
     results: list[tuple[NamedTemplate, RepairResult, Path | None, str]] = []
     with proof_engines(engine or ()) as engines:

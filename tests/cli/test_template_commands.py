@@ -247,3 +247,25 @@ def test_golden_check_renders_cases_with_tools_with_the_template_for_tools(tmp_p
         (str(model), 1),
         (f"{model}: tokenizer.chat_template.tool_use", 1),
     ]
+
+
+def test_prefix_measures_the_template_for_tools_where_the_session_has_tools(tmp_path: Path) -> None:
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('not this one') }}", encoding="utf-8")
+    other = tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    other.write_text(stock("coder_like").read_text(encoding="utf-8"), encoding="utf-8")
+    code, out, _ = run("prefix", str(tmp_path), "--json")
+    assert code == 0
+    assert json.loads(out)["template"] == str(other)
+
+
+def test_repair_in_place_repairs_the_template_for_tools_next_to_the_file(tmp_path: Path) -> None:
+    main, other = tmp_path / "chat_template.jinja", tmp_path / "additional_chat_templates" / "tool_use.jinja"
+    other.parent.mkdir()
+    for path, name in ((main, "no_calls"), (other, "coder_like")):
+        path.write_text(stock(name).read_text(encoding="utf-8"), encoding="utf-8")
+    code, out, _ = run("repair", str(main), "--in-place", "--engine", "jinja2", "--json")
+    assert code == 0
+    assert json.loads(out)["tools"]["changed"]
+    assert other.read_text(encoding="utf-8") != stock("coder_like").read_text(encoding="utf-8")
+    assert main.read_text(encoding="utf-8") == stock("no_calls").read_text(encoding="utf-8")
