@@ -6,6 +6,7 @@ pip proves every file by its hash before anything of it is unpacked; a wheel run
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,13 @@ from pathlib import Path
 from strata_pack.errors import EnvironmentFailure
 
 FETCH_SECONDS = 1800.0
+
+_WARNINGS = (
+    (re.compile(r"connection broken by .*\[Errno -?\d+\] ([\w ]+)"), "no connection: {}"),
+    (re.compile(r"connection broken by '(\w+)"), "no connection: {}"),
+    (re.compile(r"located at (\S+) is not a trusted or secure host"), "{} is not asked without https"),
+)
+"""What pip warns of before it says that there is no such package, and the true reason in words."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,11 @@ def run_pip(arguments: Sequence[str], where: str, variables: Mapping[str, str] |
         return
     lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
     last = (lines or ["no message"])[-1].removeprefix("ERROR:").strip()
+    for warning, words in _WARNINGS:
+        found = warning.search(done.stderr)
+        if found is not None:
+            last = words.format(*found.groups())
+            break
     remedy = f"install it: {sys.executable} -m ensurepip" if "No module named pip" in last else "look at the index"
     raise EnvironmentFailure(f"pip could not fetch it ({last})", where=where, remedy=remedy)
 

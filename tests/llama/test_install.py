@@ -91,6 +91,13 @@ def test_an_index_without_our_version_is_said(cache, tmp_path):
     assert _left(cache) == []
 
 
+def test_an_index_that_does_not_answer_is_said(cache, monkeypatch):
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(EnvironmentFailure, match="no connection: Connection refused"):
+        install_cuda("http://127.0.0.1:9/simple")
+    assert _left(cache) == []
+
+
 @pytest.mark.usefixtures("cache")
 def test_cuda_without_an_index_says_how_to_name_one():
     for ask in (lambda: install_cuda(None), lambda: plan_install("cuda", None)):

@@ -8,10 +8,11 @@ import pytest
 
 from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.render.template import read_template
-from strata_pack.chat.repair.repair import repair_template
+from strata_pack.chat.repair.repair import prelude, repair_template
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.source_code import fetch_source, unpack_source
 from strata_pack.report import Report
+from strata_pack.smoke.data_files import Form
 from strata_pack.smoke.run import SmokeOptions, run_smoke
 from strata_pack.smoke.scenario import scenarios
 from tests.conftest import ROOT
@@ -20,7 +21,8 @@ from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
 
-KINDS = ("qwen3_like", "coder_like", "qwen38_like")
+KINDS: dict[str, Form] = {"qwen3_like": "json", "coder_like": "xml", "qwen38_like": "xml"}
+"""The stock templates, each with the form of its calls."""
 ONCE = ("long-argument", "parallel", "mentions")
 """What is the parser's half of the repair, and the same whatever the template: played in full on one of them."""
 UNREPAIRED_FAIL = ("repair-reasoning", "repair-content", "repair-adjacent", "repair-dropped-thinking", "repair-answer")
@@ -54,7 +56,8 @@ def test_a_template_repaired_by_the_tool_passes(name, stock, tmp_path):
     # The template without thinking plays everything; that is what needs no thinking in it.
     left_out = () if name == "coder_like" else ONCE
     played = tuple(one.id for one in scenarios() if "native" in one.needs and one.id not in left_out)
-    _assert_passed(_play(_repaired(stock[name]), tmp_path, played))
+    # What the tool makes of these three is this, by tests/chat/repair, which proves it.
+    _assert_passed(_play(prelude(KINDS[name]) + stock[name], tmp_path, played))
 
 
 @pytest.mark.parametrize("name", KINDS)
