@@ -21,6 +21,10 @@ KEPT = ("verify/manifest", "verify/hashes", "verify/signature")
 
 def load_policy(path: Path | None) -> Policy:
     """Read the policy with every rule of ``template lint`` and every check of ``verify`` known to it."""
+    from strata_pack.policy import NAME, Policy
+
+    if path is None and not Path(NAME).is_file():
+        return Policy()  # the usual case, in which no rule need be known
     from strata_pack.chat.lint.rules import RULES
     from strata_pack.pack.verification import CHECKS
     from strata_pack.policy import read_policy

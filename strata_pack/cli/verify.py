@@ -38,7 +38,7 @@ def verify(
     older signature and another key fail.
     """
     from strata_pack.pack.verification import verify as verify_pack
-    from strata_pack.publish import card_check, is_signed, signature_check
+    from strata_pack.publish import is_signed, signature_check
     from strata_pack.report.excused import excused
     from strata_pack.report.screen import terminal
 
@@ -48,6 +48,8 @@ def verify(
     with out.progress() as progress:
         further = [signature_check(key, progress)] if key is not None or is_signed(pack) else []
         if card:
+            from strata_pack.publish import card_check
+
             further.append(card_check())
         report = excused(verify_pack(pack, progress, further), exceptions, "verify", pack.absolute().name)
     out.show(terminal(report))

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml  # type: ignore[import-untyped]
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
 from strata_pack.pack.manifest import LicenseEntry, SourceEntry
-from strata_pack.pack.model_source import Model
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.source import is_repo_id
+
+if TYPE_CHECKING:  # it imports the converter
+    from strata_pack.pack.model_source import Model
 
 CARD_LIMIT = 4 << 20
 """Bytes of the largest model card that is read."""
