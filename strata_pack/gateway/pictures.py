@@ -151,11 +151,12 @@ def _upright(image: Image.Image) -> Image.Image:
 
 def _plain(image: Image.Image) -> Image.Image:
     """Return the image as RGB of at most ``LONGEST_SIDE``."""
-    if max(image.size) > LONGEST_SIDE:
-        image = image.copy()
+    scale = LONGEST_SIDE / max(image.size)
+    if scale < 1:
         # Colours of a palette cannot be mixed.
         image = image.convert("RGBA") if image.mode == "P" else image
-        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.BICUBIC)
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=2.0)
     if image.mode.startswith("I"):
         image = image.convert("I").point(lambda value: value * (1 / 256)).convert("L")
     if image.has_transparency_data:
