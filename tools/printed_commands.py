@@ -21,6 +21,8 @@ ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 URL = re.compile(r"http://127\.0\.0\.1:\d+")
 SECONDS = 900
+READERS_OWN = ("strata-pack release run",)
+"""Beginnings of commands on files that the page does not make; they stay as they are."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,8 @@ def rewritten(text: str, session: Session) -> str:
     """Return the page with what its commands print now."""
 
     def again(block: re.Match[str]) -> str:
+        if next(printed(block[1])).command.startswith(READERS_OWN):
+            return block[0]
         parts = []
         for shown in printed(block[1]):
             lines = shortened(session.run(shown), shown.lines)

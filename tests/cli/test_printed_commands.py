@@ -33,6 +33,7 @@ def load() -> ModuleType:
 
 TOOL = load()
 BLOCKS = [list(TOOL.printed(block)) for block in TOOL.BLOCK.findall(PAGE)]
+BLOCKS = [block for block in BLOCKS if not block[0].command.startswith(TOOL.READERS_OWN)]
 QUICK = ("template list", "template show", "template prefix", "printf ", "runtime list", "python -m tests.tiny_models")
 """Beginnings of blocks that need no pack of real weights and run in the fast suite."""
 
