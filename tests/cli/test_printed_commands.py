@@ -69,7 +69,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 
 @pytest.mark.xdist_group("printed-commands")
-@pytest.mark.parametrize("block", filter(is_quick, BLOCKS), ids=lambda block: block[0].command[:50])
+@pytest.mark.parametrize("block", list(filter(is_quick, BLOCKS)), ids=lambda block: block[0].command[:50])
 def test_a_printed_command_prints_what_the_page_shows(block: list[object], session: object) -> None:
     check(block, session)
 
