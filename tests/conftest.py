@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import hypothesis
@@ -19,6 +22,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any-machine")
 
 ROOT = Path(__file__).parent.parent
+
+
+def load_tool(name: str) -> ModuleType:
+    """Return the script ``tools/<name>.py`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look their annotations up there
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_tool
 from tests.gateway.server.served import Served
 from tests.hub_server import folder_files, serve
 from tests.tiny_models import write_model
@@ -21,17 +19,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("printed_commands", ROOT / "tools/printed_commands.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["printed_commands"] = module  # its dataclasses look their annotations up there
-    spec.loader.exec_module(module)
-    return module
-
-
-TOOL = load()
+TOOL = load_tool("printed_commands")
 BLOCKS = [list(TOOL.printed(block)) for block in TOOL.BLOCK.findall(PAGE)]
 BLOCKS = [block for block in BLOCKS if not block[0].command.startswith(TOOL.READERS_OWN)]
 QUICK = ("template list", "template show", "template prefix", "printf ", "runtime list", "python -m tests.tiny_models")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
-from types import ModuleType
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_tool
 from tests.house.imports import trees
 
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
@@ -22,16 +19,6 @@ def texts() -> str:
     """Return every string constant of the package, those of f-strings included."""
     constants = (node.value for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return "\n".join(value for value in constants if isinstance(value, str))
-
-
-def tool(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"tools/{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its dataclasses look their annotations up there
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("quoted", re.findall(r'"([^"]{8,})"', TROUBLES))
@@ -46,6 +33,6 @@ def test_a_check_that_troubleshooting_names_is_one_of_verify(check: str) -> None
 
 
 def test_the_sizes_are_those_of_the_plans() -> None:
-    sizes = tool("size_table")
+    sizes = load_tool("size_table")
     text = sizes.DOCUMENT.read_text(encoding="utf-8")
     assert text == sizes.document_with(text)

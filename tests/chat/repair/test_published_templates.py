@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -17,8 +16,8 @@ from strata_pack.chat.prefix.session import bundled_session
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.chat.repair.repair import repair_template
 from strata_pack.chat.triggers.check import search_triggers
+from tests.conftest import ROOT, load_tool
 
-ROOT = Path(__file__).parents[3]
 MUST_BE_REPAIRED = ("Qwen-Qwen3-0.6B", "Qwen3-Coder", "Qwen3.5-4B", "Qwen-Qwen2.5-7B-Instruct", "StepFun3.5-Flash")
 
 pytestmark = [pytest.mark.registry, pytest.mark.xdist_group("published-templates"), pytest.mark.timeout(600)]
@@ -26,12 +25,7 @@ pytestmark = [pytest.mark.registry, pytest.mark.xdist_group("published-templates
 
 @pytest.fixture(scope="session")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("published_templates", ROOT / "tools/published_templates.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_tool("published_templates")
 
 
 @pytest.fixture(scope="session")
