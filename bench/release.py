@@ -34,9 +34,9 @@ from strata_pack.pack.layout import Pack  # noqa: E402
 from strata_pack.pack.request import BuildRequest  # noqa: E402
 from strata_pack.pack.verification import verify  # noqa: E402
 from strata_pack.progress import Silent  # noqa: E402
-from strata_pack.release.alone import Alone  # noqa: E402
 from strata_pack.release.file import read_release  # noqa: E402
 from strata_pack.release.run import open_board, run_releases  # noqa: E402
+from strata_pack.release.this_process import Alone  # noqa: E402
 from strata_pack.report import html  # noqa: E402
 from strata_pack.smoke.prove import prove_golden  # noqa: E402
 from strata_pack.weights.quantize.recipes import make_recipe  # noqa: E402

@@ -228,8 +228,8 @@ def _crew(
     boards: Sequence[Board], workers: int | None, dask: str | None, threads: int | None, progress: Progress
 ) -> Iterator[Crew]:
     """Open the workers that the flags name: a Dask cluster, processes, or this process."""
-    from strata_pack.release.alone import alone
     from strata_pack.release.cluster import LOCAL, cluster
+    from strata_pack.release.this_process import alone
     from strata_pack.release.workers import processes
 
     if dask is not None and dask != LOCAL and workers is not None:

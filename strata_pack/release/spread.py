@@ -21,8 +21,10 @@ def run_spread(board: Board, crew: Crew, progress: Progress) -> Outcome:
     while True:
         with held(board.release):
             part = spread(board, progress)
-        outcome = run_releases([part], crew, progress)
-        close_plan()
+        try:
+            outcome = run_releases([part], crew, progress)
+        finally:
+            close_plan()
         if outcome.exit_code or board.graph.keys() <= part.graph.keys() or not outcome.count("made"):
             return outcome
         board = Board(board.release, board.source, board.facts)

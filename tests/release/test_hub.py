@@ -15,7 +15,6 @@ import pytest
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Silent
-from strata_pack.release.alone import Alone
 from strata_pack.release.file import read_release
 from strata_pack.release.init import look_at, release_text
 from strata_pack.release.lock import read_lock
@@ -23,6 +22,7 @@ from strata_pack.release.run import Outcome, open_board, run_releases
 from strata_pack.release.split import SMALL, joined, without
 from strata_pack.release.spread import run_spread
 from strata_pack.release.status import changes
+from strata_pack.release.this_process import Alone
 from strata_pack.release.work import Task
 from strata_pack.release.workers import Processes, processes
 from strata_pack.weights.hub.ranges import RangeFetcher

@@ -18,11 +18,11 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Silent
-from strata_pack.release.alone import Alone
 from strata_pack.release.facts import Facts, installation
 from strata_pack.release.file import read_release
 from strata_pack.release.lock import read_lock
 from strata_pack.release.run import open_board, run_releases
+from strata_pack.release.this_process import Alone
 from tests.pack.tiny_gguf import metadata, tensors, write_file
 from tests.release.tiny_release import (
     GATES,

@@ -93,15 +93,15 @@ def test_the_workers_of_a_killed_run_end(tmp_path: Path) -> None:
 
 
 class Full(Processes):
-    """The first worker can write no file of more than ``limit`` bytes: its disk is full."""
+    """The first worker (or every one) can write no file of more than ``limit`` bytes: its disk is full."""
 
-    def __init__(self, count: int, limit: int) -> None:
+    def __init__(self, count: int, limit: int, *, every: bool = False) -> None:
         super().__init__(count, Silent())
-        self._limit = limit
+        self._limit, self._every = limit, every
 
     def _new(self) -> Any:
         worker = super()._new()
-        if self._started == 1:
+        if self._every or self._started == 1:
             # As a full disk does, the limit makes the write fail; the signal that comes first is ignored by Python.
             resource.prlimit(worker.process.pid, resource.RLIMIT_FSIZE, (self._limit, self._limit))
         return worker
@@ -120,7 +120,7 @@ def test_a_worker_with_a_full_disk_leaves_its_task_to_another(tmp_path: Path) ->
 
 def test_a_disk_that_is_full_everywhere_is_one_sentence(tmp_path: Path) -> None:
     file = write_release(tmp_path / "full")
-    crew = Full(1, 20_000)
+    crew = Full(1, 20_000, every=True)
     outcome = run_releases([open_board(read_release(file))], crew)
     crew.close()
     assert outcome.exit_code == 3

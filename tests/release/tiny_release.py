@@ -9,10 +9,10 @@ from pathlib import Path
 
 from strata_pack.files import sha256_file
 from strata_pack.progress import Silent
-from strata_pack.release.alone import Alone
 from strata_pack.release.board import Board
 from strata_pack.release.file import read_release
 from strata_pack.release.run import Outcome, open_board, run_releases
+from strata_pack.release.this_process import Alone
 from tests.pack.tiny_gguf import STOCK, write_tiny
 
 CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
