@@ -53,6 +53,8 @@ def small_pack(folder: Path) -> Path:
         manifest.pop(key, None)
     manifest["quantizer"].pop("kernels", None)
     (pack / "manifest.json").write_text(json.dumps(manifest))
+    for name in ("provenance.json", "sbom.cdx.json"):  # versions before the papers take them for strangers
+        (pack / name).unlink(missing_ok=True)
     return pack
 
 
