@@ -107,7 +107,8 @@ class Elsewhere:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path) -> None:
+def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strata_pack.release.run.MOST_DEATHS", 100)
     texts = [HEAD.replace("Tiny", name) + MEASURED + EIGHT + GATES for name in ("One", "Two")]
     alone = [write_release(tmp_path / f"alone{n}", text) for n, text in enumerate(texts)]
     for each in alone:

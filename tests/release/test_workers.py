@@ -129,7 +129,9 @@ def test_a_disk_that_is_full_everywhere_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_two_models_of_eight_packs_survive_20_killed_workers(tmp_path: Path) -> None:
+def test_two_models_of_eight_packs_survive_20_killed_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Here somebody else kills: a task is not to blame for the workers that die over it.
+    monkeypatch.setattr("strata_pack.release.run.MOST_DEATHS", 100)
     texts = [HEAD.replace("Tiny", name) + MEASURED + EIGHT + GATES for name in ("One", "Two")]
     alone = [write_release(tmp_path / f"alone{n}", text) for n, text in enumerate(texts)]
     for file in alone:
