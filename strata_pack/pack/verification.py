@@ -68,7 +68,7 @@ def verify(path: Path, progress: Progress | None = None, further: Iterable[Furth
         checked("gguf", "the GGUF is whole and in order", lambda: _gguf(pack)),
         checked("tensors", "every tensor has the type of the manifest", lambda: _tensors(pack)),
         checked("projector", "the projector is that of the model", lambda: _projector(pack)),
-        checked("facts", "the manifest says of the files what they tell", lambda: _facts(pack)),
+        checked("facts", "the facts in the manifest agree with the files", lambda: _facts(pack)),
         checked("loads", "a loader finds all it needs in the header", lambda: _loads(pack)),
         checked("template", "all copies of the template are the manifest's", lambda: _template(pack)),
         checked("golden", "the golden cases are the manifest's", lambda: _golden(pack)),

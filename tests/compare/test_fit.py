@@ -15,12 +15,13 @@ from strata_pack.compare.fit import errors as fit_errors
 from strata_pack.compare.fit.budget import parse_budget
 from strata_pack.compare.fit.choose import Option, choose, hull, smallest
 from strata_pack.compare.fit.errors import error_table
-from strata_pack.compare.fit.search import fit, layer_ranges
+from strata_pack.compare.fit.search import fit, layer_ranges, nearest_preset
 from strata_pack.compare.fit.sensitivity import group_of
 from strata_pack.errors import WrongUse
 from strata_pack.llama.memory import OVERHEAD
 from strata_pack.progress import Silent
 from strata_pack.weights.quantize.plan import plan_quantization
+from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.run import run_plan
 from strata_pack.weights.tensor_source import GgufSource
 from tests.compare.test_compare import write_wide
@@ -173,3 +174,8 @@ def test_the_cost_of_errors_is_measured_once_on_the_model_and_leaves_it_alone(
     with GgufSource(wide) as source:
         assert fit(source, parse_budget("5bpw"), probe=True, threads=1).sensitivities == found.sensitivities
     assert np.isfinite(found.predicted_kl)
+
+
+@given(st.floats(0.5, 32.0), st.sets(st.sampled_from([Q.Q2_K, Q.Q4_K, Q.Q5_0, Q.Q6_K, Q.IQ4_XS, Q.F16]), min_size=1))
+def test_the_base_of_a_mix_is_a_preset_of_one_of_its_types(bits: float, types: set[Q]) -> None:
+    assert PRESETS[nearest_preset(bits, types)].base in types

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -255,10 +255,16 @@ def _read_costs(place: Path) -> dict[str, Sensitivity] | None:
         return None
 
 
-def nearest_preset(bits: float) -> str:
-    """Return the preset a recipe of ``bits`` a weight is based on: it names the file type in the header."""
-    ladder = (("Q2_K", 3.0), ("Q3_K_M", 4.2), ("Q4_K_M", 5.2), ("Q5_K_M", 6.1), ("Q6_K", 7.5), ("Q8_0", 12.0))
-    return next((name for name, most in ladder if bits <= most and name in PRESETS), "F16")
+def nearest_preset(bits: float, types: Collection[Q]) -> str:
+    """Return the preset a recipe of ``bits`` a weight is based on: it names the file type in the header.
+
+    Readers of the header expect matrices of that type, so it is a preset of one of ``types`` wherever there is one.
+    """
+    ladder = {"Q2_K": 3.0, "Q3_K_M": 4.2, "Q4_K_M": 5.2, "Q5_K_M": 6.1, "Q6_K": 7.5, "Q8_0": 12.0}
+    if present := {name: most for name, most in ladder.items() if PRESETS[name].base in types}:
+        return next((name for name, most in present.items() if bits <= most), list(present)[-1])
+    others = (name for name, preset in PRESETS.items() if preset.base in types and not preset.copy)
+    return next(others, "F16")
 
 
 def recipe_text(budget: FitBudget, types: Mapping[str, Q], layers: int) -> str:
@@ -275,7 +281,7 @@ def recipe_text(budget: FitBudget, types: Mapping[str, Q], layers: int) -> str:
         if numbers and sorted(numbers) != list(range(layers)):
             lines.append(f'layers = "{layer_ranges(numbers)}"')
         rules.append("\n".join([*lines, f'type = "{type.name}"']))
-    base = nearest_preset(sum(bits) / max(len(bits), 1))
+    base = nearest_preset(sum(bits) / max(len(bits), 1), set(types.values()))
     head = f'# The best mix found for --fit "{budget.text}".\nbase = "{base}"'
     return "\n\n".join([head, *rules]) + "\n"
 
