@@ -29,7 +29,7 @@ def test_a_sentence_that_troubleshooting_quotes_is_one_of_the_code(quoted: str) 
 @pytest.mark.parametrize("check", re.findall(r"`verify` fails on `(\w+)`", TROUBLES))
 def test_a_check_that_troubleshooting_names_is_one_of_verify(check: str) -> None:
     verification = ast.unparse(trees()["strata_pack.pack.verification"])
-    assert f"_check('{check}'" in verification
+    assert f"checked('{check}'" in verification
 
 
 def test_the_sizes_are_those_of_the_plans() -> None:
