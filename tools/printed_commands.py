@@ -54,7 +54,7 @@ class Session:
         (self.folder / ".cache").symlink_to(ROOT / ".cache")
         bin_folder = Path(sys.executable).parent
         self.environment |= {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")},
             "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "STRATA_CACHE": str(self.folder / "cache"),

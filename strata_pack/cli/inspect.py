@@ -24,7 +24,7 @@ def inspect(
     target: Annotated[
         str,
         typer.Argument(
-            help="A pack folder, a .gguf file (any shard), or hf://org/name[/file.gguf].", metavar="PACK|GGUF|HUB"
+            help="A pack folder, a .gguf file (any shard), or hf://org/name/FILE.gguf.", metavar="PACK|GGUF|HUB"
         ),
     ],
     metadata: Annotated[bool, typer.Option("--metadata", help="Show every metadata key too.")] = False,

@@ -61,9 +61,7 @@ def check(
     llama_server: LlamaServerOption = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model", help="A pack or .gguf that should fit, or hf://org/name[/file.gguf].", metavar="TARGET"
-        ),
+        typer.Option("--model", help="A pack or .gguf that should fit, or hf://org/name/FILE.gguf.", metavar="TARGET"),
     ] = None,
     context: Annotated[int, typer.Option("--context", min=1, help="Tokens of all streams together.")] = 8192,
     out: Out,

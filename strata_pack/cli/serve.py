@@ -41,9 +41,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    upstream: Annotated[
-        str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there instead.")
-    ] = None,
+    upstream: Annotated[str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there.")] = None,
     template: Annotated[
         str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file; else the model's own.")
     ] = None,
@@ -77,11 +75,9 @@ def serve(
         int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)
     ] = DEFAULTS.queue,
     context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = DEFAULTS.context,
-    max_loaded: Annotated[
-        int | None, typer.Option(metavar="N", help="Models loaded at a time, with several packs.", min=1)
-    ] = None,
+    max_loaded: Annotated[int | None, typer.Option(metavar="N", help="Models loaded at a time.", min=1)] = None,
     idle: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds without a request until a model is unloaded.", min=1)
+        float | None, typer.Option(metavar="S", help="Idle seconds until a model is unloaded.", min=1)
     ] = None,
     runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
     anyway: Anyway = False,
@@ -92,13 +88,13 @@ def serve(
         list[str] | None, typer.Option(metavar="ORIGIN", help="Web pages that may ask; can be repeated.")
     ] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; can be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; repeatable.")
     ] = None,
     store: Annotated[
         bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")
     ] = DEFAULTS.store,
     access_log: Annotated[
-        AccessFormat, typer.Option(help="A line for every request, on stderr; no content.")
+        AccessFormat, typer.Option(help="A line a request on stderr, no content.")
     ] = DEFAULTS.access_log,
     tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Certificate, to serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
@@ -117,7 +113,7 @@ def serve(
         float, typer.Option(metavar="S", help="Seconds that one reply may take.", min=1)
     ] = DEFAULTS.request_seconds,
     drain: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that running requests get at the end.", min=0)
+        float, typer.Option(metavar="S", help="Seconds for running requests at the end.", min=0)
     ] = DEFAULTS.drain,
 ) -> None:
     """Serve a pack OpenAI-compatibly, so that no tool call gets lost.

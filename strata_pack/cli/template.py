@@ -89,7 +89,7 @@ def status(
         str,
         typer.Argument(
             metavar="FILE|FOLDER|GGUF|PACK|HUB",
-            help="A template, a model's folder, a .gguf, a pack, or hf://org/name[/file.gguf].",
+            help="A template, a model's folder, a .gguf, a pack, or hf://org/name/FILE.gguf.",
         ),
     ],
     out: Out,

@@ -147,7 +147,6 @@ def whole(checkpoint: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory
     return file
 
 
-@pytest.mark.usefixtures("hub")
 def sent(hub: HubServer, names: Iterable[str], wanted: int) -> list[int]:
     """Return the bytes that left of each file, as soon as ``wanted`` are logged: that is after a client has them."""
     deadline = time.monotonic() + 20
@@ -156,6 +155,7 @@ def sent(hub: HubServer, names: Iterable[str], wanted: int) -> list[int]:
     return list(map(hub.bytes_sent, names))
 
 
+@pytest.mark.usefixtures("hub")
 def test_split_tensors_gives_the_same_packs(whole: Path, tmp_path: Path) -> None:
     file = write_release(tmp_path / "r", HUB + PACKS)
     assert spread(file).exit_code == 0

@@ -20,7 +20,10 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 HOOKS = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
 BIN = Path(sys.executable).parent
 
-TEMPLATE = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+TEMPLATE = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}"
+    "{% for part in m.content or [] %}{{ part.text }}{% endfor %}{% endif %}{{ '\\n' }}{% endfor %}"
+)
 CASES = [{"name": "hi", "messages": [{"role": "user", "content": "Hi"}], "kwargs": {}, "expected": "Hi\n"}]
 
 
