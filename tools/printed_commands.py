@@ -68,7 +68,7 @@ class Session:
         for process in self.served:
             process.terminate()
         for process in self.served:
-            process.wait(60)
+            process.communicate(timeout=60)
 
     def run(self, shown: Printed) -> list[str]:
         """Run a command and return what it prints on stdout, with the page's addresses; raise if it fails."""
