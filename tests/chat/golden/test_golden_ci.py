@@ -38,7 +38,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def _break(project: Path) -> None:
-    (project / "chat_template.jinja").write_text(TEMPLATE.replace("}}\n", "}} \n"))
+    (project / "chat_template.jinja").write_text(TEMPLATE.replace("{{ '\\n' }}", "{{ ' \\n' }}"))
 
 
 class Runner:
