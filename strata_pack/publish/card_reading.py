@@ -29,7 +29,7 @@ _TOLERANCE = 0.02
 
 
 def card_check() -> FurtherCheck:
-    """Return the check of a pack's card: ``README.md`` in the pack, or beside it where packs are published together."""
+    """Return the check of a pack's card: ``README.md`` in the pack, or next to it in a folder of published packs."""
 
     def check(pack: Pack, _digests: Mapping[str, str]) -> Check:
         return checked("card", TITLE, lambda: list(_problems(pack)))
@@ -41,7 +41,7 @@ def _problems(pack: Pack) -> Iterator[str]:
     own = pack.path / CARD
     path = own if own.is_file() or not (pack.path.parent / CARD).is_file() else pack.path.parent / CARD
     if not path.is_file():
-        yield f"there is no card: no {CARD} in the pack or beside it"
+        yield f"there is no card: no {CARD} in the pack or next to it"
         return
     text = read_bytes(path, CARD_LIMIT).decode("utf-8", "replace")
     head = card_head(text, str(path))

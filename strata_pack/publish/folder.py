@@ -1,6 +1,6 @@
 """A release in a folder of this machine: it becomes what it should be in one step, or stays as it is.
 
-The new folder is made beside the old one and takes its place by one rename. Files that stay are linked, not copied;
+The new folder is made next to the old one and takes its place by one rename. Files that stay are linked, not copied;
 files of the packs are copied, because a later template installation changes a pack's files in place.
 """
 

@@ -41,7 +41,7 @@ class KeyPair:
 
 
 def make_keys(out: Path) -> KeyPair:
-    """Write a new pair: the private key to ``out``, for its user's eyes alone, the public one beside it as ``.pub``.
+    """Write a new pair: the private key to ``out``, for its user's eyes alone, the public one next to it as ``.pub``.
 
     The private key is encrypted where ``STRATA_KEY_PASSWORD`` gives a password. Raises ``WrongUse`` if one of the
     files is there already: a key that is lost cannot be made again.

@@ -34,7 +34,7 @@ from strata_pack.weights.hub.connection import Hub, connect
 from strata_pack.weights.source import is_repo_id
 
 FIGURES = "figures.json"
-"""Lies beside the card: what was measured, for the next card."""
+"""Stands next to the card: what was measured, for the next card."""
 
 TRIES = 3
 """Commits that are tried when others publish to other places of the repository meanwhile."""

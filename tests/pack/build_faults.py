@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +20,10 @@ from strata_pack.llama.ggml import Ggml
 from strata_pack.pack.build import build_packs
 from strata_pack.pack.request import BuildRequest
 from strata_pack.weights.quantize.recipes import make_recipe
-from tests.pack.faults import arm
+from tests.pack.faults import arm, forked
 from tests.pack.tiny_pack import hashes
 
 LIMIT = 300
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Run ``work`` in a child and return its wait status."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
 
 
 def main() -> None:

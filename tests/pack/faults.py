@@ -24,6 +24,19 @@ TORN = ("pwrite", "copy_file_range")
 LIMIT = 200
 
 
+def forked(work: Callable[[], object]) -> int:
+    """Run ``work`` in a child and return its wait status."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
 def arm(deadly: int) -> None:
     """Make the ``deadly``-th counted call of this process its last."""
     steps = 0

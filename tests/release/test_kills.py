@@ -10,30 +10,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.pack.faults import arm
+from tests.pack.faults import arm, forked
 from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, pack_hashes, run, run_again, write_release
 
 FEW, MANY = 6, 100
 STEPS = 120
 """Changes to the disk within which a run is killed; a whole one makes about as many."""
-
-
-def in_child(work: Callable[[], object]) -> int:
-    """Run ``work`` in a fork and return its wait status."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitpid(child, 0)[1]
 
 
 def killed_run(file: Path, deadly: int) -> bool:
@@ -43,7 +29,7 @@ def killed_run(file: Path, deadly: int) -> bool:
         arm(deadly)
         assert run(file).exit_code == 0
 
-    status = in_child(work)
+    status = forked(work)
     assert status == 0 or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL)
     return status != 0
 
