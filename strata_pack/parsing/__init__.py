@@ -1,6 +1,6 @@
-"""Parses generated text into reasoning, content and tool calls; pure: no I/O, only the standard library.
+"""Parses generated text into reasoning, content and tool calls, without I/O and with only the standard library.
 
-``OutputParser`` reads a reply delta by delta; ``parse`` and ``aparse`` read a whole or an asynchronous one.
+``OutputParser`` parses a reply delta by delta, ``parse`` a whole reply, ``aparse`` an asynchronous stream of deltas.
 """
 
 from strata_pack.parsing.output_parser import OutputParser

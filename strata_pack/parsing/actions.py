@@ -1,7 +1,7 @@
-"""Defines what each tag does to the call that is being read: the actions of ``tool_call``'s table.
+"""Defines the actions of the table in ``tool_call``: what each tag does to the call that is being read.
 
-Each is given the tag at ``text[pos]`` and returns where reading goes on. A departure from the format that an action
-takes for a tag of the call counts as a defect of the call (``reading`` says what follows from that).
+An action gets the tag at ``text[pos]`` and returns the position at which reading continues. If an action accepts a
+malformed tag as part of the call, that counts as a defect of the call (``reading`` documents the consequences).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from strata_pack.parsing.tags import Tag, Token
 
 
 class CallActions(CallReading):
-    """The actions, in the order of a call: its header, its values, their ends, its end, calls inside values."""
+    """The actions, in the order of a call: header, values, ends of values, end of the call, calls inside values."""
 
     def _fail(self, _tag: Tag, _text: str, pos: int) -> int:
         self.status = ReaderStatus.FAILED
@@ -29,7 +29,7 @@ class CallActions(CallReading):
         return tag.end
 
     def _absorb(self, tag: Tag, text: str, pos: int) -> int:
-        """A tag too many: part of the call, without a meaning."""
+        """Accept a superfluous tag as part of the call and ignore it."""
         self._defects += 1
         return self._move(self._place, tag, text, pos)
 
@@ -46,10 +46,10 @@ class CallActions(CallReading):
         return self._read_name(tag, text, pos)
 
     def _header_again(self, tag: Tag, text: str, pos: int) -> int:
-        """The opening tag written twice is one; another function's, where this one has not ended, is no call."""
+        """Accept a repeated opening tag; another function's opening tag before this one has ended means: not a call."""
         return self._absorb(tag, text, pos) if tag.name == self._name else self._fail(tag, text, pos)
 
-    # Words where a tag is due.
+    # Words where a tag is expected.
 
     def _words(self, _tag: Tag, _text: str, pos: int) -> int:
         self._words_at = self._raw.size
@@ -66,7 +66,7 @@ class CallActions(CallReading):
         return pos + 1
 
     def _no_words(self, tag: Tag, text: str, pos: int) -> int:
-        """Take the words for part of the value; where there is no value, this is no call."""
+        """Make the words part of the value; if there is no value, this is not a call."""
         return self._back(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
 
     def _parameter_behind_words(self, tag: Tag, text: str, pos: int) -> int:
@@ -128,7 +128,7 @@ class CallActions(CallReading):
         return pos + 1
 
     def _back(self, _tag: Tag, _text: str, pos: int) -> int:
-        """Go on with the value: what was held is part of it, and the tag here is read again."""
+        """Continue the value: the held text is part of it, and this tag is read again."""
         if self._pending is None:
             self._release(self._raw.size)
         self._place = Place.VALUE
@@ -145,7 +145,7 @@ class CallActions(CallReading):
         return self._move(Place.VALUE_END, tag, text, pos)
 
     def _value_closer_again(self, tag: Tag, text: str, pos: int) -> int:
-        """A second closing tag is one too many, or stands for ``</function>`` if that does not come."""
+        """Handle a second closing tag: superfluous, or in place of ``</function>`` if that does not follow."""
         if tag.token is Token.PARAMETER_END and self._swapped_end < 0:
             self._swapped_end = self._value_end
         return self._move(Place.VALUE_END, tag, text, pos)
@@ -174,15 +174,15 @@ class CallActions(CallReading):
             return self._back(tag, text, tag.end)
         is_function = tag.name in self._functions and tag.name not in self._names()
         if self._pending is not None or self._reopened or is_function:
-            # A second reading: the value has ended before, and this is the parameter of another call.
+            # Alternative reading: the value ended earlier, and this parameter belongs to another call.
             return self._fail_as_call(tag, text, pos)
         self._end_value(self._raw.cut(), self._value_end)
         self._value_end = 0
         return self._open_value(tag, text, pos)
 
     def _parameter_in_value(self, tag: Tag, text: str, pos: int) -> int:
-        """Begin the next parameter if the function can have it; a name that was there already is text, or the
-        closing tag without its slash, or, where the call's end is in doubt, evidence for that end."""
+        """Begin the next parameter if the function can have it. A repeated name is text, or a closing tag without its
+        slash, or, if the end of the call is in doubt, evidence for that end."""
         names = self._schema.argument_names
         seen = self._is_seen(tag.name)
         if self._pending is not None and seen and not self._depth:
@@ -193,14 +193,15 @@ class CallActions(CallReading):
         if self._depth or seen or (names is not None and tag.name not in names):
             return self._as_text(tag, text, pos)
         if self._pending is not None or self._closer_stood_alone:
-            # The value, or the whole call, may have ended before.
+            # The value, or the whole call, may have ended earlier.
             return self._fail_as_call(tag, text, pos) if self._at_line_start() else self._as_text(tag, text, pos)
         self._value_end = self._raw.size
         self._defects += 1
         return self._next_parameter(tag, text, pos)
 
     def _parameter_behind_loose_closer(self, tag: Tag, text: str, pos: int) -> int:
-        """``</function>`` in the place of ``</parameter>``, unless the name was there: then it ended the call."""
+        """Take the ``</function>`` before this parameter for ``</parameter>``, unless the name is repeated: then it
+        ended the call."""
         if self._depth or self._pending is not None or not self._closer_is_due:
             return self._back(tag, text, pos)
         if self._is_seen(tag.name):
@@ -215,7 +216,7 @@ class CallActions(CallReading):
         return self._next_parameter(tag, text, pos)
 
     def _swapped_closer(self, tag: Tag, text: str, pos: int) -> int:
-        """``</function></parameter>``: swapped, if ``</tool_call>`` follows; else the first one is text."""
+        """Read ``</function></parameter>`` as swapped if ``</tool_call>`` follows; otherwise the first tag is text."""
         loose = self._value_end
         self._value_closer(tag, text, pos)
         self._swapped_end = loose
@@ -249,11 +250,11 @@ class CallActions(CallReading):
         return tag.end
 
     def _follows(self, pending: Pending, doubt: Doubt) -> bool:
-        """Return whether the end in doubt is of this kind and directly before this tag."""
+        """Return whether the doubtful end is of this kind and directly before this tag."""
         return pending.doubt is doubt and not self._raw.tail(self._raw.size - pending.call_end).strip()
 
     def _swapped_call_closer(self, tag: Tag, text: str, pos: int, pending: Pending) -> int:
-        """``</tool_call></function>``, or ``</tool_call>`` in the place of ``</function>`` too."""
+        """Read ``</tool_call></function>``, or ``</tool_call>`` in place of ``</function>``."""
         self._keep(text[pos : tag.end])
         self._value_end, self._call_end = pending.value_end, self._raw.size
         self._doubt(Doubt.LOOSE)
@@ -280,7 +281,7 @@ class CallActions(CallReading):
         return tag.end
 
     def _function_without_end(self, tag: Tag, text: str, pos: int) -> int:
-        """The next function begins where this one has not ended: that one's call is read, this one's is text."""
+        """Begin the next function before this one has ended: the next is read as a call, this one becomes text."""
         if self._depth or self._pending is not None:
             return self._back(tag, text, pos)
         if self._swapped_end >= 0:
@@ -325,8 +326,8 @@ class CallActions(CallReading):
         return self._ended_loosely(tag, text, pos)
 
     def _parameter_behind_function(self, tag: Tag, text: str, pos: int) -> int:
-        """A declared function's name opens that function; a parameter that was there already belongs to a call of its
-        own; one that was not may belong to either call, so that neither is certain."""
+        """A parameter with the name of a declared function opens that function. A repeated parameter belongs to a new
+        call. A new parameter may belong to either call, so neither call is certain."""
         names = self._schema.argument_names
         if tag.name in self._functions and (names is None or tag.name not in names):
             return self._second_function(tag, text, pos)

@@ -1,4 +1,4 @@
-"""Reads the answer: decides where a tag begins a call, and where it stands in code and is text."""
+"""Reads the answer: decides whether a tag begins a call, or is in code and therefore text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata_pack.parsing.tags import Token, held_from, one_of
 
 
 class AnswerStates(CallStates):
-    """The text of the answer."""
+    """The states of the answer."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -102,7 +102,7 @@ class AnswerStates(CallStates):
         return self._text_tag(self._call_close, at)
 
     def _in_span(self, text: str, pos: int) -> int:
-        """Behind a backtick that may open a code span: if it closes on this line, the tag is quoted."""
+        """After a backtick that may open a code span: if the span closes on this line, the tag is quoted."""
         end, found = self._lookout.feed(text, pos)
         self._held.write(text[pos:end])
         if found is not None:
@@ -121,7 +121,7 @@ class AnswerStates(CallStates):
             self._read_again(text[len(self._call_open) :])
 
     def _behind_span(self, text: str, pos: int) -> int:
-        """Behind a whole call with such a backtick before it: if the span closes on this line, it was quoted."""
+        """After a complete call that such a backtick precedes: if the span closes on this line, the call was quoted."""
         end, found = self._lookout.feed(text, pos)
         self._held.write(text[pos:end])
         if found is not None:

@@ -1,4 +1,4 @@
-"""Reads the surroundings of a call: what may follow ``<tool_call>``, the call itself, and how it ends."""
+"""Reads a call with its surroundings: what may follow ``<tool_call>``, the call itself, and its end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from strata_pack.parsing.tool_call import XmlCall
 
 
 class CallStates(ThinkingStates):
-    """From ``<tool_call>`` to the text after the call, in the thinking and in the answer."""
+    """The states from ``<tool_call>`` to the text after the call, in the thinking and in the answer."""
 
     def _in_opener(self, text: str, pos: int) -> int:
-        """Behind ``<tool_call>``: a call must follow, after white space and what cannot be seen."""
+        """After ``<tool_call>``: a call must follow, after white space and invisible characters."""
         end = self._hold_space(text, pos, INVISIBLE)
         if end == len(text):
             return end
@@ -37,7 +37,8 @@ class CallStates(ThinkingStates):
         return end
 
     def _header_at(self, text: str, pos: int) -> Token:
-        """Return FUNCTION where a function's header begins: in the answer also a misspelt one of a declared name."""
+        """Return FUNCTION if a function's header begins here; in the answer also a misspelt header of a declared
+        name."""
         opener = self._function_open
         if not opener:
             return self._tags.read_header(text, pos).token
@@ -109,7 +110,7 @@ class CallStates(ThinkingStates):
             self._deliver(reader)
 
     def _give_back(self, reader: XmlCall | JsonCall) -> None:
-        """Release what was no call as text; in the thinking as if nothing had been held."""
+        """Release the held text, which is not a call; in the thinking as if it had never been held."""
         self._reader = None
         self._ticks = 0
         self.counters.unfinished_calls += reader.unfinished
@@ -127,7 +128,7 @@ class CallStates(ThinkingStates):
             if reader.announced:
                 self._content.call()
                 self._last = text
-                self._tracker.feed(text)  # the text after it is read as if this had been content
+                self._tracker.feed(text)  # the text after it is read as if this text had been content
             else:
                 self._answer(text)
         for text in reader.again:
@@ -167,7 +168,7 @@ class CallStates(ThinkingStates):
             self._read_again(text)
 
     def _after_call(self, text: str, pos: int) -> int:
-        """A doubled or orphan ``</tool_call>`` is absorbed, and the ``</think>`` of a thinking that a call ended."""
+        """Absorb a repeated or orphan ``</tool_call>``, and the ``</think>`` of a thinking that a call ended."""
         end = self._hold_space(text, pos)
         if end == len(text):
             return end
@@ -184,7 +185,7 @@ class CallStates(ThinkingStates):
         self._answer(self._take_held())
         return end
 
-    # The policy "strict": everything from the call on is held until the end of the thinking, or of the reply.
+    # The policy "strict": everything from the call on is held until the end of the thinking or of the reply.
 
     def _hold_strictly(self, reader: XmlCall | JsonCall) -> None:
         self._strict.write(self._opener + reader.text())
@@ -202,7 +203,7 @@ class CallStates(ThinkingStates):
             self._read_again(text)
 
     def _in_strict(self, text: str, pos: int) -> int:
-        """Behind a call that will end the thinking if only calls follow."""
+        """After a call that ends the thinking if only calls follow."""
         end = self._hold_space(text, pos)
         if end == len(text):
             return end
@@ -222,7 +223,7 @@ class CallStates(ThinkingStates):
         return end
 
     def _to_the_end(self, text: str, pos: int) -> int:
-        """Behind the end of that thinking: only the finish reason is still to come."""
+        """After the end of that thinking: only the finish reason is missing."""
         self._strict.write(text[pos:])
         return len(text)
 
@@ -230,7 +231,7 @@ class CallStates(ThinkingStates):
         self._stay_reasoning(self._take_strict())
 
     def _grant(self) -> None:
-        """Read it all again, now as a call that ends the thinking."""
+        """Read the held text again, now as a call that ends the thinking."""
         text = self._take_strict()
         self._granted = True
         self._held.write(self._call_open)
@@ -244,7 +245,7 @@ class CallStates(ThinkingStates):
 
 
 def _call_events(call: ToolCall, *, stream: bool) -> list[Event]:
-    """Return the events of a call that is known as a whole."""
+    """Return the events of a complete call."""
     whole = Event("tool_call", "", call)
     if not stream:
         return [whole]

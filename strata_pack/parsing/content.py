@@ -1,4 +1,4 @@
-"""Collects the text of the answer: drops the newlines that belong to calls, looks for the end of a code span."""
+"""Collects the text of the answer: drops the newlines next to calls, and looks for the end of a code span."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _STOP = re.compile(r"`+|\n")
 
 
 class ContentText:
-    """Passes content on, all but the newlines directly before and after a call.
+    """Passes content on, except for the newlines directly before and after a call.
 
-    Where text stands on both sides of a call, one ``\\n`` joins the two if at least one newline stood there.
+    If there is text on both sides of a call, one ``\\n`` joins the two texts if there was at least one newline.
     """
 
     __slots__ = ("_further", "_has_text", "_joint", "_newlines", "flows", "holds")
@@ -23,16 +23,16 @@ class ContentText:
         self._has_text = False
         self._newlines = ""
         self._further: HeldText | None = None
-        """Newlines after ``_newlines`` in later pieces: rare, so that it is made when it is needed."""
+        """Newlines after ``_newlines`` in later pieces: rare, so the list is created when needed."""
         self._joint: bool | None = None
-        """Behind a call and before any text: whether a newline stood there. Elsewhere None."""
+        """After a call and before any text: whether there was a newline. Elsewhere None."""
         self.holds = False
-        """Whether newlines wait for what follows them."""
+        """Whether newlines are held until it is known what follows them."""
         self.flows = False
-        """Whether text that does not end in a newline is passed on as it is."""
+        """Whether text that does not end in a newline is passed on unchanged."""
 
     def text(self, text: str) -> str:
-        """Take the next piece of the answer, at least a character; return what of it is passed on now."""
+        """Take the next piece of the answer, at least one character; return the part that is passed on now."""
         if self.flows and text[-1] not in NEWLINES:
             return text
         joint = ""
@@ -75,18 +75,18 @@ class ContentText:
         return text
 
     def call(self) -> None:
-        """A call stands here."""
+        """Record a call at this position."""
         self._joint = bool(self._joint) or self.holds
         self._take_newlines()
         self.flows = False
 
     def dropped_newline(self) -> None:
-        """A newline after a call was dropped elsewhere."""
+        """Record that the caller dropped a newline after a call."""
         if self._joint is not None:
             self._joint = True
 
     def finish(self) -> str:
-        """End the answer; return its last newlines."""
+        """End the answer; return the newlines held at its end."""
         return self._take_newlines()
 
 
@@ -100,7 +100,7 @@ class SpanLookout:
         self._run = 0
 
     def feed(self, text: str, pos: int) -> tuple[int, bool | None]:
-        """Read on from ``text[pos]``; return where reading stopped and whether the run was found (None: not yet)."""
+        """Read on from ``text[pos]``; return the position reached and whether the run was found (None: not yet)."""
         while pos < len(text):
             if self._run and text[pos] != "`":
                 if self._run == self._length:

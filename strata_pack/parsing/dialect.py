@@ -1,6 +1,6 @@
-"""Defines a dialect: the tags of one model family, as a value. One machine reads all dialects.
+"""Defines a dialect: the tags of one model family, as data. The same state machine reads all dialects.
 
-``docs/parsing.md`` says how to add one.
+``docs/parsing.md`` explains how to add one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ DialectName = Literal["qwen", "seed-oss", "minimax-m2", "glm"]
 class Dialect:
     """How a family writes its thinking and its calls.
 
-    Every tag begins with ``<``. A function's header is ``function_open``, its name and ``function_opened``; a
-    parameter's the same. ``function_open`` may be empty: the name then follows ``call_open`` directly. Where
-    ``function_close`` is ``call_close``, that one tag ends both.
+    Every tag begins with ``<``. A function's header is ``function_open``, the name and ``function_opened``; likewise
+    for a parameter. ``function_open`` may be empty: then the name directly follows ``call_open``. If ``function_close``
+    equals ``call_close``, that one tag ends both.
 
     - ``type_attribute``: an attribute after a parameter's name that says whether its value is a string
       (``string="true"``), empty if the family has none.
-    - ``value_on_lines``: whether a value stands on lines of its own, between its opener and its closer.
-    - ``generation_mark``: what begins the generation prompt; empty if the family has no such mark.
-    - ``signs``: texts of which a chat template that teaches this dialect has at least one.
+    - ``value_on_lines``: whether a value is on separate lines between its opening and closing tags.
+    - ``generation_mark``: the beginning of the generation prompt; empty if the family has none.
+    - ``signs``: strings, at least one of which is in every chat template of this dialect.
     """
 
     name: str
@@ -53,18 +53,18 @@ class Dialect:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """The four tags that are special tokens where a vocabulary has them: of the thinking and of a call."""
+        """The four tags of the thinking and of a call, which are special tokens in vocabularies that have them."""
         return (self.think_open, self.think_close, self.call_open, self.call_close)
 
     @property
     def all_tags(self) -> tuple[str, ...]:
-        """All tags that a vocabulary may have as a token."""
+        """All tags that a vocabulary may have as tokens."""
         others = (self.function_open, self.function_close, self.parameter_open, self.parameter_close)
         return tuple(dict.fromkeys((*self.tags, *filter(None, others), *re.findall("<[^<>]*>", self.parameter_opened))))
 
     @property
     def wrapped(self) -> bool:
-        """Whether a function has an end of its own before the call's."""
+        """Whether a function has its own closing tag before the call's."""
         return self.function_close != self.call_close
 
 
@@ -106,16 +106,16 @@ GLM = Dialect(
 )
 
 DIALECTS: dict[str, Dialect] = {each.name: each for each in (SEED_OSS, MINIMAX_M2, GLM, QWEN)}
-"""The known dialects by name, the ones with signs of their own first."""
+"""The known dialects by name, those with ``signs`` first."""
 
 
 def dialect_of(template: str) -> Dialect:
-    """Return the dialect that the chat template ``template`` teaches, by its tags; Qwen's if it shows no other's."""
+    """Return the dialect whose tags are in the chat template ``template``; Qwen's if no other matches."""
     return next((each for each in DIALECTS.values() if any(sign in template for sign in each.signs)), QWEN)
 
 
 def read_dialect(dialect: Dialect | str) -> Dialect:
-    """Return ``dialect`` itself, or the one of that name; ``ValueError`` for a name that is not known."""
+    """Return ``dialect``, or the dialect of that name; ``ValueError`` for an unknown name."""
     if isinstance(dialect, Dialect):
         return dialect
     if dialect not in DIALECTS:

@@ -1,6 +1,6 @@
 """Defines the parser's output: events, the calls in them, and the counters of one reply.
 
-``Event`` is a named tuple and not a dataclass because one is made for every delta of a reply: it must cost little.
+``Event`` is a named tuple, not a dataclass, because one is created for every delta and creating a tuple is faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 EventKind = Literal["reasoning", "content", "tool_start", "tool_args", "tool_call"]
 
 Reason = Literal["mid_line", "indented", "fenced", "quoted", "no_function"]
-"""Why a ``<tool_call>`` of the thinking did not end it."""
+"""The reason why a ``<tool_call>`` in the thinking did not end it."""
 
 REASONS: tuple[Reason, ...] = ("mid_line", "indented", "fenced", "quoted", "no_function")
 
@@ -37,7 +37,7 @@ class ToolCall:
 
 
 class Event(NamedTuple):
-    """One thing the parser found out.
+    """One piece of the parser's output.
 
     ``kind`` is ``"reasoning"`` or ``"content"`` (``text`` is the next piece), ``"tool_call"`` (``call`` is complete),
     or, with ``stream_tools``, ``"tool_start"`` (``call`` has name and id) and ``"tool_args"`` (``text`` is the next
@@ -50,17 +50,17 @@ class Event(NamedTuple):
 
 
 new_event = tuple.__new__
-"""``new_event(Event, (kind, text, call))`` makes an event in half the time: for what happens at every delta."""
+"""``new_event(Event, (kind, text, call))`` creates an event in half the time, for the code that runs at every delta."""
 
 
 def new_id() -> str:
-    """Return an identity for a call."""
+    """Return a new id for a call."""
     return f"call_{secrets.token_hex(12)}"
 
 
 @dataclass(slots=True)
 class Counters:
-    """What happened in one reply; whole only after ``finish``.
+    """Counts of what happened in one reply; final only after ``finish``.
 
     - ``implicit_ends``: 1 if a call ended the thinking without ``</think>``.
     - ``implicit_calls``: the calls delivered between that end and the next ``</think>`` or the end of the text.
@@ -68,11 +68,11 @@ class Counters:
     - ``rejected_candidates``: every ``<tool_call>`` of the thinking that did not end it, by reason.
     - ``unfinished_calls``: calls that the output cut, or that can be read in two ways.
     - ``undeclared_calls``: calls delivered although the request declares no such function.
-    - ``coercion_failures``: arguments that did not fit their type and stayed text.
-    - ``dropped_text``: remarks between the tags of a delivered call, which are in none of the texts.
+    - ``coercion_failures``: arguments that did not fit their type and remained strings.
+    - ``dropped_text``: characters between the tags of a delivered call that are neither reasoning nor content.
     - ``suspect_values``: string values of delivered calls that hold a tag of the call's grammar on a line of its own;
       ``suspect_parameters`` are their parameters' names.
-    - ``ended_inside_thinking``: the reply has no end of the thinking at all.
+    - ``ended_inside_thinking``: whether the reply never ends its thinking.
     """
 
     implicit_ends: int = 0
@@ -95,7 +95,7 @@ class Counters:
 def json_text(value: Any) -> str:
     """Return ``value`` as one line of strict JSON that can be encoded as UTF-8.
 
-    Half a surrogate pair (JSON may spell one as an escape) cannot be encoded, so such a value is written in ASCII.
+    A lone surrogate (JSON may contain one as an escape) cannot be encoded, so such a value is written in ASCII.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:

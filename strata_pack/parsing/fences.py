@@ -1,9 +1,9 @@
-"""Tracks where a growing Markdown text stands: in a fenced code block, in a code span, or in prose.
+"""Tracks whether the end of a growing Markdown text is in a fenced code block, in a code span, or in prose.
 
-The block structure is CommonMark's (0.31, sections 4 and 5), followed line by line in work that depends on the
-beginning of each line only: containers (block quotes, list items), paragraphs with their lazy lines, fences. Left out
-on purpose are HTML blocks and link definitions: the tags of a tool call would be HTML to CommonMark, and a fence
-after them would not count.
+The block structure is that of CommonMark (0.31, sections 4 and 5), followed line by line; the work depends only on the
+beginning of each line: containers (block quotes, list items), paragraphs with their lazy lines, fences. HTML blocks
+and link definitions are left out on purpose: CommonMark would take the tags of a tool call for HTML and ignore a fence
+after them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from typing import NamedTuple
 
 MAX_CONTAINERS = 32
-"""Block quotes and list items inside each other; further markers are text."""
+"""Largest nesting depth of block quotes and list items; deeper markers are text."""
 
 _QUOTE = 0
-"""A container is the columns a list item asks of its lines, or this for a block quote."""
+"""A container is the number of columns by which a list item's lines are indented, or this value for a block quote."""
 
 _DECISIVE = re.compile(r"[^ \t\r>\-+*0-9.)`~#=_]")
-"""After such a character the beginning of a line is known, save for what follows an opening fence."""
+"""After such a character the beginning of a line is decided, except after an opening fence."""
 
 _MARKER = re.compile(r"([-+*]|([0-9]{1,9})[.)])(?= |$)")
 _BREAK = re.compile(r"(?:(?:\* *){3,}|(?:- *){3,}|(?:_ *){3,})$")
@@ -34,10 +34,10 @@ class _Fence(NamedTuple):
 
 
 class MarkdownTracker:
-    """Follows a text fed in any pieces; ``fenced`` and ``open_ticks`` tell where its end stands.
+    """Follows a text that is fed in pieces of any size; ``fenced`` and ``open_ticks`` describe its end.
 
-    ``spans``: whether code spans are followed too. A span is looked for on one line only: a stray backtick must not
-    turn a call further down into a quotation.
+    ``spans``: whether code spans are followed too. A span ends at the end of its line at the latest: a stray
+    backtick must not make a call on a later line a quotation.
     """
 
     __slots__ = (
@@ -61,8 +61,8 @@ class MarkdownTracker:
         self._fence: _Fence | None = None
         self._paragraph = False
         self._empty_item = False
-        # The present line: its beginning as long as that decides nothing; then whether the rest of it changes nothing,
-        # or whether it opens a fence unless a backtick follows in its info string.
+        # The current line: its beginning while that is undecided; then whether the rest of the line changes nothing,
+        # or whether it opens a fence unless its info string contains a backtick.
         self._beginning: list[str] = []
         self._settled = False
         self._opening: _Fence | None = None
@@ -70,7 +70,7 @@ class MarkdownTracker:
         self._span = 0
         self._run = 0
         self.quiet = False
-        """Whether text without a line feed or backtick changes nothing after what was fed last."""
+        """Whether further text without a line feed or backtick changes nothing."""
 
     def feed(self, text: str) -> None:
         """Read the next piece of the text."""
@@ -91,11 +91,11 @@ class MarkdownTracker:
         self.quiet = self._settled and not self._run
 
     def beginning(self) -> str | None:
-        """Return the present line so far if it holds nothing but white space and markers, else None."""
+        """Return the current line so far if it consists of white space and markers only, else None."""
         return None if self._settled or self._opening else "".join(self._beginning)
 
     def fenced(self) -> bool:
-        """Return whether text that follows now stands in a fenced code block (or in the line that opens one)."""
+        """Return whether the text that follows is in a fenced code block (or in the line that opens one)."""
         if not self._settled and self._opening is None:
             self._decide("".join(self._beginning) + "<", whole=False)
         return self._opening is not None or self._fence is not None
@@ -106,7 +106,7 @@ class MarkdownTracker:
         return self._span
 
     def drop_span(self) -> None:
-        """The open backtick run closes no more on this line: it is text."""
+        """Treat the open backtick run as text: it is not closed on this line."""
         self._span = 0
 
     # One line.
@@ -135,7 +135,7 @@ class MarkdownTracker:
             self._no_fence()
 
     def _end_beginning(self) -> None:
-        """The line is over, and its beginning was all of it."""
+        """Handle the end of a line that consists only of its beginning."""
         if self._opening is None:
             self._decide("".join(self._beginning), whole=True)
         if self._opening is not None:
@@ -162,7 +162,7 @@ class MarkdownTracker:
     # The block structure: CommonMark's algorithm (its appendix, phase 1), one line at a time.
 
     def _decide(self, line: str, *, whole: bool) -> None:
-        """Read the beginning of a line: all of it if ``whole``, else up to its first decisive character."""
+        """Read the beginning of a line: the whole line if ``whole``, else up to its first decisive character."""
         self._settled = True
         self._beginning.clear()
         if whole:
@@ -251,7 +251,7 @@ class MarkdownTracker:
         self._read_text(matched, paragraph=True)
 
     def _read_text(self, matched: int, *, paragraph: bool) -> None:
-        """Read a line of text: a paragraph's, also a lazy one of a container it does not continue, or code."""
+        """Read a line of text: of a paragraph (also a lazy continuation line) or of code."""
         if self._paragraph and matched < len(self._containers):
             return
         self._close_containers(matched)
@@ -275,13 +275,14 @@ class MarkdownTracker:
         self._paragraph = self._empty_item = False
 
     def _no_fence(self) -> None:
-        """The line that seemed to open a fence has a backtick after it: it is text."""
+        """Treat the line as text: its info string contains a backtick, so it does not open a fence."""
         self._settled, self._opening = True, None
         self._read_text(self._matched, paragraph=True)
 
 
 def _first_text(line: str, pos: int) -> int:
-    """Return the place of the first character from ``pos`` on that is no space, the line's end if there is none."""
+    """Return the position of the first character from ``pos`` on that is not a space, the line's end if there is
+    none."""
     while pos < len(line) and line[pos] == " ":
         pos += 1
     return pos

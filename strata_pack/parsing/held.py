@@ -1,4 +1,4 @@
-"""Holds text back: cheap to append to in tiny pieces, and close to its own size in memory."""
+"""Stores held text so that appending small pieces is fast and memory use is close to the text's size."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from io import StringIO
 
 _PART = 4096
-"""Characters from which on a part of a segment grows no more."""
+"""Characters after which a new part of a segment is begun."""
 
 
 class HeldText:
-    """Text in segments. ``write`` appends to the present one, of which ``size`` is the number of characters."""
+    """Text in segments. ``write`` appends to the current segment; ``size`` is its number of characters."""
 
     __slots__ = ("_before", "_parts", "_present", "_segments", "write")
 
@@ -26,16 +26,16 @@ class HeldText:
     def _begin_part(self) -> None:
         # A StringIO keeps one growing buffer; a list of 4-character pieces would cost 15 times their text.
         self._present = StringIO(newline="")
-        self.write: Callable[[str], int] = self._present.write  # no call in between: this runs for every delta
+        self.write: Callable[[str], int] = self._present.write  # bound directly, because it runs for every delta
 
     @property
     def size(self) -> int:
-        """The characters of the present segment."""
+        """The number of characters of the current segment."""
         return self._before + self._present.tell()
 
     def _settle(self) -> list[str]:
-        """Return the present segment in parts; the next ones begin after them."""
-        # Never read from a StringIO that is written to: it would keep four bytes for each character from then on.
+        """Return the parts of the current segment; further text begins a new part."""
+        # Never read from a StringIO that is still written to: after a read it keeps four bytes per character.
         fresh = self._present.getvalue()
         if fresh:
             if self._parts and len(self._parts[-1]) < _PART:
@@ -47,12 +47,12 @@ class HeldText:
         return self._parts
 
     def head(self, count: int) -> str:
-        """Return the first ``count`` characters of the present segment, at most a part of it."""
+        """Return the first ``count`` characters of the current segment, at most its first part."""
         parts = self._settle()
         return parts[0][:count] if parts else ""
 
     def tail(self, count: int) -> str:
-        """Return the last ``count`` characters of the present segment."""
+        """Return the last ``count`` characters of the current segment."""
         text = ""
         for part in reversed(self._settle()):
             text = part[-count:] + text if len(part) >= count else part + text
@@ -61,21 +61,21 @@ class HeldText:
         return text[-count:] if count else ""
 
     def present(self) -> str:
-        """Return the present segment."""
+        """Return the current segment."""
         return "".join([*self._parts, self._present.getvalue()])
 
     def cut(self) -> str:
-        """Close the present segment, begin the next one, and return the closed one."""
+        """Close the current segment, begin the next one, and return the closed one."""
         segment = self.present()
         self._segments.append(segment)
         self._begin()
         return segment
 
     def text(self) -> str:
-        """Return everything."""
+        """Return the whole text, all segments."""
         return "".join([*self._segments, self.present()])
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all text."""
         self._segments.clear()
         self._begin()

@@ -1,8 +1,8 @@
-"""Reads calls in JSON form while they are written: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
+"""Reads calls in JSON form incrementally: ``{"name": ..., "arguments": {...}}`` up to ``</tool_call>``.
 
-The end is found by counting braces outside strings, so that a tag inside a string is text. Whether it is a call at all
-shows only at its end; hence it is never sent in pieces. Several objects in one wrapper are several calls, if each is
-one.
+The end is found by counting braces outside strings, so a tag inside a string is text. Only the complete text shows
+whether it is a call, so it is never sent in pieces. Several objects in one wrapper are several calls, if each object is
+a valid call.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _Place(Enum):
 
 
 def read_call(text: str) -> tuple[str, dict[str, Any]] | None:
-    """Return name and arguments of the call ``text`` spells, None if it spells none.
+    """Return name and arguments of the call in ``text``, None if it is not a call.
 
-    ``parameters`` is read for ``arguments``, and arguments written as a JSON string are read once more.
+    The key ``parameters`` is accepted for ``arguments``, and arguments in the form of a JSON string are parsed again.
     """
     try:
         value = read_json(text, constants_as_text=True)
@@ -72,22 +72,22 @@ class JsonCall:
         self._beginnings = prefixes(self._behind_tags)
         self._raw = HeldText()
         self._objects: list[tuple[int, int]] = []
-        """Where each whole object begins and ends in the text."""
+        """Start and end of each complete object in the text."""
         self._object_at = 0
         self._place = _Place.OBJECT
         self._depth = 0
 
     def text(self) -> str:
-        """Return everything read so far, as it was written (without what ``again`` holds)."""
+        """Return all text read so far, unchanged (without the text in ``again``)."""
         whole = self._raw.text()
         return whole[: len(whole) - sum(map(len, self.again))]
 
     def take_value(self, _text: str) -> list[Event] | None:
-        """Nothing can be taken without a look: every quote matters."""
+        """Return None: every character must be examined, because a quote matters."""
         return None
 
     def feed(self, text: str, pos: int) -> int:
-        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or after the call."""
+        """Read ``text`` from ``pos`` on; return the position reached: before an incomplete tag, or after the call."""
         while pos < len(text) and self.status is ReaderStatus.READING:
             end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
             if end == pos and self._place is _Place.BEHIND:
@@ -96,7 +96,7 @@ class JsonCall:
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:
-        """End the text after ``rest``, an open tag."""
+        """End the text after ``rest``, an incomplete tag."""
         if self._place is _Place.BEHIND and not cut and self._closer.startswith(rest):
             self._complete(closed=False)
         else:
@@ -116,7 +116,7 @@ class JsonCall:
             self._raw.write(text[pos:])
             return len(text)
         end, mark = found.end(), found[0]
-        if mark == "<":  # no JSON has it outside a string
+        if mark == "<":  # not valid in JSON outside a string
             self._raw.write(text[pos : end - 1])
             self.status = ReaderStatus.FAILED
             return end - 1
@@ -133,7 +133,7 @@ class JsonCall:
         return end
 
     def _behind(self, text: str, pos: int) -> int:
-        """Read what follows an object: the next one, ``</tool_call>``, or an end that stands in for it."""
+        """Read what follows an object: the next one, ``</tool_call>``, or an end that replaces it."""
         space = WHITESPACE.match(text, pos)
         end = space.end() if space else pos
         self._raw.write(text[pos:end])

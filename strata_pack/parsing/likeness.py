@@ -1,7 +1,7 @@
 """Recognises misspelt words of the call's grammar: ``parametr1`` for ``parameter``.
 
-A word is like another if the other begins it or is begun by it, or if at most two letters were added, dropped,
-changed or swapped (one in a short word).
+Two words are alike if one is a prefix of the other, or if at most two letters were added, dropped, changed or swapped
+(one in a short word).
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 _SHORT = 4
-"""Letters from which on a beginning counts: ``para`` for ``parameter``, but not ``p``."""
+"""Minimum letters of a prefix that counts: ``para`` for ``parameter``, but not ``p``."""
 
 
 @lru_cache(maxsize=4096)
 def is_like(word: str, target: str) -> bool:
-    """Return whether ``word`` is ``target``, misspelt or not; case, digits and a plural do not count."""
+    """Return whether ``word`` is ``target`` or a misspelling of it; case, digits and a plural s are ignored."""
     bare = word.lower().strip("0123456789_-")
     if bare.startswith(target):
         return True
@@ -26,7 +26,7 @@ def is_like(word: str, target: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def may_become_like(word: str, target: str) -> bool:
-    """Return whether a text that begins with ``word`` may go on to be like ``target``."""
+    """Return whether a text that begins with ``word`` may become like ``target``."""
     bare = word.lower()
     return bare.startswith(target) or min(_distances(bare, target)) <= _allowed(target)
 
@@ -36,7 +36,7 @@ def _allowed(target: str) -> int:
 
 
 def _distances(word: str, target: str) -> list[int]:
-    """Return how many edits lead from ``word`` to every beginning of ``target`` (a swap of neighbours is one)."""
+    """Return the edit distance of ``word`` to every prefix of ``target`` (a swap of neighbours counts as one edit)."""
     if len(word) > len(target) + 3:
         return [len(word)] * (len(target) + 1)
     before: list[int] = []

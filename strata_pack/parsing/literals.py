@@ -1,7 +1,7 @@
 """Reads the Python lists and dicts that models write into arguments, without evaluating anything.
 
-``ast.literal_eval`` would warn on stray backslashes, may exhaust the C stack on nested brackets and knows types that
-JSON has not; this reader knows exactly what JSON can hold.
+``ast.literal_eval`` warns on stray backslashes, may exhaust the C stack on nested brackets and accepts types that JSON
+lacks; this reader accepts exactly what JSON can represent.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 MAX_DEPTH = 200
-"""Lists and dicts inside each other; deeper text is no literal to us."""
+"""Largest nesting depth of lists and dicts; deeper text is not read as a literal."""
 
 _TOKEN = re.compile(
     r"""[ \t\r\n]*(?:
@@ -93,7 +93,7 @@ class _Reader:
 
     def _string(self) -> str:
         parts = []
-        while self._kind == "string":  # adjacent strings are one, as in Python
+        while self._kind == "string":  # adjacent strings are concatenated, as in Python
             width = 3 if self._token[:3] in ("'''", '"""') and len(self._token) >= 6 else 1
             parts.append(_ESCAPE.sub(_unescape, self._token[width:-width]))
             self._next()
@@ -128,7 +128,7 @@ class _Reader:
 def read_literal(text: str) -> Any:
     """Return the list, dict, string, number, bool or None that ``text`` spells in Python; tuples become lists.
 
-    Raises ``ValueError`` for anything else, also for what JSON could not hold (sets, bytes, keys that are no strings).
+    Raises ``ValueError`` for anything else, also for values that JSON lacks (sets, bytes, keys that are not strings).
     """
     try:
         return _Reader(text).read()

@@ -1,9 +1,10 @@
-"""Holds the base of the parser's state machine: its states, its memory, and how text is held and released.
+"""Defines the base of the parser's state machine: the states, the memory, and how text is held and released.
 
-The states lie in layers, each a class on the one below: ``Machine``, the thinking, the calls, the answer, and the
-parser that others use. A state is a method that reads from a place in the text and returns where it stopped. What it
-cannot decide yet stays in ``_rest`` (an open tag, short) or is held (white space after ``<tool_call>``, a whole
-implicit call), so that no character is looked at again with every delta. ``docs/parsing.md`` draws the machine.
+The states are spread over layers, each a subclass of the one below: ``Machine``, the thinking, the calls, the answer,
+and ``LayeredParser``. A state is a method that reads from a position in the text and returns the position reached. Text
+that it cannot decide yet stays in ``_rest`` (an incomplete tag, short) or is held (white space after ``<tool_call>``, a
+whole implicit call), so no character is examined again at every delta. ``docs/parsing.md`` has a diagram of the
+machine.
 """
 
 from __future__ import annotations
@@ -29,40 +30,41 @@ ImplicitEnd = Literal["off", "any", "guarded", "strict"]
 CallFormat = Literal["auto", "xml", "json"]
 
 BLOCK = 4096
-"""Characters read at once: text that is read again is put before the rest of a block, never of a whole reply."""
+"""Characters read at once: text that is read again is prepended to the rest of one block, never of a whole reply."""
 
 
 class ParserState(Enum):
     """What the machine has read so far."""
 
-    __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
+    __hash__ = object.__hash__  # dict keys: Enum's own __hash__ is a slow Python function
 
     START = auto()
-    """Nothing but white space."""
+    """Only white space so far."""
     BEHIND_THINK = auto()
     """A ``<think>`` that the model wrote itself."""
     REASONING = auto()
     OPENER = auto()
     """``<tool_call>`` and white space, held: a call must follow."""
     CALL = auto()
-    """The beginning of a call, which a reader of its own reads."""
+    """Inside a call, which an ``XmlCall`` or ``JsonCall`` reads."""
     AFTER_CALL = auto()
-    """A delivered call and white space."""
+    """After a delivered call and white space."""
     AFTER_THINKING = auto()
-    """The end of the thinking and white space."""
+    """After the end of the thinking and white space."""
     CONTENT = auto()
     SPAN = auto()
-    """``<tool_call>`` after a backtick on the same line, held: does a code span close on this line?"""
+    """``<tool_call>`` after a backtick on the same line, held until it is known whether a code span closes on this
+    line."""
     BEHIND_SPAN = auto()
-    """A whole call after such a backtick, held: the same question on its last line."""
+    """A complete call after such a backtick, held until the same is known for its last line."""
     STRICT = auto()
-    """Policy "strict": a whole call in the thinking, held: only calls may follow."""
+    """Policy "strict": a complete call in the thinking, held: only calls may follow."""
     TO_THE_END = auto()
-    """Policy "strict": and the end of that thinking; the finish reason must come."""
+    """Policy "strict": after the end of that thinking; the finish reason decides."""
 
 
 class Machine:
-    """Memory and movement. Nothing here knows what a state does."""
+    """The machine's memory and its main loop, independent of what the states do."""
 
     _read_in: ClassVar[dict[ParserState, Callable[[Any, str, int], int]]]
     """The method of each state."""
@@ -99,30 +101,30 @@ class Machine:
         self._thinking = thinking
         self._state = ParserState.START
         self._kind: EventKind | None = None
-        """The kind that text without tags has here, if that is known."""
+        """The kind of text without tags here, if it is known."""
         self._flowing: EventKind | None = None
-        """The same, where text on the present line changes nothing."""
+        """The same, if further text on the current line changes nothing."""
         self._out: list[Event] = []
         self._rest = ""
         self._held = HeldText()
         self._again: list[tuple[str, bool]] = []
-        """Text to be read before the rest, and whether calls in it may end the thinking."""
+        """Text to read before the rest, and whether calls in it may end the thinking."""
         self._may_end = True
         self._finished = False
         self._last = ""
-        """The text passed on last, for its last character."""
+        """The text passed on last; its last character is needed."""
         self._tracker = MarkdownTracker(spans=False)
         self._stranded = StrandedCalls(self.dialect)
         self._content = ContentText()
 
         self._reader: XmlCall | JsonCall | None = None
         self._taking: XmlCall | JsonCall | None = None
-        """The reader, where text without tags goes to it alone."""
+        """The reader, if text without tags goes to it directly."""
         self._opener = ""
         self._wrapped_prose = False
-        """In the answer: a ``<tool_call>`` stands open as text, so that a ``<function=`` after it is not bare."""
+        """In the answer: there was a ``<tool_call>`` as text, so a ``<function=`` after it is not bare."""
         self._think_close_due = False
-        """A call ended the thinking, and its ``</think>`` may still come."""
+        """A call ended the thinking, and the ``</think>`` may still follow."""
         self._second_close = False
         """A second ``</think>`` would be absorbed."""
         self._ticks = 0
@@ -131,7 +133,7 @@ class Machine:
         self._granted = False
 
     def _consume(self, texts: list[tuple[str, bool]]) -> None:
-        """Read ``texts`` in order, and what states ask to be read again before the rest."""
+        """Read ``texts`` in order, and before the rest any text that a state returns to be read again."""
         work = _blocks(texts)
         while work:
             text, self._may_end = work.pop()
@@ -147,7 +149,7 @@ class Machine:
                 self._again = []
 
     def _wait(self, text: str, pos: int) -> int:
-        """Keep an open tag for the next delta."""
+        """Keep an incomplete tag for the next delta."""
         self._rest = text[pos:]
         return len(text)
 
@@ -198,7 +200,7 @@ class Machine:
 
 
 def _blocks(texts: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-    """Return ``texts`` in blocks, the first one last (as a stack)."""
+    """Return ``texts`` in blocks, as a stack: the first block is last."""
     if len(texts) == 1 and len(texts[0][0]) <= BLOCK:
         return texts
     return [

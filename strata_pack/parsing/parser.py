@@ -1,7 +1,7 @@
-"""Combines the layers of the state machine into the one that ``OutputParser`` runs.
+"""Combines the layers of the state machine into the class that implements ``OutputParser``.
 
-Its states are in the layers below (``machine`` says how they work); here are the short way that nearly every delta
-takes, and the end of the text.
+The states are in the layers below (see ``machine``); this module has the fast path, which nearly every delta takes, and
+the handling of the end of the text.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from strata_pack.parsing.machine import ParserState
 from strata_pack.parsing.spelling import spelled_out
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
-"""Finish reasons after which the text is no whole reply: nothing that misses its end is completed."""
+"""Finish reasons of a truncated reply, in which nothing without its end is completed."""
 
 _KINDS: dict[ParserState, EventKind] = {ParserState.REASONING: "reasoning", ParserState.CONTENT: "content"}
-"""The states in which text without tags is of one kind."""
+"""The states in which all text without tags is of one kind."""
 
 
 def thinking_open(prompt: str, dialect: Dialect | str = QWEN) -> bool:
-    """Return whether ``prompt`` leaves the thinking open: its generation prompt has a ``<think>`` that is not closed.
+    """Return whether ``prompt`` ends inside the thinking: its generation prompt has a ``<think>`` that is not closed.
 
-    Only the generation prompt is looked at (what follows the last ``<|im_start|>assistant``, or where a family has
-    no such mark, the very end of the prompt): tags in the messages before it say nothing.
+    Only the generation prompt matters (the text after the last ``<|im_start|>assistant`` or, in a family without such a
+    mark, the very end of the prompt); tags in earlier messages do not.
     """
     letters = read_dialect(dialect)
     mark = letters.generation_mark
@@ -38,13 +38,13 @@ def thinking_open(prompt: str, dialect: Dialect | str = QWEN) -> bool:
 
 
 class LayeredParser(AnswerStates):
-    """The machine that ``OutputParser`` promises: its methods are described there."""
+    """The implementation of ``OutputParser``, which documents the methods."""
 
-    # What others may ask.
+    # Properties.
 
     @property
     def pending(self) -> bool:
-        """Whether any text is held back undecided; a reasoning budget must not cut there."""
+        """Whether text is held back undecided; a reasoning budget must not cut here."""
         if self._rest or self._held.size or self._strict.size or self._content.holds or self._spelling.rest:
             return True
         if self._state is ParserState.CALL:
@@ -59,7 +59,7 @@ class LayeredParser(AnswerStates):
 
     @property
     def in_thinking(self) -> bool:
-        """Whether the thinking goes on (also while a call in it is being decided)."""
+        """Whether the parser is in the thinking (also while a call in it is undecided)."""
         return self._thinking
 
     @property
@@ -75,7 +75,7 @@ class LayeredParser(AnswerStates):
     # Reading.
 
     def feed(self, delta: str, special: bool | None = None) -> list[Event]:
-        """Read the next piece of the reply; return what is certain now. Costs what is new, not what is held."""
+        """Read the next piece of the reply; return the events that are now certain."""
         if special is not None:
             delta = self._spelling.read(delta, special)
             if self._spelling.rest:
@@ -131,7 +131,7 @@ class LayeredParser(AnswerStates):
         return [new_event(Event, ("reasoning", delta, None))]
 
     def finish(self, finish_reason: str | None = "stop") -> list[Event]:
-        """End the reply; return the last events. The reason "length" (and its kin) means that the text was cut."""
+        """End the reply; return the last events. The reason "length" (and similar ones) means a truncated text."""
         if self._finished:
             return []
         self._decide(cut=finish_reason in CUT_REASONS)
@@ -146,7 +146,7 @@ class LayeredParser(AnswerStates):
         return self._take_events()
 
     def end_thinking(self) -> list[Event]:
-        """End the thinking here; return what that decides. Nothing happens where the thinking is over."""
+        """End the thinking here; return the events that this makes certain. Does nothing if the thinking is over."""
         if self._finished or not self._thinking:
             return []
         self._decide(cut=True)
@@ -156,7 +156,8 @@ class LayeredParser(AnswerStates):
         return self._take_events()
 
     def reopen_thinking(self) -> list[Event]:
-        """Begin the thinking again here; return what that decides. Nothing happens where it goes on."""
+        """Begin the thinking again here; return the events that this makes certain. Does nothing inside the
+        thinking."""
         if self._finished or self._thinking:
             return []
         self._decide(cut=True)
@@ -172,7 +173,7 @@ class LayeredParser(AnswerStates):
         return self._take_events()
 
     def _decide(self, *, cut: bool) -> None:
-        """Let everything that is held be decided as if the text ended here."""
+        """Decide all held text as if the text ended here."""
         rest = self._spelling.flush()
         if rest:
             self._consume([(rest, True)])
@@ -193,14 +194,14 @@ class LayeredParser(AnswerStates):
         return out
 
     def _settle(self) -> None:
-        """Find out whether the next delta can go the short way through ``feed``."""
+        """Determine whether the next delta can take the fast path of ``feed``."""
         if self._spelling.rest or self._spelling.used:
             self._take_no_short_way()
             return
         kind = self._kind = None if self._rest else _KINDS.get(self._state)
         flows = kind is not None and self._tracker.quiet and self._flows(kind)
         self._flowing = kind if flows else None
-        # Only while the call is read: a reader that has finished stays for a while, and takes nothing more.
+        # Only while the call is being read: a finished reader is kept for a while, but takes no more text.
         self._taking = self._reader if self._state is ParserState.CALL and not self._rest else None
 
     def _take_no_short_way(self) -> None:
@@ -212,7 +213,7 @@ class LayeredParser(AnswerStates):
     # The end.
 
     def _at_end(self, *, cut: bool) -> bool:
-        """The text is over: let the present state decide. Return whether there is more to decide."""
+        """Let the current state decide at the end of the text. Return whether more is to be decided."""
         rest, self._rest = self._rest, ""
         state = self._state
         if state is ParserState.START:
@@ -264,7 +265,7 @@ class LayeredParser(AnswerStates):
 
 
 def _joined(events: list[Event]) -> list[Event]:
-    """Return the events with neighbouring pieces of one text made one."""
+    """Return the events with adjacent pieces of the same text joined."""
     joined: list[Event] = []
     for (kind, _), group in groupby(events, key=lambda event: (event.kind, id(event.call))):
         pieces = list(group)

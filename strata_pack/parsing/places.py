@@ -1,4 +1,4 @@
-"""Defines the positions inside a call, and the ends that are in doubt."""
+"""Defines the positions inside a call, and the kinds of doubtful ends."""
 
 from __future__ import annotations
 
@@ -7,68 +7,68 @@ from typing import NamedTuple
 
 
 class ReaderStatus(Enum):
-    """Where a reader stands."""
+    """Whether a reader is still reading, done, or failed."""
 
     READING = auto()
     DONE = auto()
     FAILED = auto()
-    """It is no call: its text is text."""
+    """Not a call: what was read is plain text."""
 
 
 class Place(Enum):
-    """What a reader has read so far."""
+    """The position in a call that a reader has reached."""
 
     __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
 
     HEADER = auto()
-    """Nothing yet: ``<function=NAME>`` must come."""
+    """The beginning: ``<function=NAME>`` must follow."""
     BODY = auto()
-    """The function's name."""
+    """After the function's name."""
     FRESH = auto()
-    """A parameter's opening tag and white space."""
+    """After a parameter's opening tag and white space."""
     VALUE = auto()
-    """A parameter's opening tag: its value runs."""
+    """Inside a parameter's value."""
     VALUE_END = auto()
-    """``</parameter>``: what follows decides whether it ended the value."""
+    """After ``</parameter>``: the following text decides whether it ended the value."""
     LIKE_END = auto()
-    """The same, misspelt: the end only if a tag of the call follows."""
+    """The same, misspelt: it ended the value only if a tag of the call follows."""
     WORDS = auto()
-    """Words where a tag is due, up to the end of the line."""
+    """Words where a tag is expected, up to the end of the line."""
     WORDS_END = auto()
-    """The same and the line's end: a tag of the call must follow."""
+    """After such words and the end of their line: a tag of the call must follow."""
     LOOSE_END = auto()
-    """``</function>`` without ``</parameter>``: what follows decides whether it ended the value."""
+    """After ``</function>`` without ``</parameter>``: the following text decides whether it ended the value."""
     LOOSE_CALL = auto()
     """The same and ``<tool_call>``."""
     FUNCTION_END = auto()
-    """``</function>`` where one is due: what follows decides whether the call is over."""
+    """After ``</function>`` in its proper place: the following text decides whether the call is over."""
     PROSE = auto()
-    """The same and other text, in a call without a value that the text could belong to."""
+    """The same and other text, in a call without a value to which the text could belong."""
     PROSE_CALL = auto()
     """The same and ``<tool_call>``."""
     NEST = auto()
-    """``<tool_call>`` inside a value."""
+    """After ``<tool_call>`` inside a value."""
     NEST_BODY = auto()
     """The same and ``<function=NAME>``."""
     NEST_EMPTY_END = auto()
     """The same and ``</function>``: a call without parameters inside a value."""
     NEST_END = auto()
-    """``</function>`` of a call with parameters inside a value."""
+    """After the ``</function>`` of a call with parameters inside a value."""
 
 
 class Doubt(Enum):
-    """Why the end of a call waits for what follows it."""
+    """Why the end of a call is doubtful until the following text is known."""
 
     LOOSE = auto()
     """``</function></tool_call>`` without ``</parameter>``: the end, unless a ``</parameter>`` ends the value later."""
     PROSE = auto()
     """Text after ``</function>``: the end if ``</tool_call>`` comes before the value ends again."""
     BROKEN = auto()
-    """``</parameter></tool_call>`` without ``</function>``: no call, unless the value goes on."""
+    """``</parameter></tool_call>`` without ``</function>``: not a call, unless the value continues."""
 
 
 class Pending(NamedTuple):
-    """An end in doubt, with its places in the present segment of the call's text."""
+    """A doubtful end, with its positions in the current segment of the call's text."""
 
     doubt: Doubt
     value_end: int

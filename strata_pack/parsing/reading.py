@@ -1,7 +1,7 @@
-"""Holds the state of reading one call in XML form; what a token does is ``tool_call``'s table.
+"""Holds the state while one call in XML form is read; the table in ``tool_call`` defines what each token does.
 
-The text of a call is kept until it is certain that it is one, in segments that begin with each value. A value that is
-sent while it is written is sent up to the first tag that may turn out to be its end; what is ahead of that is held.
+The text of a call is kept until it is certain to be a call, in segments: each value begins a new one. When values are
+streamed, a value is sent up to the first tag that may be its end; the text after that is held.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from strata_pack.parsing.streamed import ArgumentStream, value_text
 from strata_pack.parsing.tags import WHITESPACE, Tag, Tags, Token
 from strata_pack.parsing.values import only_text, read_value
 
-# Asked for at every delta: in Python 3.11 each look-up in an Enum is a call into Python.
+# Used at every delta: in Python 3.11, each attribute access on an Enum is a slow Python call.
 _READING = ReaderStatus.READING
 _VALUE = Place.VALUE
 _SEARCHED = (Place.VALUE, Place.PROSE)
-"""The places in which any text may stand before the next tag."""
+"""The places in which any text may precede the next tag."""
 _DUE = frozenset(
     {
         Place.HEADER,
@@ -34,21 +34,21 @@ _DUE = frozenset(
         Place.FUNCTION_END,
     }
 )
-"""The places after which a tag is due, so that a misspelt one is taken for what it is like."""
+"""The places after which a tag is expected, so a misspelt tag is accepted for the one it resembles."""
 _HEADERS = frozenset({Place.HEADER, Place.NEST})
 
 _LINE_OR_TAG = re.compile(r"[\n<]")
 _NEITHER = Tag(Token.TEXT, 0)
 
 MAX_WORDS = 400
-"""Characters of a remark between two tags; more is part of the value before it."""
+"""Largest length in characters of a remark between two tags; a longer one is part of the value before it."""
 
 PROBED = 80
-"""Characters at the beginning of a value that may decide that it is a string."""
+"""Characters at the beginning of a value that are examined to decide whether it is a string."""
 
 
 class CallReading:
-    """Memory and movement of ``XmlCall``; what a token does in a place is its table."""
+    """Memory and main loop of ``XmlCall``; its table defines what a token does in a place."""
 
     _table: ClassVar[dict[Place, dict[Token, Callable[[Any, Tag, str, int], int]]]]
 
@@ -86,9 +86,9 @@ class CallReading:
         self._type = UNTYPED
         self._arguments: dict[str, Any] = {}
         self._order: list[str] = []
-        # The text: one segment for the header, one for each value with the tags after it.
+        # The text: one segment for the header, and one for each value with the tags after it.
         self._raw = HeldText()
-        # Places in the present segment: where the value and the call (perhaps) end, where the next call begins.
+        # Positions in the current segment: where the value and the call (perhaps) end, and where the next call begins.
         self._value_open = False
         self._value_end = 0
         self._swapped_end = -1
@@ -101,11 +101,11 @@ class CallReading:
         self._closer_is_due = False
         self._pending: Pending | None = None
         self._depth = 0
-        # What speaks against the call: departures from the format, and values that may hold another one's text.
+        # Evidence against the call: departures from the format, and values that may contain another value's text.
         self._defects = 0
         self._reopened = False
         self._doubtful = False
-        # Sending a string while it is written: ``_ahead`` is what may turn out to be its end.
+        # Streaming a string value: ``_ahead`` is text that may be its end.
         self._stream: ArgumentStream | None = None
         self._sending: ArgumentStream | None = None
         self._probing = False
@@ -114,24 +114,25 @@ class CallReading:
 
     @property
     def announced(self) -> bool:
-        """Whether a client knows of the call."""
+        """Whether ``tool_start`` was emitted for the call."""
         return self._stream is not None
 
     @property
     def holds(self) -> bool:
-        """Whether text of the call waits undecided."""
+        """Whether text of the call is held undecided."""
         sending = self._sending
         return sending is None or self._place is not Place.VALUE or self._ahead.size > 0 or sending.holds
 
     def text(self) -> str:
-        """Return everything read so far, as it was written (without what ``again`` holds)."""
+        """Return all text read so far, unchanged (without the text in ``again``)."""
         whole = self._raw.text()
         return whole[: len(whole) - sum(map(len, self.again))]
 
     # Reading.
 
     def take_value(self, text: str) -> list[Event] | None:
-        """Read ``text``, which holds no ``<``, and return its events, if a value runs: the short way of ``feed``."""
+        """Read ``text``, which contains no ``<``, and return its events if a value is being read: the fast path of
+        ``feed``."""
         if self._place is not _VALUE or self._pending is not None or self.status is not _READING:
             return None
         self._raw.write(text)
@@ -146,7 +147,7 @@ class CallReading:
         return events
 
     def feed(self, text: str, pos: int) -> int:
-        """Read ``text`` from ``pos`` on; return where reading stopped: before an open tag, or after the call."""
+        """Read ``text`` from ``pos`` on; return the position reached: before an incomplete tag, or after the call."""
         self._stalled = False
         while pos < len(text) and self.status is _READING and not self._stalled:
             if self._place in _SEARCHED:
@@ -158,7 +159,8 @@ class CallReading:
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:
-        """End the text after ``rest``, an open tag. ``cut``: the output was cut, so that nothing may be completed."""
+        """End the text after ``rest``, an incomplete tag. ``cut``: the output was truncated, so nothing may be
+        completed."""
         ended = self._place in (Place.FUNCTION_END, Place.LOOSE_END)
         if rest and not (ended and not cut and self._tags.dialect.call_close.startswith(rest)):
             if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE, Place.WORDS):
@@ -221,7 +223,7 @@ class CallReading:
         return self._act(tag, text, end)
 
     def _read_words(self, text: str, pos: int) -> int:
-        """Read words where a tag is due; a remark is no longer than its line."""
+        """Read words where a tag is expected; a remark ends at the end of its line."""
         found = _LINE_OR_TAG.search(text, pos)
         end = len(text) if found is None else found.start()
         if end > pos:
@@ -238,8 +240,8 @@ class CallReading:
         return self._act(tag, text, end)
 
     def _at_line_start(self) -> bool:
-        """Return whether a tag here stands where the value's other tags do: at the start of a line, or, where the
-        value began on the line of its opening tag, anywhere."""
+        """Return whether a tag may be here: at the start of a line, or, if the value began on the line of its opening
+        tag, anywhere."""
         before = self._raw.tail(64).rstrip(" \t")
         return before[-1:] in ("", "\n", "\r") or self._raw.head(1) not in ("\n", "\r")
 
@@ -259,7 +261,7 @@ class CallReading:
         self._raw.write(text)
 
     def _take(self, text: str) -> None:
-        """Take text of the value, or text after an end in doubt."""
+        """Take text of the value, or text after a doubtful end."""
         self._raw.write(text)
         if self._sending is not None:
             if self._pending is None:
@@ -270,7 +272,7 @@ class CallReading:
             self._probe()
 
     def _probe(self) -> None:
-        """Send the value as a string as soon as it can be nothing else."""
+        """Start to stream the value as a string as soon as no other type is possible."""
         verdict = only_text(self._raw.head(PROBED), self._type)
         if verdict:
             self._begin_sending(self._raw.present())
@@ -284,7 +286,7 @@ class CallReading:
             self._sending.text(text)
 
     def _release(self, end: int) -> None:
-        """Send what was held, up to ``end``."""
+        """Send the held text up to ``end``."""
         if self._sending is not None and self._ahead.size:
             self._sending.text(self._ahead.text()[: max(0, end - self._ahead_at)])
             self._ahead.clear()
@@ -311,11 +313,11 @@ class CallReading:
         return TEXT if tag.is_string else UNTYPED
 
     def _end_value(self, segment: str, end: int) -> None:
-        """The value is ``segment[:end]``."""
+        """End the value, which is ``segment[:end]``."""
         text = value_text(segment[:end])
-        # Without its closing tag, whose line end an empty last line is cannot be known, nor whose a half tag is.
+        # Without the closing tag it is unknown whether an empty last line or an incomplete tag belongs to the value.
         self._doubtful |= end != self._closed_at and (text.endswith(("\n", "<")) or self._tags.ends_in_half_tag(text))
-        self._doubtful |= segment.startswith(">")  # the opening tag's, written twice, or the value's
+        self._doubtful |= segment.startswith(">")  # a repeated one of the opening tag, or part of the value
         value, fits = read_value(text, self._type)
         self.coercion_failures += not fits
         self.dropped_text += end == self._remark_end
@@ -344,7 +346,7 @@ class CallReading:
     # The end.
 
     def _complete(self, segment: str, value_end: int) -> None:
-        """The call is whole; it is delivered if no other reading of its text needs as few defects."""
+        """Complete the call; it is delivered if no other reading of its text has as few defects."""
         if self._value_open:
             self._end_value(segment, value_end)
         if not self._is_sound():
@@ -374,12 +376,13 @@ class CallReading:
         return Pending(doubt, self._value_end, self._call_end)
 
     def _doubt(self, doubt: Doubt) -> None:
-        """The call ends at ``_call_end``, unless what follows says otherwise."""
+        """End the call at ``_call_end``, provisionally: the following text may refute it."""
         self._pending = self._doubtful_end(doubt)
         self._place = Place.VALUE
 
     def _accept(self, end: Pending, opener: int) -> None:
-        """The call did end there; the text after it is read again, up to where (perhaps) the next call begins."""
+        """Confirm the end of the call; the text after it is read again, up to the (possible) beginning of the next
+        call."""
         segment = self._raw.cut()
         self.again = [part for part in (segment[end.call_end : opener], segment[opener:]) if part]
         self._defects += end.doubt is Doubt.LOOSE
@@ -390,8 +393,8 @@ class CallReading:
 
 
 def _may_be_two(order: list[str]) -> bool:
-    """Return whether parameters in this order may be two calls' whose border is lost: some stand before the first
-    repeated one and not again after it, so that the last ones would not be of one call."""
+    """Return whether parameters in this order may belong to two calls whose border is lost: some come before the first
+    repeated one and not again after it, so the last ones would not belong to the same call."""
     before: set[str] = set()
     for at, name in enumerate(order):
         if name in before:

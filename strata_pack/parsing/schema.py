@@ -1,7 +1,7 @@
-"""Reduces the JSON Schemas of the request's tools to the types that an argument may be read as.
+"""Reduces the JSON Schemas of the request's tools to the types that each argument may have.
 
-Only what decides a type is looked at: ``type``, ``anyOf``, ``oneOf``, ``allOf``, ``enum``, ``const``, ``nullable`` and
-``$ref`` inside the tool's own schema. Everything else is for the client to validate.
+Only keywords that determine a type are read: ``type``, ``anyOf``, ``oneOf``, ``allOf``, ``enum``, ``const``,
+``nullable`` and ``$ref`` inside the tool's own schema. Validation is left to the client.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ SPECIFIC_FIRST: tuple[TypeName, ...] = ("null", "boolean", "integer", "number", 
 """The order in which the types of a union are tried: a string fits every text, so it comes last."""
 
 MAX_DEPTH = 32
-"""Schemas inside each other; what lies deeper has no type for us."""
+"""Largest nesting depth of schemas; a deeper one is treated as untyped."""
 
 MAX_LOOKS = 5000
-"""Schemas and values looked at for one argument: ``$ref`` in a few hundred bytes can name billions of schemas."""
+"""Largest number of schemas and values read for one argument: with ``$ref``, a few hundred bytes can expand to
+billions."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentType:
-    """The types one argument may have, most specific first; none at all means that the schema does not say.
+    """The types that one argument may have, most specific first; none means that the schema does not restrict the type.
 
     ``members`` are the values of an ``enum`` or ``const``, else None.
     """
@@ -37,12 +38,12 @@ class ArgumentType:
 
     @property
     def is_text(self) -> bool:
-        """Whether the text is the value as it stands (and can be streamed while it is written)."""
+        """Whether the text itself is the value (so it can be streamed while it is generated)."""
         return self.types == ("string",) and self.members is None
 
     @property
     def may_be_text(self) -> bool:
-        """Whether a text may be the value as it stands, unless it spells a value of another type."""
+        """Whether the text itself may be the value, unless it spells a value of another type."""
         return self.members is None and (not self.types or "string" in self.types)
 
 
@@ -68,7 +69,7 @@ def _type_of(value: Any) -> str:
 
 
 def _both(left: _Found, right: _Found) -> _Found:
-    """Return what satisfies ``left`` and ``right``."""
+    """Return the type that satisfies both ``left`` and ``right``."""
     if left.types is None or right.types is None:
         types = left.types if right.types is None else right.types
     else:
@@ -80,7 +81,7 @@ def _both(left: _Found, right: _Found) -> _Found:
 
 
 def _either(found: Sequence[_Found]) -> _Found:
-    """Return what satisfies one of ``found``."""
+    """Return the type that satisfies at least one of ``found``."""
     types: frozenset[str] | None = frozenset()
     members: tuple[Any, ...] | None = ()
     for each in found:
@@ -90,7 +91,7 @@ def _either(found: Sequence[_Found]) -> _Found:
 
 
 def _pointer(root: Mapping[str, Any], ref: str) -> Any:
-    """Return what the local JSON pointer (RFC 6901) ``ref`` points at, None if it leads nowhere."""
+    """Return the target of the local JSON pointer (RFC 6901) ``ref``, None if there is none."""
     if ref != "#" and not ref.startswith("#/"):
         return None
     node: Any = root
@@ -138,7 +139,7 @@ def _resolve(
 
 
 class FunctionSchema:
-    """One declared function: which arguments it names, and the type of each (resolved when first asked for)."""
+    """One declared function: the names of its arguments and the type of each (resolved at the first access)."""
 
     __slots__ = ("_parameters", "_properties", "_types", "required")
 
@@ -153,15 +154,15 @@ class FunctionSchema:
             for name in (required if isinstance(required, (list, tuple)) else ())
             if isinstance(name, str) and name in (self._properties or ())
         )
-        """The names that a call must have, of those that are declared."""
+        """The declared arguments that are required."""
 
     @property
     def argument_names(self) -> Collection[str] | None:
-        """The names of the declared arguments, None if the schema does not list them."""
+        """The names of the declared arguments, None if the schema has no list of them."""
         return self._properties
 
     def type_of(self, argument: str) -> ArgumentType:
-        """Return the type of ``argument``; ``UNTYPED`` if the schema does not have it."""
+        """Return the type of ``argument``; ``UNTYPED`` if the schema does not declare it."""
         known = self._types.get(argument)
         if known is None:
             found = _resolve(
@@ -178,7 +179,7 @@ UNDECLARED = FunctionSchema(None)
 def read_tools(tools: Iterable[Any]) -> dict[str, FunctionSchema]:
     """Return the declared functions by name, from OpenAI tool objects or bare function objects.
 
-    What is neither is skipped: a request that is wrong elsewhere must not break the parsing of the reply.
+    Other objects are skipped: an invalid request must not break the parsing of the reply.
     """
     declared: dict[str, FunctionSchema] = {}
     for tool in tools:

@@ -1,7 +1,7 @@
-"""Treats a tag as text where the caller knows that ordinary tokens spelt it.
+"""Treats a tag as text if the caller knows that ordinary tokens spell it.
 
-Such a tag goes through the machine with ``SPELLED`` for its ``<``, so that no state takes it for a tag, and comes out
-with its ``<``.
+Such a tag passes through the machine with ``SPELLED`` in place of its ``<``, so that no state recognises it; the events
+get the ``<`` back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strata_pack.parsing.events import Event, ToolCall
 from strata_pack.parsing.tags import held_from, prefixes
 
 SPELLED = "\ufdd0"
-"""A code point that Unicode keeps for the inside of programs; no text that is exchanged has it."""
+"""A noncharacter, which Unicode reserves for internal use: exchanged text does not contain it."""
 
 _ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd0")
 """The same in JSON text that is written in ASCII."""
@@ -23,7 +23,7 @@ _ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd0")
 class Spelling:
     """Marks the tags that ordinary tokens spell.
 
-    ``rest`` is the beginning of one that is not whole yet; ``used`` is whether there was one in the reply.
+    ``rest`` is the beginning of an incomplete tag; ``used`` is whether the reply contained such a tag.
     """
 
     __slots__ = ("_beginnings", "_tags", "rest", "used")
@@ -35,7 +35,7 @@ class Spelling:
         self.used = False
 
     def read(self, text: str, special: bool | None) -> str:
-        """Return what of the text so far goes to the machine now."""
+        """Return the part of the text so far that goes to the machine now."""
         text, self.rest = self.rest + text, ""
         if special is not False:
             return text
@@ -48,13 +48,13 @@ class Spelling:
         return text
 
     def flush(self) -> str:
-        """Return the beginning of a tag that nothing follows."""
+        """Return the incomplete tag at the end of the text."""
         rest, self.rest = self.rest, ""
         return rest
 
 
 def spelled_out(event: Event) -> Event:
-    """Return ``event`` with the tags as they were spelled."""
+    """Return ``event`` with the ``<`` of its tags restored."""
     text, call = event.text, event.call
     if event.kind == "tool_args":
         text = _ESCAPED.sub(r"\1<", text)

@@ -1,4 +1,4 @@
-"""Counts the complete calls that remain text in the thinking, and holds nothing back for it."""
+"""Counts the complete calls that remain text in the thinking, without holding text back."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOTHING = _Seen.NOTHING  # asked for at every delta: in Python 3.11 each look-u
 
 
 class StrandedCalls:
-    """Reads the text of the thinking that stays reasoning; ``count`` is the number of whole calls in it.
+    """Reads the text that stays reasoning; ``count`` is the number of complete calls in it.
 
-    A whole call is ``<tool_call>``, directly after it ``<function=`` or ``{``, and later ``</function>`` or ``}`` with
-    ``</tool_call>`` after it. It need not be re-read exactly: the count tells an operator that calls get lost.
+    A complete call is ``<tool_call>``, directly followed by ``<function=`` or ``{``, and later ``</function>`` or ``}``
+    followed by ``</tool_call>``. This is an approximation: the count shows an operator that calls are lost.
     """
 
     __slots__ = ("_beginnings", "_dialect", "_last", "_rest", "_seen", "_tag", "count")
@@ -41,11 +41,11 @@ class StrandedCalls:
 
     @property
     def idle(self) -> bool:
-        """Whether text without ``<`` changes nothing here."""
+        """Whether text without ``<`` has no effect."""
         return self._seen is _NOTHING and not self._rest
 
     def feed(self, text: str) -> None:
-        """Read the next piece; costs next to nothing while no ``<tool_call>`` is open."""
+        """Read the next piece; nearly free while no ``<tool_call>`` is open."""
         if "<" not in text and self.idle:
             return
         text = self._rest + text

@@ -1,4 +1,4 @@
-"""Writes the JSON text of a call's arguments piece by piece while the call is read."""
+"""Writes the JSON text of a call's arguments incrementally while the call is read."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class ArgumentStream:
 
     @property
     def announced(self) -> bool:
-        """Whether a client knows of the call."""
+        """Whether ``tool_start`` was emitted for the call."""
         return self._announced
 
     @property
     def holds(self) -> bool:
-        """Whether a line end waits for what follows it."""
+        """Whether a line end is held until it is known what follows."""
         return bool(self._held)
 
     def _say(self, text: str) -> None:
         self._events.append(Event("tool_args", text, self._call))
 
     def announce(self) -> None:
-        """Tell the client of the call, once."""
+        """Emit ``tool_start``, once."""
         if not self._announced:
             self._announced = True
             self._events.append(Event("tool_start", "", self._call))
@@ -60,13 +60,13 @@ class ArgumentStream:
         self._say(self._key(name) + json_text(value))
 
     def begin_text(self, name: str) -> None:
-        """Begin a string that is written as it comes."""
+        """Begin a string that is streamed."""
         self._say(self._key(name) + '"')
         self._fresh = True
         self._held = ""
 
     def text(self, piece: str) -> None:
-        """Write the next piece of the string, all but a line end that may belong to the closing tag."""
+        """Write the next piece of the string, except a line end that may belong to the closing tag."""
         if not self._held and not self._fresh and not piece.endswith(("\n", "\r")):
             if piece:
                 self._events.append(new_event(Event, ("tool_args", json_string_body(piece), self._call)))
@@ -91,7 +91,7 @@ class ArgumentStream:
             self._events.append(Event("tool_args", json_string_body(piece), self._call))
 
     def end_text(self) -> None:
-        """End the string: the line end before its closing tag is no part of it, a lone carriage return is."""
+        """End the string: the line end before its closing tag is not part of it, a lone carriage return is."""
         if self._held == "\r":
             self._say(json_string_body(self._held))
         self._held = ""

@@ -1,8 +1,8 @@
-"""Recognises a dialect's tags, well formed or misspelt, in a text that still grows.
+"""Recognises a dialect's tags, well formed or misspelt, in a growing text.
 
-A tag is one ``<`` and then characters that are no ``<``; so a beginning that cannot go on as a tag is text as a whole.
-Misspelt tags are looked for only where one is due, or where one stands alone on its line (``likeness`` says what is
-like what), and an opening one only for a declared name.
+A tag is one ``<`` and then other characters, so the beginning of a text that cannot become a tag is text as a whole.
+Misspelt tags are recognised (by ``likeness``) only where a tag is expected or alone on a line, and opening tags only
+for declared names.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.likeness import is_like, may_become_like
 
 WHITESPACE = re.compile(r"[ \t\r\n]*")
-"""What "white space" means between tags."""
+"""The white space allowed between tags."""
 
 INVISIBLE = re.compile(r"[ \t\r\n\f\v\u00a0\u200b\u3000\ufeff]*")
-"""The same and what else cannot be seen, which models write between ``<tool_call>`` and the call."""
+"""White space and other invisible characters, which models write between ``<tool_call>`` and the call."""
 
 MAX_NAME = 256
-"""Characters of a function's or parameter's name; what is longer is no tag."""
+"""Maximum characters of a function's or parameter's name; longer text is not a tag."""
 
 LONGEST_TAG = 32
-"""Characters of a tag without a name, at most."""
+"""Maximum characters of a tag without a name."""
 
 
 class Token(Enum):
-    """What stands at a place inside a call."""
+    """What is at a position inside a call."""
 
     __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
 
@@ -63,13 +63,13 @@ class Token(Enum):
     TEXT = auto()
     """Anything else"""
     OPEN = auto()
-    """Undecided: the text ends inside something that may become a tag"""
+    """Undecided: the text ends inside a possible tag"""
     END = auto()
     """The end of the whole text"""
 
 
 class Tag(NamedTuple):
-    """A token, where it ends in the text it was found in, the name it carries, and whether its value is a string."""
+    """A token, its end position in the text, its name, and whether the parameter's value is a string."""
 
     token: Token
     end: int
@@ -89,7 +89,7 @@ _SURPLUS = re.compile(r">(?:(?=[\r\n])|\Z)")
 
 
 def prefixes(tags: Collection[str]) -> frozenset[str]:
-    """Return every proper beginning of every one of ``tags``; made once, because every reply asks for the same."""
+    """Return every proper prefix of each of ``tags``; cached, because every reply needs the same."""
     return _prefixes(tuple(tags))
 
 
@@ -99,14 +99,14 @@ def _prefixes(tags: tuple[str, ...]) -> frozenset[str]:
 
 
 def held_from(text: str, pos: int, beginnings: frozenset[str]) -> int:
-    """Return where in ``text`` (from ``pos`` on) a tag begins that the text's end leaves open; its length if none."""
+    """Return the start (from ``pos`` on) of an incomplete tag at the end of ``text``; its length if there is none."""
     at = text.rfind("<", max(pos, len(text) - LONGEST_TAG))
     return at if at >= 0 and text[at:] in beginnings else len(text)
 
 
 @cache
 def one_of(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """Return the pattern of any of ``tags``."""
+    """Return a pattern that matches any of ``tags``."""
     return re.compile("|".join(map(re.escape, tags)))
 
 
@@ -124,7 +124,7 @@ def _word(tag: str) -> str:
 
 
 class Tags:
-    """The tags of one dialect, compiled; ``tags_of`` makes one for each dialect."""
+    """The compiled tags of one dialect; ``tags_of`` creates one object for each dialect."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -133,7 +133,7 @@ class Tags:
             dialect.call_open: Token.CALL,
             dialect.call_close: Token.CALL_END,
             dialect.parameter_close: Token.PARAMETER_END,
-            dialect.function_close: Token.FUNCTION_END,  # last: where one tag ends both, it ends the function
+            dialect.function_close: Token.FUNCTION_END,  # last: a tag that ends both is taken for the function's
         }
         self._fixed = fixed
         self._fixed_tag = re.compile("|".join(map(re.escape, sorted(fixed, key=len, reverse=True))))
@@ -142,7 +142,7 @@ class Tags:
         self.open_in_call = prefixes([*fixed, *openers])
         opener = re.escape(dialect.call_open)
         self.openers = re.compile(rf"(?:{opener}[ \t\r\n]*)+(?={opener})")
-        """Openers of calls before another one: none of them begins a call. Read at once, however many they are."""
+        """A run of openers before another opener: none of them begins a call. One match covers the whole run."""
         self.lines_of_openers = re.compile(rf"(?:{opener}[ \t\r\n]*\n)+(?={opener})")
         self.adjacent_openers = re.compile(rf"(?:{opener})+")
         self._parameter_word = _word(dialect.parameter_close)
@@ -177,7 +177,7 @@ class Tags:
         self._header_ends = prefixes([dialect.parameter_open, dialect.function_close])
 
     def read_header(self, text: str, pos: int) -> Tag:
-        """Return the function's name at ``text[pos]``, of a dialect that writes it without a tag."""
+        """Return the function's name at ``text[pos]``, for a dialect that writes it without a tag."""
         found = self._header.match(text, pos)
         if found is not None:
             return Tag(Token.FUNCTION, found.end(), found[1])
@@ -187,7 +187,7 @@ class Tags:
         return Tag(Token.TEXT, pos)
 
     def read(self, text: str, pos: int, names: Collection[str]) -> Tag:
-        """Return which well-formed tag stands at ``text[pos]``; ``names`` are the declared parameters."""
+        """Return the well-formed tag at ``text[pos]``; ``names`` are the declared parameters."""
         fixed = self._fixed_tag.match(text, pos)
         if fixed is not None:
             return Tag(self._fixed[fixed[0]], fixed.end())
@@ -208,8 +208,8 @@ class Tags:
         return Tag(Token.TEXT, pos)
 
     def read_like(self, text: str, pos: int, names: Collection[str], functions: Collection[str], *, due: bool) -> Tag:
-        """Return which misspelt tag stands at ``text[pos]``. ``due``: a tag must stand here, so that it may even lack
-        its ``<``; else only parameters' tags are looked for, which stand alone on their line."""
+        """Return the misspelt tag at ``text[pos]``. ``due``: a tag is expected here, so it may even lack its ``<``;
+        otherwise only tags of parameters that are alone on their line are recognised."""
         nothing = Tag(Token.TEXT, pos)
         found = _WORD.match(text, pos)
         if found is None or not (found[1] or due):
@@ -273,14 +273,14 @@ class Tags:
         return Tag(token, found.end())
 
     def surplus(self, text: str, pos: int) -> Tag:
-        """Return whether a second ``>`` of an opening tag stands at ``text[pos]``."""
+        """Return whether a second ``>`` of an opening tag is at ``text[pos]``."""
         found = _SURPLUS.match(text, pos)
         if found is None:
             return Tag(Token.TEXT, pos)
         return Tag(Token.OPEN if found.end() == len(text) else Token.SURPLUS, found.end())
 
     def holds_line(self, text: str) -> bool:
-        """Return whether ``text`` holds a well-formed tag of the call's grammar on a line of its own."""
+        """Return whether ``text`` contains a well-formed tag of the call's grammar alone on a line."""
         if "<" not in text:
             return False
         for found in self.structural.finditer(text):
@@ -290,8 +290,8 @@ class Tags:
         return False
 
     def ends_in_half_tag(self, text: str) -> bool:
-        """Return whether ``text`` ends in what may be a closing tag of a parameter: one that lacks its ``<``, or on the
-        last line any one whose opening tag is not in the text."""
+        """Return whether ``text`` ends with a possible closing tag of a parameter: one that lacks its ``<``, or on
+        the last line any closing tag without its opening tag in the text."""
         end = text[-80:]
         found = _HALF_TAG.search(end)
         if found is not None and is_like(found[1], self._parameter_word):
@@ -300,8 +300,8 @@ class Tags:
         return lone is not None and f"<{lone[1]}" not in text
 
     def looks_structural(self, text: str) -> bool:
-        """Return whether ``text`` holds anything like a tag of the call's grammar: anywhere with its ``<``, else as a
-        line of its own."""
+        """Return whether ``text`` contains anything like a tag of the call's grammar: anywhere with its ``<``,
+        without it alone on a line."""
         for found in _TAG_LIKE.finditer(text):
             if any(is_like(found[1], like) for like in self._like):
                 return True
@@ -333,7 +333,7 @@ class _Opener:
         self._is_bracket = opened == ">"
 
     def read(self, text: str, pos: int, names: Collection[str]) -> Tag:
-        """Return the tag at ``text[pos]``, which begins as this one does."""
+        """Return the tag at ``text[pos]``, where this tag's beginning was found."""
         start = pos + len(self.begin)
         found = self._name.match(text, start)
         end = found.end() if found else start
@@ -381,7 +381,7 @@ class _Opener:
 
 
 def _spellings(raw: str) -> tuple[str, ...]:
-    """Return what a name may be that is written as ``raw``: itself, without quotes, without a tag's own slash."""
+    """Return the possible names that ``raw`` spells: itself, without quotes, without the slash of a tag."""
     return raw, clean_name(raw), clean_name(raw.strip(" \t/\"'"))
 
 
@@ -396,6 +396,6 @@ def tags_of(dialect: Dialect) -> Tags:
 
 
 def holds_call_tag(text: str, dialect: Dialect | str = QWEN) -> bool:
-    """Return whether ``text``, an argument of a call, holds a tag of a call on a line of its own: it may have swallowed
-    another parameter, or another call."""
+    """Return whether ``text``, an argument of a call, contains a tag of a call alone on a line: it may have
+    swallowed another parameter or another call."""
     return tags_of(read_dialect(dialect)).holds_line(text)

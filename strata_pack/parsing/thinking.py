@@ -1,4 +1,4 @@
-"""Reads the thinking: its beginning, its end, and the ``<tool_call>`` in it that may be its end."""
+"""Reads the thinking: its beginning, its end, and each ``<tool_call>`` in it that may be its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NEWLINES = re.compile(r"[\r\n]*")
 
 
 class ThinkingStates(Machine):
-    """From the first character to the first one of the answer."""
+    """The states from the first character to the first one of the answer."""
 
     def _start(self, text: str, pos: int) -> int:
         end = self._hold_space(text, pos)
@@ -36,7 +36,7 @@ class ThinkingStates(Machine):
         self._plain(self._take_held())
 
     def _behind_think(self, text: str, pos: int) -> int:
-        """The line end after a ``<think>`` that the model wrote itself is dropped with it."""
+        """Drop the line end after a ``<think>`` that the model wrote itself."""
         self._state = ParserState.REASONING
         if text.startswith("\r\n", pos):
             return pos + 2
@@ -69,7 +69,7 @@ class ThinkingStates(Machine):
         return (self._think_close, self._call_open) if self._calls else (self._think_close,)
 
     def _candidate(self, text: str, at: int) -> int:
-        """A ``<tool_call>`` in the thinking: perhaps its end."""
+        """Decide whether a ``<tool_call>`` in the thinking may be its end."""
         end = at + len(self._call_open)
         if self._may_be_the_end(1):
             openers = self._tags.lines_of_openers.match(text, at)
@@ -97,7 +97,7 @@ class ThinkingStates(Machine):
         return False
 
     def _position(self) -> tuple[Reason | None, bool]:
-        """Return what speaks against a call here (None: nothing), and whether the policy lets it end the thinking."""
+        """Return the objection to a call here (None: no objection), and whether the policy lets it end the thinking."""
         beginning = self._tracker.beginning()
         reason: Reason | None = None
         if self._tracker.fenced():

@@ -1,8 +1,8 @@
-"""Reads one call in XML form while it is written: header, parameters, end, and all known drift.
+"""Reads one call in XML form incrementally: header, parameters, end, and all known drift.
 
-The reader is a table: what was read before (a ``Place``) and what stands here (a ``Token``) name the one thing to do.
-The well-formed grammar and each tolerated drift are rows of it; what has no row is no call. The hard part is where a
-value ends, because a value may hold every tag: ``docs/parsing.md`` draws it.
+The reader is a table: the position reached (a ``Place``) and the next tag (a ``Token``) determine the action. The
+well-formed grammar and each tolerated drift are rows; a combination without a row means: not a call. The hard part is
+the end of a value, because a value may contain any tag: ``docs/parsing.md`` has a diagram.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from strata_pack.parsing.tags import Tag, Token
 class XmlCall(CallActions):
     """Reads one call from its function's header on.
 
-    ``bare``: it has no ``<tool_call>``. ``stream``: announce it and send its arguments while they come, as
-    ``events``. ``in_thinking``: it stands in the thinking, so that ``</think>`` after it is no prose.
+    ``bare``: it has no ``<tool_call>``. ``stream``: emit ``tool_start`` and ``tool_args`` while it is read, in
+    ``events``. ``in_thinking``: it is in the thinking, so ``</think>`` after it is not prose.
 
-    Feed it until ``status`` is ``DONE`` (``calls`` holds it) or ``FAILED`` (``text()`` comes back). ``again`` is text
-    after the call that must be read once more by whoever reads the text around calls; ``function_follows`` says that
-    a second function stands in the same wrapper.
+    Feed it until ``status`` is ``DONE`` (``calls`` has the call) or ``FAILED`` (``text()`` returns the text read).
+    ``again`` is text after the call that the caller must read again; ``function_follows`` says that a second function
+    is in the same wrapper.
     """
 
 
@@ -31,7 +31,8 @@ Action = Callable[[XmlCall, Tag, str, int], int]
 
 
 class Row(NamedTuple):
-    """In ``places``, ``tokens`` do ``action``. ``drift`` names the departure from the format that the row tolerates."""
+    """In each of ``places``, each of ``tokens`` triggers ``action``. ``drift`` names the departure from the format
+    that the row tolerates."""
 
     places: tuple[Place, ...]
     tokens: tuple[Token, ...]
@@ -59,8 +60,8 @@ DRIFT: dict[str, str] = {
     "two-functions": "two functions in one wrapper: two calls",
     "prose-before-call-closer": "text between `</function>` and `</tool_call>`: dropped",
 }
-"""The departures from the format that still make a call. One more, quotes or spaces around a name, is no matter of
-order and lives in ``tags.clean_name``."""
+"""The departures from the format that still make a call. One more, quotes or spaces around a name, does not depend
+on the order of tags: ``tags.clean_name`` removes them."""
 
 _P, _T, _C = Place, Token, XmlCall
 _FUNCTION = (_T.FUNCTION, _T.FUNCTION_UNCLOSED)

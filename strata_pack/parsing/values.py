@@ -1,6 +1,6 @@
-"""Converts the text of an argument to a JSON value of a type that its schema allows; never guesses, never raises.
+"""Converts the text of an argument to a JSON value of a type that its schema allows; never raises.
 
-A text that fits no type of its schema stays what it is, a string.
+A text that fits no type of its schema remains a string.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strata_pack.parsing.schema import SPECIFIC_FIRST, ArgumentType, TypeName
 WHITESPACE = " \t\r\n"
 
 MAX_DIGITS = 4000
-"""Digits of an integer; Python itself refuses to print much longer ones, so such a text stays text."""
+"""Maximum digits of an integer: Python refuses to print much longer ones, so a longer text remains a string."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
@@ -59,10 +59,10 @@ def _too_deep(text: str) -> bool:
 
 
 def read_json(text: str, *, constants_as_text: bool = False) -> Any:
-    """Return the JSON value ``text`` spells; raw control characters inside strings are taken as they are.
+    """Return the JSON value that ``text`` spells; raw control characters inside strings are kept.
 
-    ``ValueError`` if it is none, holds NaN, an infinity or an endless number, or is nested more than 200 deep. With
-    ``constants_as_text`` NaN and the infinities become the strings that spell them.
+    ``ValueError`` if it is not JSON, contains NaN, an infinity or a number out of range, or is nested more than 200
+    deep. With ``constants_as_text`` NaN and the infinities become the strings that spell them.
     """
     if _too_deep(text):
         raise _NoFitError
@@ -106,7 +106,7 @@ def _collection(wanted: type) -> Callable[[str], Any]:
         try:
             value = read_json(text)
         except ValueError:
-            # Through JSON and back, so that an escaped surrogate pair is one character in both spellings.
+            # Through JSON and back, so that an escaped surrogate pair becomes one character, as in JSON text.
             value = read_json(json_text(read_literal(text)))
         if not isinstance(value, wanted):
             raise _NoFitError
@@ -140,7 +140,7 @@ def _is_member(value: Any, members: tuple[Any, ...]) -> bool:
 def read_value(text: str, wanted: ArgumentType) -> tuple[Any, bool]:
     """Return the value of an argument's ``text`` and whether it fits its type (else it is ``text`` itself).
 
-    A text that the type refuses and that is a JSON string is read once more as what the string holds.
+    A text that does not fit and is a JSON string is read again as the content of that string.
     """
     if wanted.is_text:
         return text, True
@@ -196,12 +196,12 @@ _BEGINNINGS: dict[TypeName, re.Pattern[str]] = {
     "array": re.compile(r"[\[(]"),
     "object": re.compile(r"\{"),
 }
-"""What a text that may become a value of a type begins with. A list or an object is decided by its last character."""
+"""Possible first characters of a value, by type. A list or an object is recognised by its last character."""
 
 
 def only_text(beginning: str, wanted: ArgumentType) -> bool | None:
-    """Return whether a value that begins so is a string whatever follows; False if that shows only at its end, None if
-    more of it must be seen."""
+    """Return True if a value that begins with ``beginning`` is a string whatever follows, False if only its end decides
+    that, None if more of it is needed."""
     bare = beginning.lstrip(WHITESPACE)
     if not bare:
         return None

@@ -1,4 +1,4 @@
-"""Parses a whole reply, or one that arrives asynchronously."""
+"""Parses a whole reply, or an asynchronous stream of deltas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata_pack.parsing.output_parser import OutputParser
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply, parsed: the texts whole, the calls in order."""
+    """One parsed reply: the whole texts and the calls in order."""
 
     reasoning: str
     content: str
@@ -30,7 +30,7 @@ class Reply:
 
 
 def collect(events: Iterable[Event], counters: Counters) -> Reply:
-    """Return the reply that ``events`` tell."""
+    """Return the reply that ``events`` make up."""
     texts: dict[str, list[str]] = {"reasoning": [], "content": []}
     calls: list[ToolCall] = []
     for event in events:
@@ -56,8 +56,8 @@ async def aparse(
 ) -> AsyncIterator[Event]:
     """Yield the events of a reply that arrives as ``deltas``.
 
-    ``finish_reason`` may be a function, called when the deltas are over: only then has a server reported it. Pass a
-    ``parser`` to read its counters afterwards, else ``options`` are those of ``OutputParser``.
+    ``finish_reason`` may be a function that is called after the last delta: a server reports the reason only then. Pass
+    a ``parser`` to read its counters afterwards, else ``options`` are those of ``OutputParser``.
     """
     if parser is None:
         parser = OutputParser(**options)
