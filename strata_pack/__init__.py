@@ -1,8 +1,8 @@
 """strata-pack: build, repair, prove and serve local-model packs that lose no tool call.
 
-The names that most programs need are here; each room (``strata_pack.chat``, ``strata_pack.pack``,
-``strata_pack.weights``, ``strata_pack.gateway``, ...) exports the rest of what is public. Importing this package
-imports nothing heavy: a name's module is imported when the name is used.
+The names that most programs need are here; the subpackages (``strata_pack.chat``,
+``strata_pack.pack``, ``strata_pack.weights``, ``strata_pack.gateway``, ...) export the other public names. Importing
+this package is fast: a name's module is imported at the first use of the name.
 """
 
 from strata_pack.doors import door

@@ -1,4 +1,4 @@
-"""Lists, measures and empties the cache folder, which holds only what can be made again."""
+"""Lists, measures and empties the cache folder, which holds only files that strata-pack can create again."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from strata_pack.resources import cache_dir
 from strata_pack.suggest import unknown
 
 GROUP = "runtimes"
-"""The folder whose members are entries of their own: each is one built llama.cpp."""
+"""The subfolder whose children count as separate entries: each is one installed or built llama.cpp."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One thing in the cache: its name (``runtimes/b9011-cuda``), its path and its size in bytes."""
+    """One entry of the cache: its name (``runtimes/b9011-cuda``), its path and its size in bytes."""
 
     name: str
     path: Path
@@ -25,16 +25,16 @@ class CacheEntry:
 
 
 def cache_entries() -> list[CacheEntry]:
-    """Return what the cache holds: one entry for each runtime and for each other file or folder at the top."""
+    """Return the entries of the cache: one for each runtime and one for each other file or folder at its top level."""
     root = cache_dir()
     paths = [inner for path in _children(root) for inner in (_children(path) if path.name == GROUP else [path])]
     return [CacheEntry(path.relative_to(root).as_posix(), path, _size(path)) for path in paths]
 
 
 def clean_cache(names: Sequence[str] = (), *, dry_run: bool = False) -> list[CacheEntry]:
-    """Remove the entries called ``names`` (default: all) and return them; ``WrongUse`` for a name that is not there.
+    """Remove the entries called ``names`` (default: all) and return them; ``WrongUse`` for an unknown name.
 
-    A link is removed, never what it leads to.
+    A symbolic link is removed without following it.
     """
     entries = cache_entries()
     known = {entry.name: entry for entry in entries}

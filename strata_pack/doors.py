@@ -1,7 +1,7 @@
-"""Exports a package's public names lazily: a name's module is imported when the name is used.
+"""Exports a package's public names lazily: a name's module is imported at the first use of the name.
 
-An ``__init__.py`` gives the table of its names to ``door`` and repeats them under ``if TYPE_CHECKING`` for type
-checkers and editors (PEP 562); a test keeps the two alike. This module imports nothing.
+An ``__init__.py`` passes the table of its names to ``door`` (PEP 562) and repeats them under ``if TYPE_CHECKING``
+for type checkers and editors; a test keeps the two equal. This module imports nothing.
 """
 
 TYPE_CHECKING = False

@@ -1,4 +1,4 @@
-"""Defines the exceptions: each is one sentence with the place, the reason and the remedy.
+"""Defines the exceptions: each message is one sentence that names the file, URL or option, the reason and the remedy.
 
 The command line prints ``str(error)`` and exits with ``error.exit_code``; the library raises the same objects.
 """
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def escaped(text: str, keep: str = "") -> str:
-    r"""Return ``text`` with what would drive or confuse a terminal spelled out, as ``\x1b`` or ``\u202e``.
+    r"""Return ``text`` with the characters that control or confuse a terminal escaped, as ``\x1b`` or ``\u202e``.
 
-    These are controls, formats such as a change of direction, line separators and bytes of a path that are no text;
-    the characters in ``keep`` stay.
+    These are control and format characters (such as a change of direction), line separators, and bytes of a path that
+    are not valid text. The characters in ``keep`` are not escaped.
     """
     if text.isprintable():
         return text
@@ -20,9 +20,9 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 class StrataError(Exception):
-    """A failure that has a sentence for the user.
+    """A failure with a message for the user.
 
-    ``problem`` says what is wrong; ``where`` names the file, URL or option; ``remedy`` says what to do.
+    ``problem`` says what is wrong, ``where`` names the file, URL or option, ``remedy`` says what to do about it.
     """
 
     exit_code = 3
@@ -36,22 +36,22 @@ class StrataError(Exception):
 
 
 class CheckFailed(StrataError):
-    """A check ran to its end and found a difference (golden, smoke, verify, lint, compare)."""
+    """A check was completed and found a difference (golden, smoke, verify, lint, compare)."""
 
     exit_code = 1
 
 
 class WrongUse(StrataError):
-    """An argument or a combination of arguments that cannot work."""
+    """An invalid argument or combination of arguments."""
 
     exit_code = 2
 
 
 class BadInput(WrongUse):
-    """A file or a message that is missing, damaged, hostile or of an unsupported kind."""
+    """A file or message that is missing, damaged, malicious or of an unsupported kind."""
 
 
 class EnvironmentFailure(StrataError):
-    """The machine could not do it: network, disk, memory, a missing runtime, a dead server."""
+    """The environment failed: network, disk, memory, a missing runtime, a server that does not answer."""
 
     exit_code = 3

@@ -1,6 +1,6 @@
-"""Names the exact command that installs a missing optional package where this tool is installed.
+"""Builds the exact command that installs a missing optional package into the environment of this tool.
 
-pip, uv and pipx record where they took a distribution from (``direct_url.json``, PEP 610) and who installed it.
+pip, uv and pipx record the origin of a distribution (``direct_url.json``, PEP 610) and the installer's name.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ Extra = Literal["serve", "engines", "zstd", "sign", "dask", "otel"]
 
 
 def need(package: str, extra: Extra, what: str) -> None:
-    """Raise ``EnvironmentFailure`` if ``package`` is not installed; ``what`` needs it and ``extra`` brings it."""
+    """Raise ``EnvironmentFailure`` if ``package`` is not installed.
+
+    ``what`` names the feature that needs it, ``extra`` the extra that installs it.
+    """
     if importlib.util.find_spec(package) is None:
         raise missing(package, extra, what)
 
 
 def missing(package: str, extra: Extra, what: str) -> EnvironmentFailure:
-    """Return the failure that says what needs ``package`` and how to install it."""
+    """Return the failure whose message says what needs ``package`` and how to install it."""
     return EnvironmentFailure(f"{what} needs the package {package}", remedy=f"run: {install_command(extra)}")
 
 
 def install_command(extra: Extra) -> str:
-    """Return the shell command that adds ``extra`` to the installation that runs now."""
+    """Return the shell command that adds ``extra`` to the running installation."""
     try:
         installed: Distribution | None = distribution(NAME)
     except PackageNotFoundError:
@@ -41,7 +44,7 @@ def install_command(extra: Extra) -> str:
 
 
 def command_for(installed: Distribution | None, extra: Extra, prefix: Path, python: Path) -> str:
-    """Return the command for the distribution ``installed`` in the environment ``prefix``; None: not installed."""
+    """Return the command for the distribution ``installed`` (None: not installed) in the environment ``prefix``."""
     requirement = _requirement(installed, extra)
     if (prefix / "uv-receipt.toml").exists():
         return shlex.join(["uv", "tool", "install", "--force", *requirement])
@@ -54,7 +57,8 @@ def command_for(installed: Distribution | None, extra: Extra, prefix: Path, pyth
 
 
 def _requirement(installed: Distribution | None, extra: Extra) -> list[str]:
-    """Return the arguments of an installer: from the index, a folder (editable or not), an archive or a repository."""
+    """Return an installer's arguments: a requirement from the index, a folder (editable or not), an archive or a
+    repository."""
     if installed is None:
         return ["--editable", f"{Path(__file__).resolve().parents[1]}[{extra}]"]
     try:

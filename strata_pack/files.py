@@ -1,7 +1,7 @@
-"""Writes files that appear whole or not at all, hashes them, and reads JSON within limits.
+"""Writes files atomically, hashes them, and reads JSON within size limits.
 
-Everything the tool writes goes through a temporary name in the target's own folder, ``fsync`` and ``rename``, so that
-a crash at any moment leaves the old file or the new one.
+Every file is written under a temporary name in the target's folder, synced (``fsync``) and renamed, so that a crash
+at any moment leaves either the old file or the new one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 CHUNK = 1 << 20
 
 CONFIG_LIMIT = 64 << 20
-"""Bytes of the largest JSON file of a model (configuration, tokenizer settings) that is read."""
+"""Largest size in bytes of a model's JSON file (configuration, tokenizer settings) that is read."""
 
 
 def fsync_dir(folder: Path) -> None:
@@ -36,13 +36,14 @@ def fsync_dir(folder: Path) -> None:
 
 @contextmanager
 def disk_errors(where: Path) -> Iterator[None]:
-    """Turn "no space left", "too large", "read-only" and "permission denied" into one sentence about ``where``."""
+    """Turn the errors "no space left", "too large", "read-only" and "permission denied" into an
+    ``EnvironmentFailure``."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise EnvironmentFailure(
-                "no space left on the disk", where=where, remedy="free some and run again"
+                "no space left on the disk", where=where, remedy="free some space and run again"
             ) from error
         if error.errno == errno.EFBIG:
             problem = "would be larger than its file system or a limit of this process (ulimit -f) allows"
@@ -56,7 +57,7 @@ def disk_errors(where: Path) -> Iterator[None]:
 def atomic_writer(path: Path, mode: int = 0o644) -> Iterator[IO[bytes]]:
     """Yield a binary file that becomes ``path`` when the block ends without an exception, and vanishes otherwise.
 
-    ``mode`` are its permissions; until then nobody but this user reads it.
+    ``mode`` sets its final permissions; until the rename only this user can read it.
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 def dump_json(value: Any) -> bytes:
     """Return ``value`` as the JSON this tool writes: UTF-8, two spaces, keys in the given order, one final newline.
 
-    Where a text is none in UTF-8 (a file's name of other bytes) everything beyond ASCII is escaped.
+    If a string cannot be encoded as UTF-8 (a file name of other bytes), all characters beyond ASCII are escaped.
     """
     try:
         return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
@@ -108,7 +109,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def parse_json(data: bytes, where: str | Path) -> Any:
-    """Return the value of the JSON text ``data`` (UTF-8, with or without a byte order mark); ``BadInput`` otherwise."""
+    """Return the value of the JSON text ``data`` (UTF-8, byte order mark allowed); ``BadInput`` if it is not JSON."""
     try:
         return json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -116,7 +117,7 @@ def parse_json(data: bytes, where: str | Path) -> Any:
 
 
 def parse_json_object(data: bytes, where: str | Path) -> dict[str, Any]:
-    """Return the JSON object in ``data``; ``BadInput`` for anything else."""
+    """Return the JSON object in ``data``; ``BadInput`` for any other value."""
     value = parse_json(data, where)
     if not isinstance(value, dict):
         raise BadInput("is not a JSON object", where=where)
@@ -129,7 +130,7 @@ def read_json(path: Path, limit: int = CONFIG_LIMIT) -> Any:
 
 
 def read_json_object(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
-    """Return the JSON object in the file ``path``; ``BadInput`` as ``read_json``, and for another value."""
+    """Return the JSON object in the file ``path``; ``BadInput`` as in ``read_json``, and for any other value."""
     return parse_json_object(read_bytes(path, limit), path)
 
 
@@ -140,7 +141,7 @@ def sha256_file(path: Path) -> str:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes free for us on the file system of ``path`` (which need not exist yet)."""
+    """Return the free bytes that this user may write on the file system of ``path`` (which need not exist yet)."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free

@@ -1,7 +1,7 @@
-"""Locks files and folders between processes with ``flock``, which the system drops when the holder ends.
+"""Locks files and folders between processes with ``flock``; the system releases a lock when its process ends.
 
-A lock belongs to the open file, not to the process: who opens the same folder twice would wait for itself. So
-``hold_folder`` remembers what this thread holds, and ``holds_folder`` tells.
+A lock belongs to the open file, not to the process: a thread that opens the same folder twice would wait for itself.
+Therefore ``hold_folder`` records which folders this thread holds, and ``holds_folder`` returns that.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pathlib import Path
 from strata_pack.errors import EnvironmentFailure
 
 POLL = 0.05
-"""Seconds between two tries of a lock that is waited for."""
+"""Seconds between two attempts to take a lock."""
 
 _held = threading.local()
 
 
 def lock_file(descriptor: int, busy: EnvironmentFailure, wait_seconds: float = 0.0) -> None:
-    """Lock the open file; raise ``busy`` if another holder does not let go of it within ``wait_seconds``."""
+    """Lock the open file; raise ``busy`` if another holder does not release it within ``wait_seconds``."""
     end = time.monotonic() + wait_seconds
     while True:
         try:
@@ -37,7 +37,7 @@ def lock_file(descriptor: int, busy: EnvironmentFailure, wait_seconds: float = 0
 
 @contextmanager
 def hold_folder(folder: Path, busy: EnvironmentFailure, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold ``folder`` against other processes and threads; raise ``busy`` as ``lock_file`` does."""
+    """Lock ``folder`` against other processes and threads inside the block; raise ``busy`` as ``lock_file`` does."""
     folder = folder.resolve()
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -3,11 +3,11 @@
     [[exception]]
     rule = "ST313"                     # a lint rule, or verify/CHECK
     reason = "the vendor closes the turn in the next message"
-    until = 2027-03-01                 # the last day it counts
-    where = "Qwen3-*"                  # optional: which packs or templates, by name
+    until = 2027-03-01                 # the last day on which it applies
+    where = "Qwen3-*"                  # optional: pattern of the names of packs or templates
 
-An exception counts until the end of its day; after that the rule counts again, and the exception itself is an error
-until somebody renews or removes it. What nobody justified or dated is refused.
+An exception applies until the end of its day. After that day the rule applies again, and the expired exception is an
+error until it is renewed or removed. An exception without a reason or a date is refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NEEDED = ("rule", "reason", "until")
 
 @dataclass(frozen=True)
 class Excuse:
-    """One exception: ``until`` is the last day it counts, ``where`` a pattern of names ("*" for all)."""
+    """One exception: ``until`` is the last day on which it applies, ``where`` a pattern of names ("*" for all)."""
 
     rule: str
     reason: str
@@ -40,30 +40,30 @@ class Excuse:
     where: str = "*"
 
     def covers(self, rule: str, name: str) -> bool:
-        """Whether this is about ``rule`` on the pack or template ``name``."""
+        """Return whether this exception is for ``rule`` on the pack or template ``name``."""
         return rule == self.rule and fnmatchcase(name, self.where)
 
     @property
     def note(self) -> str:
-        """Why and how long, as words."""
+        """The reason and the last day, for a report."""
         return f"excepted until {self.until}: {self.reason}"
 
     @property
     def overdue(self) -> str:
-        """What is said of it once it has ended."""
+        """The error message of an expired exception."""
         return f"the exception to {self.rule} ended on {self.until} ({self.reason}): renew or remove it"
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The exceptions of one file, by whether they still count."""
+    """The exceptions of one file, valid ones and expired ones."""
 
     path: Path | None = None
     current: tuple[Excuse, ...] = ()
     expired: tuple[Excuse, ...] = ()
 
     def excuse(self, rule: str, name: str) -> Excuse | None:
-        """Return the exception that lets ``rule`` pass on the pack or template ``name``, if there is one."""
+        """Return the valid exception to ``rule`` for the pack or template ``name``, or ``None``."""
         return next((one for one in self.current if one.covers(rule, name)), None)
 
 
@@ -73,10 +73,10 @@ def read_policy(
     kept: Collection[str] = (),
     today: datetime.date | None = None,
 ) -> Policy:
-    """Read the policy in ``path``; ``None`` means ``strata-pack.toml`` in this folder, if it is there.
+    """Read the policy in ``path``; ``None`` means ``strata-pack.toml`` in the working directory, if it exists.
 
-    ``known`` are all rules there are, ``kept`` those of them that nothing excuses. Raises ``BadInput`` for a file that
-    is missing, malformed, or names a rule that is kept, ``WrongUse`` for one that is unknown.
+    ``known`` are all existing rules, ``kept`` the rules that allow no exception. Raises ``BadInput`` for a file that is
+    missing, malformed, or names a rule of ``kept``, ``WrongUse`` for an unknown rule.
     """
     if path is None:
         path = Path(NAME)
@@ -89,7 +89,7 @@ def read_policy(
     entries = value.pop("exception", [])
     if value or not isinstance(entries, list):
         unknown = next(iter(value), "exception")
-        raise BadInput(f"has {unknown!r}, and only [[exception]] is known", where=path)
+        raise BadInput(f"has the key {unknown!r}; only [[exception]] is allowed", where=path)
     found = [_excuse(entry, index, known, kept, path) for index, entry in enumerate(entries, 1)]
     day = today or datetime.date.today()
     return Policy(
@@ -107,7 +107,7 @@ def _excuse(entry: Any, index: int, known: Collection[str], kept: Collection[str
         if key not in _KEYS:
             raise unknown(f"key of an exception ({place})", key, _KEYS, where=str(path))
         if not isinstance(value, _KEYS[key]) or isinstance(value, datetime.datetime) or value == "":
-            kind = "a day, as 2027-03-01" if key == "until" else "a text in quotes"
+            kind = "a date, such as 2027-03-01" if key == "until" else "a quoted string"
             raise BadInput(f"{place}: {key} must be {kind}", where=path)
     for key in _NEEDED:
         if key not in entry:
@@ -115,5 +115,5 @@ def _excuse(entry: Any, index: int, known: Collection[str], kept: Collection[str
     if entry["rule"] not in known:
         raise unknown(f"rule ({place})", entry["rule"], sorted(known), where=str(path))
     if entry["rule"] in kept:
-        raise BadInput(f"{place}: nothing excuses {entry['rule']}", where=path, remedy="repair what it finds")
+        raise BadInput(f"{place}: {entry['rule']} allows no exception", where=path, remedy="repair what it finds")
     return Excuse(**entry)

@@ -1,7 +1,7 @@
-"""Reports the progress of long work to whoever listens.
+"""Defines the interface through which long work reports its progress.
 
-A room takes a ``Progress`` and opens one ``ProgressTask`` per unit of work; the command line passes an object that
-draws bars, a library user may pass nothing.
+A function takes a ``Progress`` and opens one ``ProgressTask`` for each piece of work. The command line passes an object
+that draws progress bars; library users may pass their own or none.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ ProgressForm = Literal["auto", "bar", "plain", "json", "none"]
 
 
 class ProgressTask(Protocol):
-    """One piece of work with a known or unknown total."""
+    """One piece of work, with a known or unknown total."""
 
     def advance(self, amount: int) -> None:
-        """Say that ``amount`` more units are done."""
+        """Report that ``amount`` more units are done."""
 
     def done(self) -> None:
-        """Say that the work is finished."""
+        """Report that the work is finished."""
 
 
 class Progress(Protocol):
@@ -29,7 +29,7 @@ class Progress(Protocol):
         """Open a task; ``unit`` is ``"bytes"`` or the plural name of what is counted."""
 
     def note(self, text: str) -> None:
-        """Say one line that a person should see now."""
+        """Show one line of text to the user now."""
 
 
 class SilentTask:
@@ -41,7 +41,7 @@ class SilentTask:
 
 
 class Silent:
-    """A ``Progress`` that nobody watches: the default of every function that takes one."""
+    """A ``Progress`` that shows nothing: the default of every function that takes one."""
 
     def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:  # noqa: ARG002
         return SilentTask()

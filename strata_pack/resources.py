@@ -1,6 +1,6 @@
 """Finds the shipped data: ``templates/`` and ``golden/``.
 
-In a source checkout they stand next to the package, in a wheel inside it.
+In a source checkout they are next to the package, in a wheel inside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def data_dir(name: str) -> Path:
 
 
 def cache_dir() -> Path:
-    """Return the folder for things that can be made again (built runtimes, probes); ``STRATA_CACHE`` names another."""
+    """Return the cache folder (built runtimes, probes); ``STRATA_CACHE`` overrides it."""
     base = os.environ.get("STRATA_CACHE")
     if base:
         return Path(base)

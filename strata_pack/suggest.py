@@ -1,4 +1,4 @@
-"""Words the refusal of a mistyped value: the nearest valid values, and all of them."""
+"""Builds the error for a mistyped value: the nearest valid value, and the list of valid values."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from strata_pack.errors import WrongUse
 
 SHOWN = 40
-"""Values that are listed at most."""
+"""Largest number of values that are listed."""
 
 
 def nearest(value: str, known: Iterable[str]) -> str | None:
-    """Return the one of ``known`` that ``value`` is most likely a slip of, ``None`` if none is near."""
+    """Return the value in ``known`` nearest to ``value``, ``None`` if none is near."""
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in reversed(list(known))}

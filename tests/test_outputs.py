@@ -39,7 +39,7 @@ def test_an_output_that_is_an_input_is_refused_by_any_name(place: Path, output: 
 
 @pytest.mark.parametrize("inside", ["pack/model/tiny.gguf", "pack/model"])
 def test_an_output_folder_that_holds_an_input_is_refused(place: Path, inside: str) -> None:
-    with pytest.raises(WrongUse, match=r"would be replaced with .* in it, which this command reads"):
+    with pytest.raises(WrongUse, match=r"would be replaced, and .* in it is read by this command"):
         check_outputs([place / "here/pack"], [place / inside])
 
 
@@ -85,14 +85,14 @@ def test_an_input_that_is_no_path_is_passed_over(place: Path, text: str | None) 
 
 
 def test_a_file_that_is_there_is_refused_without_force(place: Path) -> None:
-    with pytest.raises(WrongUse, match="is there already"):
+    with pytest.raises(WrongUse, match="exists already"):
         check_file_output(place / "golden.json", force=False)
     check_file_output(place / "golden.json", force=True)
 
 
 def test_a_dangling_link_is_there(tmp_path: Path) -> None:
     (tmp_path / "q.gguf").symlink_to("nowhere")
-    with pytest.raises(WrongUse, match="is there already"):
+    with pytest.raises(WrongUse, match="exists already"):
         check_file_output(tmp_path / "q.gguf", force=False)
 
 

@@ -44,20 +44,20 @@ def test_an_exception_can_be_for_some_names_alone(tmp_path: Path) -> None:
 
 WRONG = {
     "an unknown rule": (entry("ST999"), "no rule"),
-    "a rule that nothing excuses": (entry("verify/hashes"), "nothing excuses verify/hashes"),
+    "a rule that allows no exception": (entry("verify/hashes"), "verify/hashes allows no exception"),
     "no reason": ('[[exception]]\nrule = "ST101"\nuntil = 2026-06-01\n', "has no reason"),
-    "an empty reason": (entry().replace('"known"', '""'), "reason must be a text"),
+    "an empty reason": (entry().replace('"known"', '""'), "reason must be a quoted string"),
     "no end": ('[[exception]]\nrule = "ST101"\nreason = "x"\n', "has no until"),
-    "an end that is a text": (entry(until='"2026-06-01"'), "until must be a day"),
-    "an end with a time": (entry(until="2026-06-01T00:00:00Z"), "until must be a day"),
+    "an end that is a text": (entry(until='"2026-06-01"'), "until must be a date"),
+    "an end with a time": (entry(until="2026-06-01T00:00:00Z"), "until must be a date"),
     "an unknown key": (entry(more="rules = 1"), "no key"),
-    "another table": ('[lint]\nignore = "ST101"\n', "only [[exception]] is known"),
+    "another table": ('[lint]\nignore = "ST101"\n', "only [[exception]] is allowed"),
     "no TOML": ("[[", "is not TOML"),
 }
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_a_policy_that_is_not_in_order_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_malformed_policy_is_refused(tmp_path: Path, kind: str) -> None:
     text, sentence = WRONG[kind]
     with pytest.raises(WrongUse) as failure:
         policy(tmp_path, text)

@@ -73,7 +73,7 @@ def main() -> None:
         return
     tag = f"v{options.version}"
     if run("git", "tag", "--list", tag):
-        sys.exit(f"release: the tag {tag} is there already")
+        sys.exit(f"release: the tag {tag} exists already")
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     run("make", "wheels")

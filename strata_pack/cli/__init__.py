@@ -1,1 +1,1 @@
-"""The command line: a module for each command, the shared flags and output, the table of commands."""
+"""Implements the command line: a module for each command, the shared flags and output, and the table of commands."""

@@ -1,4 +1,4 @@
-"""Defines the typer group ``strata-pack``, which imports a command's module only when the command is called."""
+"""Defines the typer group ``strata-pack``; a command's module is imported only when the command is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from strata_pack.errors import WrongUse
 
 
 class _Commands(MutableMapping[str, Any]):
-    """The commands by name; each module is imported when its command is asked for."""
+    """Maps names to commands; a command's module is imported at the first access."""
 
     def __init__(self) -> None:
         self._loaded: dict[str, Any] = {}
@@ -47,7 +47,7 @@ class _Commands(MutableMapping[str, Any]):
 
 
 def _load(name: str, module: str) -> Any:
-    """Return the command ``name``: the one of that name in the module's ``app``, or the whole ``app`` as a group."""
+    """Return the command ``name`` of the module's ``app``, or the whole ``app`` if the command is a group."""
     inner = importlib.import_module(module).app
     parent = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
     parent.add_typer(inner)
@@ -59,7 +59,8 @@ def _load(name: str, module: str) -> Any:
 
 
 class LazyGroup(TyperGroup):
-    """The top group: its page and the names for completion come from the table, its commands from their modules."""
+    """The top-level group: help page and completion come from the table of commands, the commands from their
+    modules."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -111,11 +112,11 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Take the flags that stand before a command."""
+    """Take the flags before a command."""
 
 
 def ascii_alone() -> bool:
-    """Return whether the locale is C or POSIX by name: Python writes UTF-8 there, which such a terminal cannot show."""
+    """Return whether the locale is C or POSIX: Python writes UTF-8 in it, which such a terminal cannot show."""
     named = {os.environ.get("LC_ALL"), os.environ.get("LANG")} & {"C", "POSIX"}
     return bool(named and sys.flags.utf8_mode) and not {"PYTHONUTF8", "PYTHONIOENCODING"} & set(os.environ)
 
@@ -123,10 +124,10 @@ def ascii_alone() -> bool:
 def run() -> None:
     """Run the command line.
 
-    Text that the terminal's encoding lacks is shown escaped. With ``--json`` wrong flags are reported as an object too.
+    Characters outside the terminal's encoding are escaped. With ``--json``, wrong flags are reported as an object too.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -136,7 +137,8 @@ def run() -> None:
     try:
         code = app(standalone_mode=False)
     except Exception as error:
-        # Typer carries a click of its own or the installed one, by its version, so the method decides, not the class.
+        # Depending on its version, typer bundles click or uses the installed one, so test for the method, not the
+        # class.
         message: Any = getattr(error, "format_message", None)
         if message is None:
             raise

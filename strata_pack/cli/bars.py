@@ -1,4 +1,4 @@
-"""Shows progress to people: rich bars on a terminal, plain lines at intervals where output is piped."""
+"""Shows progress: rich bars on a terminal, plain lines at intervals where stderr is piped."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ JSON_INTERVAL_SECONDS = 0.5
 """Seconds between two events of one task."""
 
 MEASURABLE = 0.5
-"""Seconds that work must take before a rate says anything."""
+"""Minimum elapsed seconds before a rate is shown."""
 
 
 class _Amount(ProgressColumn):
-    """Bytes as sizes, anything else as "3/9 name"."""
+    """Shows bytes as sizes and other units as "3/9 name"."""
 
     def __init__(self) -> None:
         super().__init__()

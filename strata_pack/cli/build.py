@@ -1,4 +1,4 @@
-"""``strata-pack build``: from a source to a whole pack."""
+"""``strata-pack build``: builds a pack from a source."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from strata_pack.cli.quant_options import (
     parse_split_size,
 )
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.pack.build import BuildResult
@@ -51,22 +52,22 @@ def build(
     out_dir: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", help="The pack's folder; of several --quant, the one to put all packs in.", metavar="DIR"
+            "--out", "-o", help="The pack's folder; with several --quant, the folder for all packs.", metavar="DIR"
         ),
     ],
     template: Annotated[
         str,
         typer.Option(
-            help="A template's id or file, auto (repair the source's own) or keep.",
+            help="A template's id or file, auto (repair the source's template) or keep.",
             autocompletion=complete.template_or_auto,
         ),
     ] = "auto",
     golden: Annotated[Path | None, typer.Option(help="Golden cases for the template.", metavar="FILE")] = None,
     allow_triggers: Annotated[
-        bool, typer.Option("--allow-triggers", help="Let pass what the template says or hides on a trigger (ST605).")
+        bool, typer.Option("--allow-triggers", help="Accept text that the template adds or hides on a trigger (ST605).")
     ] = False,
     name: Annotated[str | None, typer.Option(help="The model file's name, without .gguf.")] = None,
-    layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or just the .gguf in DIR.")] = "pack",
+    layout: Annotated[Literal["pack", "gguf"], typer.Option(help="A whole pack, or only the .gguf in DIR.")] = "pack",
     mmproj: Annotated[
         Path | None, typer.Option("--mmproj", help="The projector of a GGUF model.", metavar="FILE")
     ] = None,
@@ -75,10 +76,10 @@ def build(
         Literal["auto", "bf16", "f16", "f32", "q8_0"], typer.Option(help="The projector's type, if it is converted.")
     ] = "auto",
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a pack or bare GGUF that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing pack or bare GGUF.")] = False,
     threads: Threads = None,
     kernels: Kernels = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan of a local source and leave.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan for a local source and stop.")] = False,
     quant: Quants = None,
     recipe: RecipeFile = None,
     fit: FitSize = None,
@@ -102,7 +103,7 @@ def build(
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases.
 
-    With several --quant, the source is read once and every preset becomes a pack of its own in DIR.
+    With several --quant, the source is read once and each preset gives a separate pack in DIR.
     """
     from strata_pack.errors import WrongUse
     from strata_pack.pack.build import build_packs
@@ -125,7 +126,10 @@ def build(
         for preset in quant or (None,)
     ]
     if no_mmproj and (mmproj is not None or mmproj_type != "auto"):
-        raise WrongUse("--no-mmproj leaves no projector to say more of", remedy="give one of them")
+        raise WrongUse(
+            "--no-mmproj leaves out the projector, so --mmproj and --mmproj-type do not apply",
+            remedy="give one of them",
+        )
     request = BuildRequest(
         source=source,
         out=out_dir,
@@ -176,16 +180,16 @@ def build(
 
 
 def _show(result: BuildResult, out: Out) -> dict[str, Any]:
-    """Print what was built; return it as JSON data."""
+    """Print the finished pack's facts; return them as JSON data."""
     model, shown = result.manifest["model"], result.manifest["template"]
     size = sum(entry["size"] for entry in result.manifest["files"])
     out.line(f"{result.path}: {model['name']}, {size / MIB:,.1f} MiB, {model['bits_per_weight']:.2f} bits per weight")
     out.line(f"template: {shown['id'] or shown['sha256'][:12]} ({shown['origin']})")
     for engine, counts in (result.manifest["golden"] or {"engines": {}})["engines"].items():
         passed, known = counts["passed"], counts["known_differences"]
-        out.line(f"golden: {passed} passed on {engine} {counts['version']}, {known} known differences")
+        out.line(f"golden: {passed} passed on {engine} {counts['version']}, {counted(known, 'known difference')}")
     if result.manifest["golden"] is None:
-        out.line("golden: no cases for this template (give some with --golden)")
+        out.line("golden: no cases for this template (name a file with --golden)")
     return {
         "ok": True,
         "pack": str(result.path),

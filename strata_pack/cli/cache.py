@@ -1,4 +1,4 @@
-"""``strata-pack cache``: list the cache and remove what can be made again."""
+"""``strata-pack cache``: lists the cache and removes entries."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from strata_pack.cli.shared_flags import with_shared_flags
 if TYPE_CHECKING:
     from strata_pack.cache import CacheEntry
 
-app = typer.Typer(help="The folder of built runtimes and probes: show it, empty it.", no_args_is_help=True)
+app = typer.Typer(help="Show and empty the cache of built runtimes and probes.", no_args_is_help=True)
 
 
 @app.command("list", epilog="Example: strata-pack cache list")
 @with_shared_flags
 def list_(*, out: Out) -> None:
-    """List what the cache holds. The Hub cache is not part of it: `hf cache` shows and empties that one."""
+    """List the entries of the cache. The Hub cache is not part of it: `hf cache` shows and empties that one."""
     from strata_pack.cache import cache_entries
     from strata_pack.resources import cache_dir
 
@@ -38,7 +38,7 @@ def clean(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME]...", help="Entries of `cache list`; all.", autocompletion=complete.cache_entries
+            metavar="[NAME]...", help="Entries of `cache list` (default: all).", autocompletion=complete.cache_entries
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -46,7 +46,7 @@ def clean(
     *,
     out: Out,
 ) -> None:
-    """Remove entries of the cache, after asking. What is removed is made again when it is needed."""
+    """Remove entries of the cache, after a question. A removed entry is made again when it is needed."""
     from strata_pack.cache import clean_cache
 
     chosen = clean_cache(names or (), dry_run=True)

@@ -1,4 +1,4 @@
-"""``strata-pack calls``: does a model still call tools?"""
+"""``strata-pack calls``: measures how well a model calls tools."""
 
 from __future__ import annotations
 
@@ -24,15 +24,19 @@ def calls(
         Path | None, typer.Argument(metavar="PACK|GGUF", help="The model to ask.", show_default=False)
     ] = None,
     url: Annotated[str | None, typer.Option(help="Ask this llama.cpp server instead; needs --template.")] = None,
-    against: Annotated[Path | None, typer.Option(metavar="PACK|GGUF", help="A reference to ask the same.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="PACK|GGUF", help="A reference model for the same tasks.")
+    ] = None,
     minimum: Annotated[
         float | None,
-        typer.Option("--min", min=0, max=1, help="Exit code 1 below this share of the reference's (or all) tasks."),
+        typer.Option(
+            "--min", min=0, max=1, help="Exit code 1 below this share of the reference's right calls (or of all tasks)."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Other tasks of the same kinds.")] = 0,
-    tasks: Annotated[int, typer.Option(min=1, max=1000, help="Tasks of each of the nine kinds.")] = 8,
-    limit: Annotated[int, typer.Option(min=16, help="Tokens of a reply at most.")] = 768,
-    template: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead of the model's own.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed: another one gives other tasks of the same kinds.")] = 0,
+    tasks: Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks of each of the nine kinds.")] = 8,
+    limit: Annotated[int, typer.Option(min=16, help="Maximum tokens of a reply.")] = 768,
+    template: Annotated[Path | None, typer.Option(metavar="FILE", help="Template in place of the model's own.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the wrong replies.")] = None,
     runtime: Annotated[
         str, typer.Option(metavar="NAME", help="See `runtime list`.", autocompletion=complete.runtimes)
@@ -42,9 +46,9 @@ def calls(
     *,
     out: Out,
 ) -> None:
-    """Give a model tasks that need tools and judge its calls, generated without a grammar.
+    """Give a model tasks that need tools and check its calls, which are generated without a grammar.
 
-    Greedy, so that a second run gives the same numbers; each share comes with its 95 % interval.
+    Decoding is greedy, so a second run gives the same numbers. Each share has its 95 % confidence interval.
     """
     from strata_pack import report
     from strata_pack.compare.calls.output import make_report, wanted
@@ -55,7 +59,7 @@ def calls(
     from strata_pack.outputs import check_outputs
 
     if (model is None) == (url is None):
-        raise WrongUse("needs a PACK or GGUF, or a --url, one of them")
+        raise WrongUse("needs exactly one of PACK|GGUF and --url")
     if url is not None and template is None:
         raise WrongUse("--url needs a --template, which renders the prompts")
     check_outputs([html], [model, against, template])

@@ -1,7 +1,7 @@
-"""Tables the commands: name, module, and line on the top page of the help.
+"""Lists the commands: name, module, and summary on the top page of the help.
 
-This module and ``strata_pack.cli.main`` import nothing, so that ``--help`` and ``--version`` cost hardly more than
-a start of the interpreter. The order is that of the help.
+This module and ``strata_pack.cli.main`` import nothing, so that ``--help`` and ``--version`` take little more time
+than a start of the interpreter. The help shows the commands in this order.
 """
 
 SUMMARY = "Build and prove local-model packs whose tool calls never get lost."
@@ -11,12 +11,12 @@ SECTIONS = {
         "build": ("strata_pack.cli.build", "Build a pack: fetch, convert, quantize, install the template."),
         "fetch": ("strata_pack.cli.fetch", "Fetch what a build needs from the Hub."),
         "convert": ("strata_pack.cli.convert", "Convert safetensors to GGUF, without torch."),
-        "imatrix": ("strata_pack.cli.imatrix", "Collect an importance matrix, or look at one."),
+        "imatrix": ("strata_pack.cli.imatrix", "Collect an importance matrix, or show one."),
         "quantize": ("strata_pack.cli.quantize", "Quantize a GGUF or a checkpoint."),
     },
     "Release it": {
-        "release": ("strata_pack.cli.release", "Many packs from one file: plan, run, status, publish."),
-        "keygen": ("strata_pack.cli.keygen", "Make the pair of keys that signs packs."),
+        "release": ("strata_pack.cli.release", "Build many packs from one file: plan, run, status, publish."),
+        "keygen": ("strata_pack.cli.keygen", "Make a key pair for signing packs."),
         "sign": ("strata_pack.cli.sign", "Sign a pack."),
         "publish": ("strata_pack.cli.publish", "Publish packs to the Hub, a folder or an OCI layout."),
         "export": ("strata_pack.cli.export", "Write what Ollama, LM Studio or llama-swap needs."),
@@ -24,24 +24,24 @@ SECTIONS = {
     "Judge it": {
         "prove": ("strata_pack.cli.prove", "Run verify, golden and smoke on a pack."),
         "verify": ("strata_pack.cli.verify", "Check a pack's files against its manifest."),
-        "rebuild": ("strata_pack.cli.rebuild", "Build a pack anew from its manifest and compare."),
+        "rebuild": ("strata_pack.cli.rebuild", "Build a pack again from its manifest and compare."),
         "smoke": ("strata_pack.cli.smoke", "Run the scenarios on a real llama.cpp server."),
         "compare": ("strata_pack.cli.compare", "Compare two models: perplexity, KL divergence."),
         "calls": ("strata_pack.cli.calls", "Measure how well a model calls tools."),
         "inspect": ("strata_pack.cli.inspect", "Show metadata, tensor types and template of a model."),
     },
     "Templates": {
-        "template": ("strata_pack.cli.template", "Repair, lint, install and look at chat templates."),
+        "template": ("strata_pack.cli.template", "Repair, lint, install and inspect chat templates."),
         "golden": ("strata_pack.cli.golden", "Check and record golden conversations."),
     },
     "Serve and read": {
         "serve": ("strata_pack.cli.serve", "Serve a pack with an OpenAI-compatible API."),
         "parse": ("strata_pack.cli.parse", "Parse generated text into events."),
-        "replay": ("strata_pack.cli.replay", "Find the lost tool calls in a log."),
+        "replay": ("strata_pack.cli.replay", "Find lost tool calls in a log."),
         "runtime": ("strata_pack.cli.runtime", "List, check, build and choose llama.cpp runtimes."),
     },
     "This installation": {
-        "env": ("strata_pack.cli.env", "Show versions, devices and folders for a fault report."),
+        "env": ("strata_pack.cli.env", "Show versions, devices and folders for a bug report."),
         "cache": ("strata_pack.cli.cache", "Show and empty the folder of built runtimes."),
     },
 }

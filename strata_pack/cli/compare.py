@@ -1,4 +1,4 @@
-"""``strata-pack compare``: how much quantized models lost against a reference."""
+"""``strata-pack compare``: measures how far quantized models diverge from a reference."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ app = typer.Typer()
 )
 @with_shared_flags
 def compare(
-    model: Annotated[list[Path], typer.Argument(metavar="PACK|GGUF...", help="The models to judge.")],
-    against: Annotated[Path, typer.Option(metavar="PACK|GGUF", help="The reference, as exact as you have it.")],
+    model: Annotated[list[Path], typer.Argument(metavar="PACK|GGUF...", help="The models to compare.")],
+    against: Annotated[
+        Path, typer.Option(metavar="PACK|GGUF", help="The reference, in the highest precision you have.")
+    ],
     text: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="A UTF-8 text, repeatable. Default: prose and agent transcripts."),
@@ -31,24 +33,25 @@ def compare(
     max_kl: Annotated[
         float | None, typer.Option("--max-kl", min=0, help="Exit code 1 if a mean KL divergence (nats) is above.")
     ] = None,
-    context: Annotated[int, typer.Option(min=32, help="Tokens of a window; its second half is scored.")] = 512,
-    windows: Annotated[int | None, typer.Option(min=1, help="Windows of each text at most.")] = None,
+    context: Annotated[int, typer.Option(min=32, help="Tokens per window; its second half is scored.")] = 512,
+    windows: Annotated[int | None, typer.Option(min=1, help="Maximum windows per text.")] = None,
     parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Read special tokens spelled in FILE as such.")
+        bool, typer.Option("--parse-special", help="Tokenize special tokens spelled in FILE as special.")
     ] = False,
     keep_logits: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep the reference's logits here for the next time.")
+        Path | None, typer.Option(metavar="DIR", help="Keep the reference's logits here for later runs.")
     ] = None,
     html: HtmlFile = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the picture for a card.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an SVG chart for a model card.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     llama_server: Annotated[
-        Path | None, typer.Option(help="Ask this llama-server for its likeliest tokens: bounds, not exact figures.")
+        Path | None, typer.Option(help="Use the top tokens that this llama-server reports: bounds, not exact figures.")
     ] = None,
     *,
     out: Out,
 ) -> None:
-    """Compare models with a reference: perplexity, KL divergence of the next tokens, agreement on the likeliest."""
+    """Compare models with a reference: perplexity, KL divergence of the next token, agreement on the likeliest
+    token."""
     from strata_pack import report
     from strata_pack.compare.many import CompareOptions, compare_many
     from strata_pack.compare.output import make_report, picture
@@ -109,7 +112,7 @@ def _show_many(out: Out, found: list[Judged]) -> None:
             *(f"{total.perplexity.value:.4f}", f"{total.top1_agreement:.2%}", "yes" if one.best else ""),
         )
     out.show(table)
-    out.line("best: no other model of the table is smaller and nearer to the reference")
+    out.line("best: no other model of the table is both smaller and closer to the reference")
     _show_basis(out, found[0])
 
 

@@ -1,4 +1,4 @@
-"""``strata-pack convert``: a safetensors checkpoint as one GGUF file."""
+"""``strata-pack convert``: converts a safetensors checkpoint to one GGUF file."""
 
 from __future__ import annotations
 
@@ -26,23 +26,27 @@ def convert(
     outtype: Annotated[
         str, typer.Option(help="bf16, f16, f32, q8_0, tq1_0, tq2_0, or auto: as the weights are stored.")
     ] = "auto",
-    pre: Annotated[str | None, typer.Option(metavar="NAME", help="Pre-tokenizer, if it is not recognised.")] = None,
+    pre: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the pre-tokenizer, if it is not recognised.")
+    ] = None,
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
-    mtp: Annotated[bool, typer.Option("--mtp", help="Write these layers alone, as a draft model's file.")] = False,
-    mmproj: Annotated[bool, typer.Option("--mmproj", help="Write the tower for images, as a projector.")] = False,
+    mtp: Annotated[bool, typer.Option("--mtp", help="Write only these layers, as a draft model.")] = False,
+    mmproj: Annotated[bool, typer.Option("--mmproj", help="Write only the vision tower, as a projector.")] = False,
     name: Annotated[str | None, typer.Option(help="The model's name in the header.")] = None,
     converter: Annotated[
         Literal["own", "reference", "auto"],
-        typer.Option(help="reference: llama.cpp's, in an environment of its own; auto: for classes not known here."),
+        typer.Option(
+            help="reference: llama.cpp's, in a separate environment; auto: that one for unknown model classes."
+        ),
     ] = "own",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Make that environment without asking.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Create that environment without asking.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     dry_run: DryRun = False,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
 ) -> None:
     """Convert safetensors to GGUF, without torch; the file is byte-identical to llama.cpp's converter's.
 
-    One tensor at a time: memory stays small whatever the size of the model.
+    Tensors are converted one at a time, so memory stays small for models of any size.
     """
     from strata_pack.errors import WrongUse
     from strata_pack.outputs import check_file_output
@@ -54,11 +58,11 @@ def convert(
     parts: dict[SourcePart, bool] = {"trunk": no_mtp, "mtp": mtp, "projector": mmproj}
     chosen = [part for part, wanted in parts.items() if wanted]
     if len(chosen) > 1:
-        raise WrongUse("--no-mtp, --mtp and --mmproj each name another file", remedy="give one of them")
+        raise WrongUse("--no-mtp, --mtp and --mmproj exclude each other", remedy="give one of them")
     check_file_output(dest, force=force)
     if converter == "reference" or (converter == "auto" and not is_known(folder)):
         if pre is not None:
-            raise WrongUse("--pre is for the own converter", remedy="leave it out with --converter reference")
+            raise WrongUse("--pre is for the built-in converter", remedy="leave it out with --converter reference")
         _by_reference(out, folder, dest, outtype, chosen[0] if chosen else "model", name, converter, yes, dry_run)
         return
     with (
@@ -70,8 +74,8 @@ def convert(
             f"{len(source.tensors)} tensors, to {source.outtype}"
         )
         if source.left_out:
-            told = "convert it with --mmproj" if source.has_tower else "this tool converts no such tower"
-            progress.note(f"{folder}: {source.left_out} tensors of a tower for images or sound are left out; {told}")
+            told = "convert it with --mmproj" if source.has_tower else "strata-pack cannot convert such a tower"
+            progress.note(f"{folder}: {source.left_out} tensors of a vision or audio tower are left out; {told}")
         if dry_run:
             size = sum(tensor.nbytes for tensor in source.tensors)
             out.line(f"{dest}: would be written, {len(source.tensors)} tensors of {size_text(size)} and the header")
@@ -94,7 +98,7 @@ def _by_reference(
     yes: bool,
     dry_run: bool,
 ) -> None:
-    """Convert with llama.cpp's own converter; "auto" asks before its environment is made."""
+    """Convert with llama.cpp's own converter; "auto" asks before it creates the environment."""
     from strata_pack.errors import BadInput
     from strata_pack.pack.loadable import header_problems
     from strata_pack.weights.convert.reference import convert_by_reference
@@ -116,7 +120,9 @@ def _by_reference(
     def check(file: GgufFile) -> None:
         problems = [] if part == "projector" else header_problems(file.metadata, file.tensors)
         if problems:
-            raise BadInput(f"llama.cpp's converter made a file that no loader takes: {problems[0]}", where=folder)
+            raise BadInput(
+                f"llama.cpp's converter wrote a file that llama.cpp cannot load: {problems[0]}", where=folder
+            )
 
     with out.progress() as progress:
         result = convert_by_reference(

@@ -1,4 +1,4 @@
-"""Draws the differences of two prompts for a terminal."""
+"""Shows the differences of two prompts on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``strata-pack env``: print the facts that a bug report needs."""
+"""``strata-pack env``: prints the facts that a bug report needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ app = typer.Typer()
 @app.command(epilog="Example: strata-pack env --json > environment.json")
 @with_shared_flags
 def env(*, out: Out) -> None:
-    """Show versions, runtimes, devices, folders and variables: paste it into a fault report. It holds no secret."""
+    """Show versions, runtimes, devices, folders and variables for a bug report. Secrets are left out."""
     from dataclasses import asdict
 
     from strata_pack.environment import describe_environment

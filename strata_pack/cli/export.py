@@ -1,4 +1,4 @@
-"""``strata-pack export``: the file that another program needs to run a pack."""
+"""``strata-pack export``: writes the file that another program needs to run a pack."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def export(
     context: Annotated[int | None, typer.Option(help="Tokens of context.", metavar="N", min=1)] = None,
     template: Annotated[
         Literal["auto", "template", "raw"],
-        typer.Option(help="ollama: the GGUF's template counts, or prompts are passed on as they come."),
+        typer.Option(help="ollama: use the GGUF's template, or pass prompts on unchanged."),
     ] = "auto",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     *,
     out: Out,
 ) -> None:
     """Write a Modelfile (Ollama), model.yaml (LM Studio), configuration (llama-swap) or image (OCI) for a pack.
 
-    Each leaves the pack's own chat template in charge; the weights stay where they are, but for an OCI image.
+    All of them keep the pack's own chat template. The weights are not copied, except for an OCI image.
     """
     from strata_pack.publish import ExportOptions, find_program
     from strata_pack.publish import export as export_pack

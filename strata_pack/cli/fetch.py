@@ -1,4 +1,4 @@
-"""``strata-pack fetch``: download what a build needs of a Hub repository."""
+"""``strata-pack fetch``: downloads the files of a Hub repository that a build needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.weights.hub.outcome import FetchPlan
@@ -26,10 +27,10 @@ def fetch(
     parallel: Annotated[int, typer.Option(min=1, max=32, help="Files fetched at once.")] = 4,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be fetched, and stop.")] = False,
 ) -> None:
-    """Fetch weights (one format), tokenizer, config and template; every byte is proved, none is fetched twice.
+    """Fetch weights (one format), tokenizer, config and template; every file is verified by its hash.
 
-    Run it again after any kind of stop: it goes on at the exact byte. HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and the
-    Hub cache are honoured.
+    After an interruption, run it again: it resumes at the next missing byte. HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and
+    the Hub cache are used.
     """
     from strata_pack.errors import WrongUse
     from strata_pack.weights.hub import fetch as hub
@@ -37,7 +38,7 @@ def fetch(
 
     source = parse_source(repo)
     if not isinstance(source, HubSource):
-        raise WrongUse("is on this disk already", where=repo, remedy="name a repository as hf://org/name")
+        raise WrongUse("is a local path", where=repo, remedy="name a repository as hf://org/name")
     if revision and source.revision:
         raise WrongUse("the revision is given twice", where=repo, remedy="leave out --revision")
     wanted = revision or source.revision
@@ -55,7 +56,7 @@ def fetch(
             parallel=parallel,
             announce=lambda plan: progress.note(plan.sentence()),
         )
-    out.line(f"{found.folder}: {len(found.files)} files of {found.repo_id} at {found.commit}")
+    out.line(f"{found.folder}: {counted(len(found.files), 'file')} of {found.repo_id} at {found.commit}")
     out.result(found.to_dict())
 
 

@@ -1,4 +1,4 @@
-"""Shares the search behind ``quantize --fit`` and ``build --fit``: its flags, its sentence, its recipe file."""
+"""Runs the size search of ``quantize --fit`` and ``build --fit``, prints its result and writes its recipe file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def refuse_with_fit(quant: str | list[str] | None, recipe: Path | None) -> None:
-    """Raise ``WrongUse`` if types are named next to a size."""
+    """Raise ``WrongUse`` if --fit is combined with options that name tensor types."""
     if quant is not None or recipe is not None:
         raise WrongUse("--fit chooses the types; it excludes --quant and --recipe")
 
@@ -29,7 +29,7 @@ def fitted(
     *,
     reserve: int = 0,
 ) -> Recipe:
-    """Return the recipe of the best mix of ``size``, and leave it in ``recipe_file``."""
+    """Return the recipe of the best mix of types for ``size``, and write it to ``recipe_file``."""
     from strata_pack.compare.fit.search import fit_file
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
@@ -37,12 +37,12 @@ def fitted(
     check_outputs([recipe_file], [source, imatrix])
     with out.progress() as progress:
         found = fit_file(source, size, imatrix, probe=probe, reserve=reserve, threads=threads, progress=progress)
-    exact = "; every tensor is stored exactly, so a larger file would be no nearer" if found.lossless else ""
+    exact = "; every tensor is stored exactly, so a larger file would be no more exact" if found.lossless else ""
     out.note(
         f"{found.size:,} of {found.budget:,} bytes, {found.bits_per_weight:.2f} bits per weight, "
         f"predicted KL divergence {found.predicted_kl:.4f}{exact}"
     )
     if recipe_file is not None:
         write_atomic(recipe_file, found.text.encode())
-        out.note(f"{recipe_file}: the recipe, which gives the same bytes without a search")
+        out.note(f"{recipe_file}: the recipe; it gives the same bytes without a search")
     return found.recipe

@@ -1,4 +1,4 @@
-"""``strata-pack golden``: does a template still render every recorded conversation byte for byte?"""
+"""``strata-pack golden``: checks that a template renders every recorded conversation byte for byte."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
-app = typer.Typer(help="Golden cases: conversations and the exact prompts they give.", no_args_is_help=True)
+app = typer.Typer(
+    help="Golden cases: conversations and the exact prompts that a template must render.", no_args_is_help=True
+)
 
 Target = Annotated[
     str | None,
     typer.Argument(
         metavar="[TEMPLATE|PACK|FILE]",
-        help="The id of a shipped template, a pack, a .gguf or a template file; all shipped ones if left out.",
+        help="The id of a shipped template, a pack, a .gguf or a template file (default: all shipped templates).",
     ),
 ]
 Golden = Annotated[
@@ -35,7 +38,9 @@ Engines = Annotated[
         autocompletion=complete.engines,
     ),
 ]
-Model = Annotated[Path | None, typer.Option(help="The GGUF that the engine llama.cpp loads; it needs none.")]
+Model = Annotated[
+    Path | None, typer.Option(help="A GGUF for the engine llama.cpp to load (default: a built-in stub model).")
+]
 
 
 @app.command(epilog="Example: strata-pack golden check qwen3.8-flash-next -e jinja2 -e llama.cpp --junit golden.xml")
@@ -51,7 +56,7 @@ def check(
     *,
     out: Out,
 ) -> None:
-    """Render every golden case on every engine and compare (exit code 1 on any difference that is not a known one).
+    """Render every golden case on every engine and compare (exit code 1 on any difference that is not listed as known).
 
     In a GitHub workflow (GITHUB_ACTIONS) every difference is also printed as an annotation.
     """
@@ -90,14 +95,16 @@ def check(
 @app.command("list", epilog="Example: strata-pack golden list qwen3.8-flash-next")
 @with_shared_flags
 def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
-    """List the golden cases of a template: what each expects, and on which engines it is known to differ."""
+    """List the golden cases of a template: what each case expects, and the engines on which it is known to differ."""
     from rich.table import Table
 
     from strata_pack.pack.golden_target import golden_targets
 
     found = [(one.where, one.suite()) for one in golden_targets(target, golden)]
     for where, suite in found:
-        table = Table("case", "expects", "differs on", title=f"{where}: {len(suite.cases)} cases", title_justify="left")
+        table = Table(
+            "case", "expects", "differs on", title=f"{where}: {counted(len(suite.cases), 'case')}", title_justify="left"
+        )
         for case in suite.cases:
             table.add_row(case.id, "a prompt" if case.error is None else "an error", ", ".join(case.differs_on))
         out.show(table)
@@ -111,15 +118,15 @@ def list_(target: Target = None, golden: Golden = None, *, out: Out) -> None:
 @app.command(epilog="Example: strata-pack golden add golden/mine/golden.json talk.json --name 'two calls' -t my.jinja")
 @with_shared_flags
 def add(
-    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="The golden file; made if it is not there.")],
+    suite: Annotated[Path, typer.Argument(metavar="SUITE", help="The golden file; created if it does not exist.")],
     conversation: Annotated[Path, typer.Argument(metavar="FILE", help="Messages, or the body of a chat request.")],
-    name: Annotated[str, typer.Option(help="What the case is called: the fact it states.")],
+    name: Annotated[str, typer.Option(help="Name of the case: the fact that it states.")],
     template: Annotated[str, typer.Option("--template", "-t", help="A shipped template, a pack, a GGUF or a file.")],
     yes: Yes = False,
     *,
     out: Out,
 ) -> None:
-    """Add a conversation to a golden file, with the prompt that a template makes of it, after showing that prompt."""
+    """Add a conversation to a golden file with the prompt that a template renders; the prompt is shown first."""
     from strata_pack.chat.golden.edit import plan_add, write
     from strata_pack.chat.render.template import ChatTemplate
     from strata_pack.outputs import check_outputs
@@ -144,7 +151,8 @@ def add(
 def update(
     target: Target = None, golden: Golden = None, dry_run: DryRun = False, yes: Yes = False, *, out: Out
 ) -> None:
-    """Record what the template renders today (on jinja2) in place of what differs, after showing every difference."""
+    """Replace the expected prompts that differ by what the template renders now (on jinja2); every difference is
+    shown first."""
     from strata_pack.chat.engines.engines import Jinja2Engine
     from strata_pack.chat.golden import output as golden_faces
     from strata_pack.chat.golden.cases import suite_files
@@ -157,16 +165,18 @@ def update(
     changed = []
     for one in golden_targets(target, golden):
         if one.in_pack:
-            raise WrongUse("the cases of a pack are part of it", where=one.where, remedy="change them and build again")
+            raise WrongUse(
+                "the golden cases are part of the pack", where=one.where, remedy="change them and build again"
+            )
         report = check_golden(one.source, one.suite(), [Jinja2Engine()])
         out.show(golden_faces.terminal(report, one.where))
         for change in plan_update(suite_files(one.golden), report):
             check_outputs((change.path,), ())
-            question = f"Record {len(change.cases)} new results in {change.path}?"
+            question = f"Record {counted(len(change.cases), 'new result')} in {change.path}?"
             written = not dry_run and confirmed(question, yes=yes)
             if written:
                 write(change)
-                out.line(f"{change.path}: {len(change.cases)} cases recorded anew")
+                out.line(f"{change.path}: {counted(len(change.cases), 'case')} recorded again")
             changed.append(
                 {"file": str(change.path), "written": written, "cases": [case.name for case in change.cases]}
             )

@@ -1,4 +1,4 @@
-"""``strata-pack imatrix``: importance matrices, collected on a calibration text, and what one of them covers."""
+"""``strata-pack imatrix``: collects importance matrices on a calibration text, and shows what one covers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "collect"
 OUTLIERS = 8
-"""Weights shown with their concentration."""
+"""Number of weights shown with their concentration."""
 
 
 class _CollectByDefault(TyperGroup):
@@ -32,7 +32,7 @@ class _CollectByDefault(TyperGroup):
 app = typer.Typer(
     cls=_CollectByDefault,
     no_args_is_help=True,
-    help="Collect an importance matrix (imatrix MODEL), or look at one (imatrix show FILE).",
+    help="Collect an importance matrix (imatrix MODEL), or show one (imatrix show FILE).",
 )
 
 
@@ -41,16 +41,16 @@ app = typer.Typer(
 )
 @with_shared_flags
 def collect(
-    model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model, as exact as you have it.")],
+    model: Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="The model, in the highest precision you have.")],
     text: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A UTF-8 text, repeatable. Default: the calibration text that ships."),
+        typer.Option(metavar="FILE", help="A UTF-8 text, repeatable. Default: the shipped calibration text."),
     ] = None,
     dest: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="What to write: a .gguf, or a .dat in the old form.")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write: .gguf, or .dat in the old format.")
     ] = Path("imatrix.gguf"),
-    chunks: Annotated[int | None, typer.Option(min=0, help="Chunks at most; 0 merges only.")] = None,
-    ctx: Annotated[int, typer.Option(min=16, help="Tokens of a chunk.")] = 512,
+    chunks: Annotated[int | None, typer.Option(min=0, help="Maximum number of chunks; 0 only merges.")] = None,
+    ctx: Annotated[int, typer.Option(min=16, help="Tokens per chunk.")] = 512,
     merge: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Add the sums of this imatrix file, repeatable.")
     ] = None,
@@ -58,15 +58,15 @@ def collect(
         bool, typer.Option("--process-output", help="Collect for the output weights too.")
     ] = False,
     no_parse_special: Annotated[
-        bool, typer.Option("--no-parse-special", help="Read special tokens spelled in the text as letters.")
+        bool, typer.Option("--no-parse-special", help="Tokenize special tokens spelled in the text as plain text.")
     ] = False,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     *,
     out: Out,
 ) -> None:
-    """Evaluate a text with the model and write how much each column of each weight matters.
+    """Evaluate a text with the model and write the importance of each column of each weight.
 
-    Killed at any moment, it goes on where it was when it is called again.
+    An interrupted run is resumed by the same command.
     """
     from strata_pack.compare.full import model_file
     from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
@@ -103,7 +103,8 @@ def show(
     *,
     out: Out,
 ) -> None:
-    """Show what an imatrix covers: chunks, experts never seen, weights whose importance lies in few columns."""
+    """Show what an imatrix covers: chunks, experts never seen, weights whose importance is concentrated in few
+    columns."""
     from strata_pack import report
     from strata_pack.files import write_atomic
     from strata_pack.weights.imatrix.output import make_report

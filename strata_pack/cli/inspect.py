@@ -1,4 +1,4 @@
-"""``strata-pack inspect``: what is in a pack or a GGUF file."""
+"""``strata-pack inspect``: shows the content of a pack or a GGUF file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def inspect(
 ) -> None:
     """Show metadata, tensors by type, bits per weight, and the template's id and status.
 
-    Of a repository on the Hub the headers alone are read; one with several models is shown as a table of them.
+    Of a repository on the Hub only the headers are read; if it has several models, a table of them is shown.
     """
     from strata_pack.weights.source import hub_source
 

@@ -1,4 +1,4 @@
-"""``strata-pack keygen``: the pair of keys that signs packs."""
+"""``strata-pack keygen``: makes a key pair for signing packs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ app = typer.Typer()
 @with_shared_flags
 def keygen(
     file: Annotated[
-        Path, typer.Option("--out", "-o", help="The private key; the public one is written next to it as .pub.")
+        Path, typer.Option("--out", "-o", help="The private key; the public key is written next to it as .pub.")
     ] = Path("key.pem"),
     *,
     out: Out,
 ) -> None:
-    """Make a pair of keys (ECDSA P-256). The private key is encrypted if STRATA_KEY_PASSWORD is set."""
+    """Make a key pair (ECDSA P-256). The private key is encrypted if STRATA_KEY_PASSWORD is set."""
     from strata_pack.publish import make_keys
 
     pair = make_keys(file)
-    out.line(f"{pair.private}: the private key; it signs, so keep it to yourself")
-    out.line(f"{pair.public}: the public key; whoever has it can check what you signed")
+    out.line(f"{pair.private}: the private key; keep it secret")
+    out.line(f"{pair.public}: the public key; publish it so that others can check your signatures")
     out.line(f"fingerprint: {pair.fingerprint}")
     out.result({"private": str(pair.private), "public": str(pair.public), "fingerprint": pair.fingerprint})

@@ -1,4 +1,4 @@
-"""Starts ``strata-pack``: answers top page and version at once and leaves the rest to ``strata_pack.cli.app``."""
+"""Starts ``strata-pack``: prints the top page or the version directly and runs ``strata_pack.cli.app`` for all else."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and leave the process with its exit code."""
+    """Run the command line and end the process with its exit code."""
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         _print(f"strata-pack {__version__}\n")
@@ -22,7 +22,7 @@ def main() -> None:
     else:
         import signal
 
-        # Until the command itself runs, Ctrl-C ends the process as it ends any other: no import is worth a traceback.
+        # Until the command runs, Ctrl-C ends the process by the signal, without a traceback out of an import.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         from strata_pack.cli.app import run
@@ -34,7 +34,7 @@ def _print(text: str) -> None:
     try:
         print(text, end="", flush=True)
     except OSError as error:
-        # What could not be written must not be tried again when the interpreter leaves.
+        # The interpreter must not try to flush the unwritten output again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise SystemExit(0 if isinstance(error, BrokenPipeError) else 3) from None
 

@@ -1,4 +1,4 @@
-"""Prints for a command: text on a terminal, one JSON object for a program, nothing with ``--quiet``."""
+"""Prints a command's output: text on a terminal, one JSON object with ``--json``, nothing with ``--quiet``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ OutputMode = Literal["terminal", "json", "quiet"]
 Color = Literal["auto", "always", "never"]
 
 PIPED_WIDTH = 120
-"""Columns of a table that is not shown on a terminal."""
+"""Width in columns of a table that is not shown on a terminal."""
 
 
 class Out:
-    """Where a command prints. No command writes to stdout or stderr by itself."""
+    """The output of a command. No command writes to stdout or stderr directly."""
 
     def __init__(self, mode: OutputMode, color: Color = "auto", progress: ProgressForm = "auto") -> None:
         self.mode = mode
@@ -33,14 +33,14 @@ class Out:
         self._given: list[tuple[str, str]] = []
 
     def remember(self, values: Iterable[object]) -> None:
-        """Take note of the paths that the user gave, to print them in that spelling."""
+        """Record the paths that the user gave, so that messages print them in that spelling."""
         for value in values:
             if isinstance(value, Path) and not value.is_absolute() and str(value) != "-":
                 self._given.append((str(value.absolute()), str(value)))
         self._given.sort(key=lambda pair: -len(pair[0]))
 
     def as_given(self, text: str) -> str:
-        """Return ``text`` with every path that was given, and what lies in it, spelled as it was given."""
+        """Return ``text`` with every recorded path, and every path below it, in the user's spelling."""
         for absolute, given in self._given:
             text = re.sub(rf"(?<![\w/]){re.escape(absolute)}(?![\w-])", lambda _, given=given: given, text)  # type: ignore[misc]
         return text
@@ -53,7 +53,7 @@ class Out:
         self.raw(escaped(self.as_given(text), keep="\n\t"))
 
     def raw(self, text: str) -> None:
-        """Print ``text`` as it is: what goes into a file must keep every character."""
+        """Print ``text`` unchanged, for output that is redirected to a file."""
         if self.mode != "quiet":
             print(text, file=sys.stderr if self.mode == "json" else sys.stdout, flush=True)
 
@@ -63,7 +63,7 @@ class Out:
             print(escaped(self.as_given(text), keep="\n\t"), file=sys.stderr, flush=True)
 
     def show(self, renderable: Any) -> None:
-        """Print a rich table or text (its plain form when piped). A narrow terminal wraps cells, it cuts none."""
+        """Print a rich table or text (its plain form when piped). On a narrow terminal cells are wrapped, never cut."""
         if self.mode == "quiet":
             return
         from rich.console import Console
@@ -85,18 +85,18 @@ class Out:
         console.print(renderable)
 
     def result(self, value: Mapping[str, Any]) -> None:
-        """Set the one JSON object of this command; it is printed at the end, in JSON mode only.
+        """Set the JSON object of this command; it is printed at the end, in JSON mode only.
 
-        What ends the command says whether all went well: ``ok`` is false if and only if the exit code is not 0.
+        ``finish`` adds ``ok``, which is false if and only if the exit code is not 0.
         """
         self._result = dict(value)
 
     def announce(self, value: Mapping[str, Any]) -> None:
-        """Print the object now: for a command that goes on until it is stopped."""
+        """Print the object now, for a command that runs until it is stopped."""
         self._print({"ok": True, **value})
 
     def finish(self, code: int, error: str | None = None) -> None:
-        """Print the object, once, with ``ok`` first and the error of a command that failed."""
+        """Print the object once, with ``ok`` first and, if the command failed, its error."""
         failure = {} if error is None else {"error": error, "exit_code": code}
         known = {key: value for key, value in (self._result or {}).items() if key != "ok"}
         if self._result is not None or code:
@@ -110,7 +110,7 @@ class Out:
         try:
             text.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:
-            # A terminal that is not UTF-8, or a file's name that is no text.
+            # The terminal is not UTF-8, or a file name is not valid text.
             text = json.dumps(value, indent=2)
         print(text, flush=True)
 

@@ -1,4 +1,4 @@
-"""``strata-pack parse``: generated text, or a log of replies, as reasoning, content and calls."""
+"""``strata-pack parse``: splits generated text, or a log of replies, into reasoning, content and calls."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ def parse(
     path: Annotated[Path, typer.Argument(help="A text, - for standard input, or a log (.jsonl, .gz, .zst).")] = Path(
         "-"
     ),
-    thinking: Annotated[bool, typer.Option(help="The prompt left the thinking open.")] = True,
+    thinking: Annotated[bool, typer.Option(help="The prompt ends inside the thinking.")] = True,
     tools: Annotated[Path | None, typer.Option(help="The request's tools, as JSON.", metavar="FILE")] = None,
     implicit_end: Annotated[ImplicitEnd, typer.Option(help="Which calls end the thinking.")] = "guarded",
-    call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
+    call_format: Annotated[CallFormat, typer.Option(help="The format of the calls.")] = "auto",
     dialect: Annotated[DialectName, typer.Option(help="The family whose tags the text has.")] = "qwen",
-    finish_reason: Annotated[str, typer.Option(help="How the text ended; length: it was cut.")] = "stop",
-    summary: Annotated[bool, typer.Option("--summary", help="Reasoning, content, calls, counters instead.")] = False,
+    finish_reason: Annotated[str, typer.Option(help="The server's finish reason; length means truncated.")] = "stop",
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print reasoning, content, calls and counters instead.")
+    ] = False,
     stream_tools: Annotated[bool, typer.Option("--stream-tools", help="Send calls while they are written.")] = False,
-    delta: Annotated[int, typer.Option(min=0, help="Characters a delta; 0 for all at once.")] = 0,
+    delta: Annotated[int, typer.Option(min=0, help="Characters per delta; 0 for all at once.")] = 0,
     *,
     out: Out,
 ) -> None:
-    """Parse generated text, or the replies of a log, and print its events, one JSON object a line."""
+    """Parse generated text, or the replies of a log, and print the events, one JSON object per line."""
     from strata_pack.replay.show import parse_file, read_tools_file
 
     declared = None if tools is None else read_tools_file(tools)

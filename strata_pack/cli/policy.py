@@ -1,4 +1,4 @@
-"""The option ``--policy``: the file of justified exceptions, and the rules that it may name."""
+"""Defines the option ``--policy``: the file of justified exceptions, and the rules that it may name."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ if TYPE_CHECKING:
 
 PolicyFile = Annotated[
     Path | None,
-    typer.Option("--policy", help="Justified exceptions; strata-pack.toml in this folder if there.", metavar="FILE"),
+    typer.Option(
+        "--policy",
+        help="Justified exceptions (default: strata-pack.toml in this folder, if it exists).",
+        metavar="FILE",
+    ),
 ]
 
 KEPT = ("verify/manifest", "verify/hashes", "verify/signature")
-"""What nothing excuses: without these a pack is not the one that was built or signed."""
+"""Checks that allow no exception: if one fails, the pack is not the one that was built or signed."""
 
 
 def load_policy(path: Path | None) -> Policy:
-    """Read the policy with every rule of ``template lint`` and every check of ``verify`` known to it."""
+    """Read the policy; its rules may be those of ``template lint`` and the checks of ``verify``."""
     from strata_pack.policy import NAME, Policy
 
     if path is None and not Path(NAME).is_file():
-        return Policy()  # the usual case, in which no rule need be known
+        return Policy()  # the usual case, which needs no list of rules
     from strata_pack.chat.lint.rules import RULES
     from strata_pack.pack.verification import CHECKS
     from strata_pack.policy import read_policy

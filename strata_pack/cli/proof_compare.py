@@ -1,6 +1,6 @@
-"""Compares a pack with its source inside ``prove``: a short text, within a time limit.
+"""Compares a pack with its source for ``prove``: on a short text, within a time limit.
 
-It stands here because the rooms that prove and that compare are neighbours, which do not import each other.
+It is in the command line because ``smoke`` and ``compare`` must not import each other.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ WINDOWS = 4
 CONTEXT = 256
 
 WORSE = 3.0
-"""How many times the source's perplexity a pack may have: the smallest presets stay below, damaged weights do not."""
+"""Largest allowed ratio of a pack's perplexity to its source's: the smallest presets stay below it, damaged weights do
+not."""
 
 
 class TimeUpError(Exception):
-    """The comparison took longer than it may."""
+    """The comparison took longer than its time limit."""
 
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise ``TimeUpError`` inside the block after ``seconds``; only the main thread can be interrupted."""
+    """Raise ``TimeUpError`` inside the block after ``seconds``; works in the main thread only (SIGALRM)."""
 
     def ring(_signum: int, _frame: FrameType | None) -> None:
         raise TimeUpError
@@ -49,7 +50,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 
 def comparer(progress: Progress, limit_seconds: float = LIMIT_SECONDS) -> Callable[[Path, Path], Check]:
-    """Return the function that compares a pack with its source and says what it found as a check."""
+    """Return a function that compares a pack with its source and returns the result as a ``Check``."""
     from strata_pack.compare.full import compare_full
     from strata_pack.errors import CheckFailed, StrataError
     from strata_pack.report import Check

@@ -1,4 +1,4 @@
-"""``strata-pack prove``: verify, golden and smoke in one command, with one summary."""
+"""``strata-pack prove``: runs verify, golden and smoke with one summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer()
 
 
 def program() -> str:
-    """Return how the user calls this command: by its name where the shell finds that, else by its path."""
+    """Return how the user calls this program: by its name if it is on the PATH, else by its path."""
     name = Path(sys.argv[0])
     if name.name == "__main__.py":
         return "python -m strata_pack"
@@ -35,7 +35,9 @@ def prove(
     *,
     source: Annotated[
         Path | None,
-        typer.Option(help="What it was made from: a GGUF or pack is compared too.", metavar="PATH", show_default=False),
+        typer.Option(
+            help="What it was made from; a GGUF or pack is compared with it too.", metavar="PATH", show_default=False
+        ),
     ] = None,
     anyway: Anyway = False,
     html: HtmlFile = None,

@@ -1,4 +1,4 @@
-"""``strata-pack publish``: packs to the Hub, a folder or an OCI layout."""
+"""``strata-pack publish``: publishes packs to the Hub, a folder or an OCI layout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from strata_pack.cli.confirm import DryRun, Yes, confirmed
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import WrongUse
+from strata_pack.plural import counted
 
 app = typer.Typer()
 
@@ -30,16 +31,17 @@ def publish(
     update_template: Annotated[
         str | None,
         typer.Option(
-            help="Install this template (auto, an id or a file) first; without a PACK in every pack that is published.",
+            help="First install this template (auto, an id or a file); without PACK, in every published pack.",
             metavar="TEMPLATE",
         ),
     ] = None,
     work: Annotated[
-        Path | None, typer.Option(help="With --update-template: where published packs are brought to.", metavar="DIR")
+        Path | None,
+        typer.Option(help="With --update-template: the folder to download published packs to.", metavar="DIR"),
     ] = None,
     title: Annotated[str | None, typer.Option(help="The card's title.")] = None,
     author: Annotated[str | None, typer.Option(help="Who quantized it, for the card.")] = None,
-    base_model: Annotated[str | None, typer.Option(help="What it is made from, if no pack says it.")] = None,
+    base_model: Annotated[str | None, typer.Option(help="The base model, if no pack names it.")] = None,
     message: Annotated[str | None, typer.Option(help="The commit's message.")] = None,
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     accept_licence: Annotated[
@@ -51,7 +53,7 @@ def publish(
 ) -> None:
     """Publish packs with a model card, checksums, statements of origin and signatures, as one commit.
 
-    Packs are verified first. What is there already is not sent again; a run that was stopped is run again.
+    Packs are verified first. Files that the target already has are not sent again; run it again after an interruption.
     """
     from dataclasses import replace
 
@@ -68,7 +70,7 @@ def publish(
         except LicenceQuestion as question:
             for sentence in question.questions:
                 out.note(sentence)
-            if not confirmed("Do the terms allow to publish it?", yes=False):
+            if not confirmed("Do the terms allow you to publish it?", yes=False):
                 raise WrongUse("nothing was published", where=target) from None
             options = replace(options, accept_licence=True)
             done = publish_packs(packs, target, key=key, dry_run=dry_run, options=options, progress=progress)
@@ -97,7 +99,9 @@ def _show(out: Out, done: object) -> None:
     moving = [change for change in done.changes if change.kind != "keep"]
     kept = len(done.changes) - len(moving)
     verb = "would change" if done.dry_run else "changed"
-    out.line(f"{done.target}: {len(moving)} files {verb}, {kept} are there already; {size_text(done.travelling)} new")
+    out.line(
+        f"{done.target}: {counted(len(moving), 'file')} {verb}, {kept} unchanged; {size_text(done.travelling)} new"
+    )
     if done.commit is not None and not done.dry_run:
         out.line(f"commit {done.commit}")
     out.result(done.to_dict())

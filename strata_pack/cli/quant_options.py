@@ -1,4 +1,4 @@
-"""The flags that decide about tensor types: the same for `build` and `quantize`."""
+"""Defines the flags for tensor types that `build` and `quantize` share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Quants = Annotated[
     list[str] | None,
     typer.Option(
         "--quant",
-        help="Preset, as llama-quantize names it (default: Q4_K_M); several are written from one reading.",
+        help="Preset of llama-quantize (default: Q4_K_M); repeatable, the source is read once.",
         rich_help_panel=TYPES,
         autocompletion=complete.presets,
     ),
@@ -26,7 +26,7 @@ FitSize = Annotated[
     str | None,
     typer.Option(
         "--fit",
-        help="The best mix of a size: 600MiB, 4.5bpw, '16GiB card at 32k context'.",
+        help="The best mix of types for a size: 600MiB, 4.5bpw, '16GiB card at 32k context'.",
         metavar="SIZE",
         rich_help_panel=TYPES,
     ),
@@ -35,7 +35,7 @@ FitProbe = Annotated[
     bool | None,
     typer.Option(
         "--fit-probe/--no-fit-probe",
-        help="Whether --fit measures on the model what errors cost (default: up to 2 billion weights).",
+        help="Measure for --fit on the model what errors cost (default: up to 2 billion weights).",
         rich_help_panel=TYPES,
         show_default=False,
     ),
@@ -59,7 +59,8 @@ AllowNonfinite = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, max=256, help="Cores to use; all by default.")]
 Kernels = Annotated[
-    Literal["auto", "ggml"], typer.Option(help="Who quantizes: ggml does all, or the faster kernels what they can.")
+    Literal["auto", "ggml"],
+    typer.Option(help="ggml: quantize with ggml only; auto: use the faster kernels where they apply."),
 ]
 
 CHANGES = "Changes to the model"

@@ -1,4 +1,4 @@
-"""``strata-pack quantize``: a model as GGUF or safetensors, turned into a smaller GGUF."""
+"""``strata-pack quantize``: quantizes a GGUF or a safetensors checkpoint to a smaller GGUF."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def quantize(
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     threads: Threads = None,
     kernels: Kernels = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and leave.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and stop.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="With --dry-run: the plan as a page.")] = None,
     *,
     out: Out,
@@ -77,7 +77,7 @@ def quantize(
 
     With several --quant, the source is read once and FILE is a folder.
 
-    Killed at any moment, it goes on where it was when it is called again.
+    An interrupted run is resumed by the same command.
     """
     from strata_pack import report
     from strata_pack.errors import WrongUse
@@ -141,7 +141,7 @@ def quantize(
 
 
 def show_plan(plan: QuantPlan, out: Out) -> dict[str, Any]:
-    """Print a plan, a line a tensor and the sums; return the whole plan as JSON data."""
+    """Print a plan, one line per tensor and the totals; return the whole plan as JSON data."""
     from rich.markup import escape
     from rich.table import Table
 

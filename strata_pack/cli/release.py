@@ -1,4 +1,4 @@
-"""``strata-pack release``: many packs from one file, made, judged and published."""
+"""``strata-pack release``: builds, checks and publishes many packs from one file."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from strata_pack.release.run import Outcome
 
 app = typer.Typer(
-    help="Many packs from one file: made, judged, published, on one machine or many.", no_args_is_help=True
+    help="Build, check and publish many packs from one file, on one machine or several.", no_args_is_help=True
 )
 
 WORKERS = "Workers"
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The release file.")]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Release files; their nodes share the workers.")]
-Update = Annotated[bool, typer.Option("--update", help="Take the commit that the source means now.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Release files; their tasks share the workers.")]
+Update = Annotated[bool, typer.Option("--update", help="Use the commit that the source's revision names now.")]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes on this machine; one by default.", rich_help_panel=WORKERS)
 ]
 Dask = Annotated[
     str | None,
     typer.Option(
-        metavar="ADDRESS|local", help="Work on a Dask cluster that shares the folder.", rich_help_panel=WORKERS
+        metavar="ADDRESS|local", help="Run on a Dask cluster that shares the folder.", rich_help_panel=WORKERS
     ),
 ]
 Threads = Annotated[
@@ -64,7 +64,7 @@ def init(
     *,
     out: Out,
 ) -> None:
-    """Write a commented release file for a source, after a look at it; no weights travel."""
+    """Inspect a source and write a commented release file for it; no weights are downloaded."""
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_file_output, check_outputs
     from strata_pack.release.init import look_at, release_text
@@ -74,7 +74,7 @@ def init(
     with out.progress() as progress:
         looked = look_at(source, progress)
     write_atomic(file, release_text(source, looked).encode())
-    out.line(f"{file}: a release of {looked.name}; look at it, then:")
+    out.line(f"{file}: a release of {looked.name}; check it, then:")
     out.line(f"  strata-pack release plan {file}")
     out.result({"file": str(file), "name": looked.name, "format": looked.format, "weights": looked.weights})
 
@@ -82,7 +82,7 @@ def init(
 @app.command(epilog="Example: strata-pack release plan release.toml")
 @with_shared_flags
 def plan(file: File, update: Update = False, *, out: Out) -> None:
-    """Show what a run would do. Nothing is written, and no weights travel."""
+    """Show what a run would do. Nothing is written, and no weights are downloaded."""
     from strata_pack.release.file import read_release
     from strata_pack.release.run import open_board
 
@@ -100,15 +100,15 @@ def run(
     dask: Dask = None,
     threads: Threads = None,
     split_tensors: Annotated[
-        bool, typer.Option("--split-tensors", help="Spread the tensors of one huge model.", rich_help_panel=WORKERS)
+        bool, typer.Option("--split-tensors", help="Distribute the tensors of one huge model.", rich_help_panel=WORKERS)
     ] = False,
     update: Update = False,
     *,
     out: Out,
 ) -> None:
-    """Make everything that is not made yet: packs, measurements, gates, the page.
+    """Run everything that is not done yet: packs, measurements, gates, the page.
 
-    Killed at any moment, it goes on where it was. Exit code 1: a pack does not pass its gates.
+    An interrupted run is resumed by the same command. Exit code 1: a pack does not pass its gates.
     """
     from strata_pack.release.file import read_release
     from strata_pack.release.run import open_board, run_releases
@@ -135,13 +135,13 @@ def run(
 @with_shared_flags
 def status(
     file: File,
-    offline: Annotated[bool, typer.Option("--offline", help="Look at this disk alone.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the Hub.")] = False,
     *,
     out: Out,
 ) -> None:
-    """Show where a release stands, and what has changed on the Hub since: source, template, published files.
+    """Show the state of a release, and what has changed on the Hub since: source, template, published files.
 
-    Exit code 1: there is something to do.
+    Exit code 1 if there is something to do.
     """
     from strata_pack.release.file import read_release
     from strata_pack.release.lock import read_lock
@@ -156,7 +156,7 @@ def status(
         out.line(f"{change.what}: {change.sentence}")
     looked = board.source["commit"] is not None or (release.publish is not None and release.publish.repo is not None)
     if looked and not found and not offline:
-        out.line("the Hub is as the lock file says")
+        out.line("the Hub matches the lock file")
     finished = board.ended and not board.failures
     out.result({**_board_dict(board), "changes": [change.to_dict() for change in found]})
     if found or not finished:
@@ -169,7 +169,7 @@ def publish(
     file: File,
     dry_run: DryRun = False,
     accept_licence: Annotated[
-        bool, typer.Option("--accept-licence", help="You have read the terms of the source and may give it on.")
+        bool, typer.Option("--accept-licence", help="You have read the terms of the source and may redistribute it.")
     ] = False,
     workers: Workers = None,
     dask: Dask = None,
@@ -177,14 +177,14 @@ def publish(
     *,
     out: Out,
 ) -> None:
-    """Make what is not made yet, and publish every pack that passes its gates."""
+    """Run everything that is not done yet, and publish every pack that passes its gates."""
     from strata_pack.release.file import read_release
     from strata_pack.release.publishing import rehearse
     from strata_pack.release.run import open_board, run_releases
 
     release = replace(read_release(file), accept_licence=accept_licence)
     if release.publish is None:
-        raise WrongUse("has no [publish] table", where=file, remedy="say where to: repo or to")
+        raise WrongUse("has no [publish] table", where=file, remedy="add repo or to as the target")
     with out.progress() as progress:
         if dry_run:
             _show_published(out, rehearse(open_board(release, wanted=lambda _node: True), progress))
@@ -200,7 +200,7 @@ def publish(
 
 
 def _show_published(out: Out, targets: list[dict[str, Any]]) -> None:
-    """Print every file that goes, or would go, with its size and what happens to it."""
+    """Print every file that is or would be published, with its size and what happens to it."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -219,7 +219,7 @@ def _named_once(releases: list[Any]) -> list[Any]:
     names = [release.name for release in releases]
     twice = next((release for release in releases if names.count(release.name) > 1), None)
     if twice is not None:
-        raise WrongUse(f"two releases are called {twice.name}", where=twice.path, remedy="give one another name")
+        raise WrongUse(f"two releases are called {twice.name}", where=twice.path, remedy="rename one of them")
     return releases
 
 
@@ -227,13 +227,13 @@ def _named_once(releases: list[Any]) -> list[Any]:
 def _crew(
     boards: Sequence[Board], workers: int | None, dask: str | None, threads: int | None, progress: Progress
 ) -> Iterator[Crew]:
-    """Open the workers that the flags name: a Dask cluster, processes, or this process."""
+    """Start the workers that the flags name: a Dask cluster, processes, or this process."""
     from strata_pack.release.cluster import LOCAL, cluster
     from strata_pack.release.this_process import alone
     from strata_pack.release.workers import processes
 
     if dask is not None and dask != LOCAL and workers is not None:
-        raise WrongUse("--workers is for this machine; a scheduler knows its workers", where=f"--dask {dask}")
+        raise WrongUse("--workers is for this machine; a Dask scheduler has its own workers", where=f"--dask {dask}")
     if dask is not None:
         folders = [board.release.out for board in boards]
         opened = cluster(dask, folders, progress, workers=workers, threads=threads)
@@ -249,7 +249,9 @@ def _end(out: Out, outcome: Outcome) -> None:
     made, failed = outcome.count("made"), outcome.count("failed")
     done = outcome.count("done")
     out.line(
-        f"{made} made, {done} found made, {failed} failed" if made or failed else f"nothing to do: {done} made before"
+        f"{made} done, {done} already done, {failed} failed"
+        if made or failed
+        else f"nothing to do: {done} already done"
     )
     for board in outcome.boards:
         for node, failure in board.failures.items():

@@ -1,4 +1,4 @@
-"""``strata-pack replay``: recorded replies, and the calls that were lost in them."""
+"""``strata-pack replay``: finds lost tool calls in recorded replies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ app = typer.Typer()
 @app.command(epilog="Example: strata-pack replay replies.jsonl.zst --examples 5")
 @with_shared_flags
 def replay(
-    logs: Annotated[list[Path], typer.Argument(help="Logs of replies in any known format, gzip and zstd too.")],
-    call_format: Annotated[CallFormat, typer.Option(help="The form of the calls.")] = "auto",
-    examples: Annotated[int, typer.Option(min=0, help="Replies to show for each model.")] = 3,
+    logs: Annotated[list[Path], typer.Argument(help="Logs of replies in a known format, also with gzip or zstd.")],
+    call_format: Annotated[CallFormat, typer.Option(help="The format of the calls.")] = "auto",
+    examples: Annotated[int, typer.Option(min=0, help="Number of replies to show for each model.")] = 3,
     *,
     out: Out,
 ) -> None:
-    """Report the turns that ended inside the thinking, and the calls that a policy would have saved."""
+    """Report the turns that ended inside the thinking, and the calls that each policy would have recovered."""
     from rich.table import Table
 
     from strata_pack.replay.replay import POLICIES
@@ -55,7 +55,7 @@ def replay(
             out.line(f"    {example.text!r}")
     for name, model in sorted(found.models.items()):
         if model.suspect_values:
-            out.line(f"{name}: {model.suspect_values} strings in calls hold a tag of a call on a line of its own")
+            out.line(f"{name}: {model.suspect_values} string arguments hold a call's tag alone on a line")
     if found.unreadable_lines:
-        out.note(f"{found.unreadable_lines} lines hold no reply; the first: {found.first_unreadable}")
+        out.note(f"{found.unreadable_lines} lines are not replies; the first: {found.first_unreadable}")
     out.result(found.to_dict())

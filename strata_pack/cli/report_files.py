@@ -1,4 +1,4 @@
-"""Writes report files: checks before the long work that they can be written, and never loses its result."""
+"""Writes report files: checks before long work that they can be written; a failed write does not lose the result."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 PANEL = "The report"
 
 HtmlFile = Annotated[
-    Path | None, typer.Option("--html", help="Write it as a page.", metavar="FILE", rich_help_panel=PANEL)
+    Path | None, typer.Option("--html", help="Write the report as a web page.", metavar="FILE", rich_help_panel=PANEL)
 ]
 JunitFile = Annotated[
-    Path | None, typer.Option("--junit", help="Write it as JUnit XML.", metavar="FILE", rich_help_panel=PANEL)
+    Path | None, typer.Option("--junit", help="Write the report as JUnit XML.", metavar="FILE", rich_help_panel=PANEL)
 ]
 SarifFile = Annotated[
-    Path | None, typer.Option("--sarif", help="Write it as SARIF.", metavar="FILE", rich_help_panel=PANEL)
+    Path | None, typer.Option("--sarif", help="Write the report as SARIF.", metavar="FILE", rich_help_panel=PANEL)
 ]
 
 
 def try_file(path: Path) -> None:
-    """Raise ``WrongUse`` or ``EnvironmentFailure`` if no file can be written at ``path``; nothing is left there."""
+    """Raise ``WrongUse`` or ``EnvironmentFailure`` if no file can be written at ``path``; leaves no file behind."""
     if path.is_dir():
         raise WrongUse("is a folder, not a file", where=path)
     try:
@@ -46,7 +46,7 @@ def try_file(path: Path) -> None:
 
 
 def write_late(path: Path | None, make: Callable[[], bytes], out: Out) -> int:
-    """Write what ``make`` returns, if it is wanted, after the result was shown; return 0 or, if that fails, 3."""
+    """Write what ``make`` returns to ``path``, if one is given; return 0 or, if writing fails, exit code 3."""
     try:
         if path is not None:
             write_atomic(path, make())
@@ -58,21 +58,21 @@ def write_late(path: Path | None, make: Callable[[], bytes], out: Out) -> int:
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """Where the user wants a report, in which form; None: not at all."""
+    """The report files that the user asked for, by format; ``None`` for those not wanted."""
 
     html: Path | None = None
     junit: Path | None = None
     sarif: Path | None = None
 
     def try_all(self, *inputs: Path | str | None) -> None:
-        """Raise if one of the files cannot be written or would destroy one of ``inputs``, before any work is done."""
+        """Raise if one of the files cannot be written or would destroy one of ``inputs``."""
         check_outputs((self.html, self.junit, self.sarif), inputs)
         for path in (self.html, self.junit, self.sarif):
             if path is not None:
                 try_file(path)
 
     def write(self, report: Report, out: Out) -> int:
-        """Write every file that is wanted; return 0, or the exit code of a disk that failed, which is reported."""
+        """Write every requested file; return 0 or, if writing failed (which is reported), exit code 3."""
         from strata_pack.report import html, junit, sarif
 
         writers: tuple[tuple[Path | None, Callable[[Report], bytes]], ...] = (

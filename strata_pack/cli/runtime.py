@@ -1,4 +1,4 @@
-"""``strata-pack runtime``: which llama.cpp there is, whether it works, and building one."""
+"""``strata-pack runtime``: lists, checks, installs, builds and selects llama.cpp runtimes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from strata_pack.weights.source import HubSource
 
 app = typer.Typer(
-    help="The llama.cpp that packs are proved on: list, check, install, build, use.", no_args_is_help=True
+    help="The llama.cpp runtimes that packs are tested on: list, check, install, build, use.", no_args_is_help=True
 )
 
 LlamaServerOption = Annotated[
-    Path | None, typer.Option("--llama-server", help="A llama-server binary to look at.", metavar="FILE")
+    Path | None, typer.Option("--llama-server", help="A llama-server binary to include.", metavar="FILE")
 ]
 
 
 @app.command("list", epilog="Example: strata-pack runtime list")
 @with_shared_flags
 def list_(*, out: Out) -> None:
-    """Show every llama.cpp that can be started here, and which one is taken."""
+    """Show every llama.cpp that can be started here, and which one is used."""
     from strata_pack.llama.runtimes import list_runtimes, pick_runtime
 
     taken = pick_runtime()
@@ -61,15 +61,15 @@ def check(
     llama_server: LlamaServerOption = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="A pack or .gguf that should fit, or hf://org/name/FILE.gguf.", metavar="TARGET"),
+        typer.Option("--model", help="A pack or .gguf to check, or hf://org/name/FILE.gguf.", metavar="TARGET"),
     ] = None,
-    context: Annotated[int, typer.Option("--context", min=1, help="Tokens of all streams together.")] = 8192,
+    context: Annotated[int, typer.Option("--context", min=1, help="Context tokens of all slots together.")] = 8192,
     out: Out,
 ) -> None:
-    """Say version, build and devices, and whether a model fits in memory (exit code 1 if it does not).
+    """Show version, build and devices, and whether a model fits in memory (exit code 1 if it does not).
 
-    Of a model on the Hub the headers alone are read: a table says which of its files fits which memory, and at which
-    context.
+    Of a model on the Hub only the headers are read; a table shows which of its files fits in which memory, and with
+    which context.
     """
     from strata_pack.llama.describe import describe_runtime
     from strata_pack.llama.quantizer import Quantizer, kernel_line
@@ -113,7 +113,7 @@ def check(
             "runs": fit.runs,
         }
         verdict = (
-            "fits" if fit.fits else "fits in part; the other layers go to main memory" if fit.runs else "does not fit"
+            "fits" if fit.fits else "fits partly; the other layers go to main memory" if fit.runs else "does not fit"
         )
         out.line(f"{verdict}: {fit_sentence(fit)}")
     out.line(kernel_line(kernels))
@@ -144,7 +144,7 @@ def _check_remote(source: HubSource, context: int, runtime: Runtime, out: Out) -
         name = escape(printable(row.name))
         table.add_row(name, size_text(row.size), size_text(row.need.held), lazy, *lengths, here)
     out.show(table)
-    out.line("in memory: weights; by memory: the longest context that fits next to them; on disk: the n-gram table")
+    out.line("in memory: the weights; per memory size: the longest context that fits with them; on disk: n-gram table")
     out.line(f"here: {context:,} tokens in {size_text(room.free)} free in {room.place}")
     place = {"place": room.place, "available": room.free}
     out.result({"model": str(source), "context": context, **place, "files": [row.to_dict() for row in rows]})
@@ -159,11 +159,14 @@ def _tokens(context: int) -> str:
 @with_shared_flags
 def install(
     *,
-    backend: Annotated[Literal["vulkan", "cuda"], typer.Option("--backend", help="What it computes with.")],
+    backend: Annotated[Literal["vulkan", "cuda"], typer.Option("--backend", help="The compute backend.")],
     index_url: Annotated[
         str | None,
         typer.Option(
-            "--index-url", envvar="STRATA_CUDA_INDEX", help="The index that has xllamacpp's CUDA wheels.", metavar="URL"
+            "--index-url",
+            envvar="STRATA_CUDA_INDEX",
+            help="The package index with xllamacpp's CUDA wheels.",
+            metavar="URL",
         ),
     ] = None,
     sha256: Annotated[
@@ -173,7 +176,7 @@ def install(
     yes: Yes = False,
     out: Out,
 ) -> None:
-    """Fetch a prebuilt server with pip, try it, and register it if it works here."""
+    """Install a prebuilt server with pip, test it, and register it if it works here."""
     from strata_pack.llama.install import install_runtime, plan_install
 
     plan = plan_install(backend, index_url)
@@ -193,14 +196,14 @@ def install(
 def build(
     *,
     backend: Annotated[
-        Literal["cpu", "cuda", "vulkan", "hip", "metal"], typer.Option("--backend", help="What it computes with.")
+        Literal["cpu", "cuda", "vulkan", "hip", "metal"], typer.Option("--backend", help="The compute backend.")
     ] = "cpu",
     arch: Annotated[
         str | None, typer.Option("--arch", help="Architectures: 90 or 80;90 (CUDA), gfx1100 (HIP).", metavar="LIST")
     ] = None,
     toolkit: Annotated[
         Literal["system", "pip"],
-        typer.Option("--toolkit", help="CUDA's tools, cmake and ninja: this machine's, or wheels fetched with pip."),
+        typer.Option("--toolkit", help="CUDA compiler, cmake and ninja: this machine's, or wheels from pip."),
     ] = "system",
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Cores to use; all by default.")] = None,
     dry_run: Annotated[
@@ -208,7 +211,7 @@ def build(
     ] = False,
     out: Out,
 ) -> None:
-    """Build llama-server from the pinned source; what was built before with the same tools is kept."""
+    """Build llama-server from the pinned source; an earlier build with the same tools is reused."""
     from strata_pack.llama.build import build_runtime, plan_runtime_build
 
     plan = plan_runtime_build(backend, arch, jobs, toolkit)
@@ -234,14 +237,14 @@ def use(
     *,
     out: Out,
 ) -> None:
-    """Take this runtime from now on wherever none is named."""
+    """Make this runtime the default."""
     _use(name, out)
 
 
 @app.command(epilog="Example: strata-pack runtime auto")
 @with_shared_flags
 def auto(*, out: Out) -> None:
-    """Take the best there is from now on (CUDA, then Vulkan, then the CPU), and say which that is."""
+    """Make the best available runtime the default (CUDA, then Vulkan, then CPU), and print it."""
     _use("auto", out)
 
 

@@ -1,4 +1,4 @@
-"""``strata-pack serve``: the gateway, with a llama.cpp server of its own or before one that runs already."""
+"""``strata-pack serve``: runs the gateway on a llama.cpp server that it starts, or on a running one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 class WithServerArguments(TyperCommand):
-    """A command that takes everything after ``--`` as arguments of llama-server."""
+    """A command that passes everything after ``--`` to llama-server."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -37,64 +37,66 @@ def serve(
         list[Path] | None,
         typer.Argument(
             metavar="PACK|GGUF",
-            help="Start a llama.cpp server on it; several are loaded when asked for, by model.",
+            help="The pack to serve; with several, requests select one by model name and it is loaded then.",
             show_default=False,
         ),
     ] = None,
-    upstream: Annotated[str | None, typer.Option(metavar="URL", help="Use the llama-server that runs there.")] = None,
+    upstream: Annotated[str | None, typer.Option(metavar="URL", help="Use the llama-server running there.")] = None,
     template: Annotated[
-        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file; else the model's own.")
+        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file (default: the model's own).")
     ] = None,
     mmproj: Annotated[
-        Path | None, typer.Option("--mmproj", metavar="FILE", help="The projector of a GGUF, to see images.")
+        Path | None, typer.Option("--mmproj", metavar="FILE", help="The projector of a GGUF, for images.")
     ] = None,
-    no_mmproj: Annotated[bool, typer.Option("--no-mmproj", help="Leave a pack's projector unused.")] = False,
+    no_mmproj: Annotated[bool, typer.Option("--no-mmproj", help="Do not use the pack's projector.")] = False,
     fetch_images: Annotated[
-        bool, typer.Option("--fetch-images", help="Fetch images at public https addresses.")
+        bool, typer.Option("--fetch-images", help="Fetch images from public https addresses.")
     ] = False,
     spec: Annotated[
         Literal["auto", "mtp", "off", "eagle3", "dflash"],
-        typer.Option(metavar="auto|mtp|off", help="Draft with the model's own head (MTP); auto: where it can."),
+        typer.Option(
+            metavar="auto|mtp|off", help="Speculative decoding with the model's draft head (MTP); auto: if possible."
+        ),
     ] = DEFAULTS.spec,
     host: Annotated[
-        str, typer.Option(metavar="ADDR", help="Address to listen on; beyond loopback only with a key.")
+        str, typer.Option(metavar="ADDR", help="Address to listen on; other than loopback only with a key.")
     ] = DEFAULTS.host,
     port: Annotated[int, typer.Option(metavar="N", help="Port; 0 for a free one.", min=0, max=65535)] = DEFAULTS.port,
     api_key: Annotated[
         str | None, typer.Option(metavar="KEY", envvar="STRATA_API_KEY", help="Key that clients must send.")
     ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with keys, one a line.")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File with API keys, one per line.")] = None,
     upstream_key: Annotated[
         str | None, typer.Option(metavar="KEY", envvar="STRATA_UPSTREAM_KEY", help="Key to send upstream.")
     ] = None,
     parallel: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Requests that generate at a time; else the slots, or 1.", min=1),
+        typer.Option(
+            metavar="N", help="Requests that generate concurrently (default: the server's slots, or 1).", min=1
+        ),
     ] = None,
     queue: Annotated[
-        int, typer.Option(metavar="N", help="Requests that may wait; more get 429.", min=0)
+        int, typer.Option(metavar="N", help="Requests that may wait; further ones get 429.", min=0)
     ] = DEFAULTS.queue,
-    context: Annotated[int, typer.Option(metavar="N", help="Tokens of a slot, with PACK.", min=256)] = DEFAULTS.context,
-    max_loaded: Annotated[int | None, typer.Option(metavar="N", help="Models loaded at a time.", min=1)] = None,
+    context: Annotated[
+        int, typer.Option(metavar="N", help="Context tokens per slot, with PACK.", min=256)
+    ] = DEFAULTS.context,
+    max_loaded: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of loaded models.", min=1)] = None,
     idle: Annotated[
-        float | None, typer.Option(metavar="S", help="Idle seconds until a model is unloaded.", min=1)
+        float | None, typer.Option(metavar="S", help="Seconds without a request until a model is unloaded.", min=1)
     ] = None,
     runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
     anyway: Anyway = False,
     reasoning_budget: Annotated[
-        int | None, typer.Option(metavar="N", help="Tokens of thinking per reply.", min=0)
+        int | None, typer.Option(metavar="N", help="Maximum thinking tokens per reply.", min=0)
     ] = None,
-    cors: Annotated[
-        list[str] | None, typer.Option(metavar="ORIGIN", help="Web pages that may ask; can be repeated.")
-    ] = None,
+    cors: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Allowed CORS origin; repeatable.")] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Further name of this gateway; repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Further allowed Host header; repeatable.")
     ] = None,
-    store: Annotated[
-        bool, typer.Option("--store/--no-store", help="Keep the last responses for a while.")
-    ] = DEFAULTS.store,
+    store: Annotated[bool, typer.Option("--store/--no-store", help="Store recent responses.")] = DEFAULTS.store,
     access_log: Annotated[
-        AccessFormat, typer.Option(help="A line a request on stderr, no content.")
+        AccessFormat, typer.Option(help="Access log on stderr, one line per request, without content.")
     ] = DEFAULTS.access_log,
     tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Certificate, to serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,
@@ -103,22 +105,22 @@ def serve(
     ] = False,
     server_argument: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
     implicit_end: Annotated[
-        ImplicitEnd, typer.Option(help="Which calls inside the thinking are calls.")
+        ImplicitEnd, typer.Option(help="Which calls inside the thinking end it.")
     ] = DEFAULTS.implicit_end,
     model_name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the model in replies.")] = None,
     start_timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp.", min=1)
+        float, typer.Option(metavar="S", help="Seconds to wait for llama.cpp to load.", min=1)
     ] = DEFAULTS.start_seconds,
     request_timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that one reply may take.", min=1)
+        float, typer.Option(metavar="S", help="Maximum seconds per reply.", min=1)
     ] = DEFAULTS.request_seconds,
     drain: Annotated[
-        float, typer.Option(metavar="S", help="Seconds for running requests at the end.", min=0)
+        float, typer.Option(metavar="S", help="Seconds that running requests get at shutdown.", min=0)
     ] = DEFAULTS.drain,
 ) -> None:
-    """Serve a pack OpenAI-compatibly, so that no tool call gets lost.
+    """Serve a pack with OpenAI's and Anthropic's APIs, so that no tool call is lost.
 
-    Arguments after -- go to the llama-server that is started on PACK: -- --cache-type-k q8_0
+    Arguments after -- are passed to llama-server: -- --cache-type-k q8_0
     """
     from strata_pack.extras import missing
 

@@ -1,4 +1,4 @@
-"""The flags that every command has, and the exit code of every error.
+"""Defines the flags that every command has, and maps every error to an exit code.
 
 A command is a function that takes ``out: Out``; ``with_shared_flags`` adds ``--json``, ``--quiet``, ``--debug``,
 ``--color`` and ``--progress``, and turns any ``StrataError`` into one sentence and an exit code.
@@ -26,13 +26,16 @@ from strata_pack.progress import ProgressForm
 OUTPUT = "Output"
 
 JsonFlag = Annotated[
-    bool, typer.Option("--json", help="Print one JSON object on stdout, all else on stderr.", rich_help_panel=OUTPUT)
+    bool,
+    typer.Option("--json", help="Print one JSON object on stdout, everything else on stderr.", rich_help_panel=OUTPUT),
 ]
-QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
+QuietFlag = Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel=OUTPUT)]
 DebugFlag = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.", rich_help_panel=OUTPUT)]
-ColorFlag = Annotated[Color, typer.Option("--color", help="Colors; NO_COLOR counts too.", rich_help_panel=OUTPUT)]
+ColorFlag = Annotated[
+    Color, typer.Option("--color", help="When to use colors; NO_COLOR is read too.", rich_help_panel=OUTPUT)
+]
 ProgressFlag = Annotated[
-    ProgressForm, typer.Option("--progress", help="Form of the progress on stderr.", rich_help_panel=OUTPUT)
+    ProgressForm, typer.Option("--progress", help="Format of the progress on stderr.", rich_help_panel=OUTPUT)
 ]
 SHARED: tuple[tuple[str, Any, Any], ...] = (
     ("json_", JsonFlag, False),
@@ -52,24 +55,24 @@ def _terminate(_signum: int, _frame: FrameType | None) -> NoReturn:
 
 
 def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
-    """Print the sentence of ``error`` and leave with its exit code."""
+    """Print the message of ``error`` and exit with its exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
     leave(out, str(error), error.exit_code)
 
 
 def leave(out: Out, sentence: str, code: int) -> NoReturn:
-    """Print ``sentence`` on stderr, in JSON mode the object of the failure on stdout, and leave with ``code``."""
+    """Print ``sentence`` on stderr and, in JSON mode, the failure as an object on stdout; exit with ``code``."""
     sentence = out.as_given(sentence)
     print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
-    # Last: a full disk or a reader that left must not cost the sentence.
+    # Last, so that a full disk or a closed pipe does not suppress the message.
     with contextlib.suppress(OSError):
         out.finish(code, sentence)
     raise SystemExit(code)
 
 
 def os_failure(error: OSError) -> StrataError:
-    """Return ``error`` as a failure with an exit code: a path that the user got wrong is wrong use."""
+    """Return ``error`` as a failure with an exit code; an invalid path from the user is ``WrongUse``."""
     wrong = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
     kind = WrongUse if wrong and error.filename else EnvironmentFailure
     return kind(str(error.strerror or error), where=str(error.filename) if error.filename else None)

@@ -1,4 +1,4 @@
-"""``strata-pack sign``: a signature over every file of a pack."""
+"""``strata-pack sign``: signs every file of a pack."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 app = typer.Typer()
 
@@ -23,11 +24,11 @@ def sign(
 ) -> None:
     """Sign a pack, offline: model.sig covers every other file in it (OpenSSF Model Signing).
 
-    Sign last. What changes the pack or writes into it, as `template install` does, needs a new signature.
+    Sign last. After any change in the pack, such as `template install`, sign it again.
     """
     from strata_pack.publish import sign_pack
 
     with out.progress() as progress:
         signed = sign_pack(pack, key, progress)
-    out.line(f"{signed.path}: {signed.files} files signed with the key {signed.fingerprint[:16]}")
+    out.line(f"{signed.path}: {counted(signed.files, 'file')} signed with the key {signed.fingerprint[:16]}")
     out.result({"signature": str(signed.path), "files": signed.files, "fingerprint": signed.fingerprint})

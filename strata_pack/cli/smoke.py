@@ -1,4 +1,4 @@
-"""``strata-pack smoke``: prove on a real server that a pack loses no tool call."""
+"""``strata-pack smoke``: proves on a real server that a pack loses no tool call."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def smoke(
     *,
     url: Annotated[str | None, typer.Option(help="Test this OpenAI-compatible server.", metavar="URL")] = None,
     template: Annotated[str | None, typer.Option(help="Template for a bare .gguf.", metavar="ID|FILE")] = None,
-    golden: Annotated[Path | None, typer.Option(help="Other golden cases.", metavar="FILE")] = None,
+    golden: Annotated[Path | None, typer.Option(help="Golden cases in place of the pack's.", metavar="FILE")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="What the model was made from: config.json, GGUF, pack.", metavar="PATH")
+        Path | None, typer.Option(help="What the model was made from: config.json, GGUF or pack.", metavar="PATH")
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Play only this scenario; repeatable.", metavar="ID", autocompletion=complete.scenarios),
+        typer.Option(help="Run only this scenario; repeatable.", metavar="ID", autocompletion=complete.scenarios),
     ] = None,
     limit: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds a scenario may take.", metavar="SECONDS", show_default=False)
@@ -55,20 +55,25 @@ def smoke(
         typer.Option(envvar="STRATA_SMOKE_API_KEY", help="Key for --url.", metavar="KEY", rich_help_panel=SERVER),
     ] = None,
     context: Annotated[
-        int, typer.Option(min=512, help="Tokens all streams share.", metavar="TOKENS", rich_help_panel=SERVER)
+        int,
+        typer.Option(min=512, help="Context tokens of all slots together.", metavar="TOKENS", rich_help_panel=SERVER),
     ] = 8192,
     gpu_layers: Annotated[
-        int | None, typer.Option(min=0, help="As many as fit if not given.", metavar="N", rich_help_panel=SERVER)
+        int | None,
+        typer.Option(min=0, help="Layers on the GPU (default: as many as fit).", metavar="N", rich_help_panel=SERVER),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that compute.", metavar="N", rich_help_panel=SERVER)
+        int | None, typer.Option(min=1, help="Compute threads.", metavar="N", rich_help_panel=SERVER)
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="A free one if not given.", metavar="N", rich_help_panel=SERVER),
+        typer.Option(
+            min=1, max=65535, help="Port of the server (default: a free one).", metavar="N", rich_help_panel=SERVER
+        ),
     ] = None,
     start_timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for loading.", metavar="SECONDS", rich_help_panel=SERVER)
+        float,
+        typer.Option(min=1, help="Seconds to wait for the model to load.", metavar="SECONDS", rich_help_panel=SERVER),
     ] = 60.0,
     anyway: Anyway = False,
     html: HtmlFile = None,
@@ -76,9 +81,9 @@ def smoke(
     sarif: SarifFile = None,
     out: Out,
 ) -> None:
-    """Play the scenarios on a real llama.cpp server, or on the server at --url.
+    """Run the scenarios on a real llama.cpp server, or on the server at --url.
 
-    Exit code 0: proved; 1: a scenario failed; 3: one could not be played.
+    Exit code 0: all passed; 1: a scenario failed; 3: a scenario could not be run.
     """
     from strata_pack.llama.runtimes import pick_runtime
     from strata_pack.pack.layout import Pack

@@ -1,4 +1,4 @@
-"""``strata-pack template``: the shipped templates, and what the template of a model is to us."""
+"""``strata-pack template``: lists shipped templates, shows the status of a model's template, and more."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from strata_pack.cli.shared_flags import with_shared_flags
 if TYPE_CHECKING:
     from strata_pack.chat.library import ShippedTemplate
 
-app = typer.Typer(help="The chat templates: shipped, repaired, checked, installed.", no_args_is_help=True)
+app = typer.Typer(help="Chat templates: list, repair, lint, check, compare, install.", no_args_is_help=True)
 app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
 app.command(epilog="Example: strata-pack template lint chat_template.jinja --ignore ST103")(template_lint.lint)
 app.command(epilog="Example: strata-pack template check packs/my-model")(template_check.check)
@@ -63,7 +63,7 @@ def show(
     ],
     out: Out,
 ) -> None:
-    """Print a shipped template as it is, ready to be written to a file."""
+    """Print a shipped template unchanged, so that it can be redirected to a file."""
     from strata_pack.chat.library import load_shipped
 
     shipped = load_shipped(template_id)
@@ -94,10 +94,10 @@ def status(
     ],
     out: Out,
 ) -> None:
-    """Say what the template of a model is: repaired, stock (a repair is there), modified, unknown or missing.
+    """Show the status of a model's template: repaired, stock (a repair exists), modified, unknown or missing.
 
-    In a folder a chat_template.jinja counts before what tokenizer_config.json says, as for transformers. Of a
-    repository on the Hub small files and headers are read.
+    In a folder, chat_template.jinja takes precedence over tokenizer_config.json, as in transformers. Of a repository on
+    the Hub only small files and headers are read.
     """
     from strata_pack.pack.paths import is_pack
     from strata_pack.pack.template.source import find_hub_templates, find_templates

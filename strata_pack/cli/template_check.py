@@ -1,4 +1,4 @@
-"""``strata-pack template check``: do all copies of a template in a folder or repository agree?"""
+"""``strata-pack template check``: finds copies of a template that differ in a folder or repository."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from strata_pack.cli.shared_flags import with_shared_flags
 @with_shared_flags
 def check(
     target: Annotated[
-        str, typer.Argument(metavar="FOLDER|ORG/NAME|ORG", help="A folder tree, a hub repository, or an organisation.")
+        str,
+        typer.Argument(
+            metavar="FOLDER|ORG/NAME|ORG", help="A folder, a hub repository, or an organisation on the Hub."
+        ),
     ],
     out: Out,
 ) -> None:
-    """Look at every quantization and copy of a template at once, and say which differ (exit code 1 if any does).
+    """Compare the template copies of all quantizations of a model (exit code 1 if any differs).
 
-    Of a repository only the small files and the headers of GGUF files travel.
+    Of a repository only the small files and the headers of GGUF files are downloaded.
     """
     from rich.markup import escape
     from rich.table import Table

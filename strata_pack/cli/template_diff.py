@@ -1,4 +1,4 @@
-"""``strata-pack template diff``: where two templates differ, as texts and in their prompts."""
+"""``strata-pack template diff``: compares two templates, as texts and by their prompts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
 SHOWN = 3
-"""Conversations that are shown; all are counted and named in the JSON."""
+"""Maximum number of conversations shown; the JSON names all of them."""
 
 _KINDS = "An id, a file, a .gguf, a model folder, a pack or a hub id."
 
@@ -23,13 +23,14 @@ def diff(
     out: Out,
     second: Annotated[str | None, typer.Argument(metavar="[B]", help=_KINDS)] = None,
     vendor: Annotated[
-        bool, typer.Option("--vendor", help="B is what the repository that the pack A was built from holds now.")
+        bool,
+        typer.Option("--vendor", help="Take as B the current template of the repository that pack A was built from."),
     ] = False,
 ) -> None:
-    """Compare two templates: as texts, and by what they make of several hundred conversations, on jinja2.
+    """Compare two templates: as texts, and by the prompts of several hundred conversations, on jinja2.
 
-    Exit code 1 if any conversation renders differently; texts that differ and render the same are fine. Where B is a
-    repository on the Hub, its commits say since when it differs.
+    Exit code 1 if any conversation renders differently; different texts that render the same pass. If B is a repository
+    on the Hub, the commit since which it differs is named.
     """
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.pack.template.difference import compare_sets, vendor_set
@@ -38,7 +39,7 @@ def diff(
     from strata_pack.weights.source import hub_source
 
     if vendor == (second is not None):
-        raise WrongUse("two templates are compared", remedy="give A and B, or a pack and --vendor")
+        raise WrongUse("needs two templates", remedy="give A and B, or a pack and --vendor")
     with out.progress() as progress:
         ours = load_set(first, progress)
         theirs = vendor_set(Path(first), progress) if second is None else load_set(second, progress)

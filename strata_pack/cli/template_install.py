@@ -1,4 +1,4 @@
-"""``strata-pack template install`` and ``rollback``, and ``status`` for packs and GGUF files."""
+"""Implements ``strata-pack template install`` and ``rollback``, and ``status`` for packs and GGUF files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 from strata_pack.cli import complete
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.pack.template.install import InstallResult
@@ -21,17 +22,19 @@ Template = Annotated[
     typer.Option(
         metavar="auto|ID|FILE",
         autocompletion=complete.template_or_auto,
-        help="auto: the target's own template with history repair added; the id of a shipped one; or a file.",
+        help="auto: the target's own template with history repair added; or the id of a shipped template, or a file.",
     ),
 ]
 Golden = Annotated[
-    Path | None, typer.Option(metavar="FILE|FOLDER", help="Golden cases to check it against, instead of its own.")
+    Path | None, typer.Option(metavar="FILE|FOLDER", help="Golden cases in place of the template's own.")
 ]
 AllowTriggers = Annotated[
-    bool, typer.Option("--allow-triggers", help="Let pass what the template says or hides on a trigger (ST605).")
+    bool, typer.Option("--allow-triggers", help="Accept text that the template adds or hides on a trigger (ST605).")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace a template that is not recognised.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Check everything, say what would be written, stop.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", "-n", help="Check everything, show what would be written, and stop.")
+]
 ShowDiff = Annotated[bool, typer.Option("--diff", help="Show how the template changes.")]
 
 
@@ -47,9 +50,9 @@ def install(
     *,
     out: Out,
 ) -> None:
-    """Put a chat template into a finished pack or GGUF: all copies in one atomic step, the tensors untouched.
+    """Install a chat template into a finished pack or GGUF: all copies in one atomic step; tensors do not change.
 
-    The golden cases are checked first (exit code 1 if one differs, nothing is changed then); `rollback` goes back.
+    The golden cases are checked first (exit code 1 if one differs; nothing is changed then). `rollback` undoes it.
     """
     from strata_pack.pack.template.install import TemplateNotRecognised, install_template
 
@@ -75,7 +78,7 @@ def install(
 
 @with_shared_flags
 def rollback(target: Target, dry_run: DryRun = False, *, out: Out) -> None:
-    """Take the last installation back: every file gets the bytes it had."""
+    """Undo the last installation: every file gets its former bytes."""
     from strata_pack.pack.template.install import rollback_template as roll_back
 
     with out.progress() as progress:
@@ -96,7 +99,9 @@ def show_status(target: Path, out: Out) -> None:
     out.line(f"{target}: {found.status}{named}" + (f" (sha256 {found.sha256})" if found.sha256 else ""))
     show_copies(found.copies, out)
     if found.previous:
-        out.line(f"  {found.previous} earlier template(s) can be put back with `strata-pack template rollback`")
+        out.line(
+            f"  {counted(found.previous, 'earlier template')} can be restored with `strata-pack template rollback`"
+        )
     for note in found.notes:
         out.line(f"note: {note}")
     _show_readers(out, found.readers)
@@ -104,7 +109,7 @@ def show_status(target: Path, out: Out) -> None:
 
 
 def show_copies(copies: Sequence[dict[str, Any]], out: Out) -> None:
-    """Print where each copy of a template lies and what it is."""
+    """Print the place and status of each copy of a template."""
     for copy in copies:
         out.line(f"  {copy['place']}: {copy['status']} ({_short(copy['sha256'])})")
 
@@ -123,7 +128,7 @@ def _show_result(out: Out, result: InstallResult) -> None:
         out.line(f"  {place}")
     if result.golden is not None:
         for engine, counts in result.golden["engines"].items():
-            known = f", {counts['known']} known differences" if counts["known"] else ""
+            known = f", {counted(counts['known'], 'known difference')}" if counts["known"] else ""
             out.line(f"golden cases of {result.golden['suite']} with {engine}: {counts['passed']} passed{known}")
     for note in result.notes:
         out.line(f"note: {note}")

@@ -1,4 +1,4 @@
-"""``strata-pack template lint``: what is wrong with a template, and what only some engines run."""
+"""``strata-pack template lint``: finds errors in a template, and constructs that only some engines support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strata_pack.cli.shared_flags import with_shared_flags
 
 
 class FailOn(StrEnum):
-    """The least severity that makes the command fail."""
+    """The lowest severity that makes the command fail."""
 
     error = "error"
     warning = "warning"
@@ -30,18 +30,18 @@ def lint(
         typer.Argument(metavar="TEMPLATE", help="An id, a file, a .gguf, a model folder, a pack or a hub id."),
     ] = None,
     select: Annotated[
-        str, typer.Option(metavar="IDS", help="Only these rules: ST501, or ST3 for all that begin so.")
+        str, typer.Option(metavar="IDS", help="Only these rules: ST501, or ST3 for all that begin with it.")
     ] = "",
-    ignore: Annotated[str, typer.Option(metavar="IDS", help="Not these rules; commas between several.")] = "",
-    fail_on: Annotated[FailOn, typer.Option(help="The least severity that makes it fail.")] = FailOn.warning,
+    ignore: Annotated[str, typer.Option(metavar="IDS", help="Skip these rules (comma-separated).")] = "",
+    fail_on: Annotated[FailOn, typer.Option(help="The lowest severity that makes the command fail.")] = FailOn.warning,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0.")] = None,
     html: HtmlFile = None,
     policy: PolicyFile = None,
     rules: Annotated[bool, typer.Option("--rules", help="List the rules instead.")] = False,
 ) -> None:
-    """Lint a template: portability over engines, hidden characters, hostile code, history that is lost or re-read.
+    """Lint a template: portability across engines, hidden characters, malicious code, history that is lost or re-read.
 
-    A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} everywhere.
+    A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} in the whole file.
     """
     from strata_pack.chat.lint.model import SEVERITIES
     from strata_pack.chat.lint.output import rule_table, rules_dict, terminal, to_dict, to_report

@@ -1,4 +1,4 @@
-"""``strata-pack template prefix``: what a prefix cache must read again, turn by turn."""
+"""``strata-pack template prefix``: shows, turn by turn, how much of the prompt a prefix cache must process again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata_pack.cli.shared_flags import with_shared_flags
 
 
 class ModeChoice(StrEnum):
-    """What a client does with the thinking of old turns."""
+    """How a client treats the thinking of old turns."""
 
     kept = "kept"
     dropped = "dropped"
@@ -30,17 +30,19 @@ def prefix(
     session: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A conversation (JSON messages, or a request's body).")
     ] = None,
-    mode: Annotated[list[ModeChoice] | None, typer.Option(help="Only this mode; may be given again.")] = None,
+    mode: Annotated[list[ModeChoice] | None, typer.Option(help="Only this mode; repeatable.")] = None,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Count tokens too: a tokenizer.json or a .gguf file.")
+        Path | None, typer.Option(metavar="FILE", help="Count tokens too, with this tokenizer.json or .gguf.")
     ] = None,
     html: HtmlFile = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if the kept thinking breaks the prefix.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit code 1 if the prefix breaks even with the thinking kept.")
+    ] = False,
 ) -> None:
-    """Show turn by turn whether a prompt continues the one before, where it breaks, why, and what that costs.
+    """Show, turn by turn, whether a prompt extends the previous one, where and why it does not, and what that costs.
 
-    Three ways to run the same session: thinking kept, dropped by the template, stripped by the client. Where the model
-    has another template for tools, a session with tools is measured on that one, which engines take then.
+    The same session is run in three modes: thinking kept, dropped by the template, stripped by the client. If the model
+    has a separate template for tools, a session with tools is measured on that template, as engines use it.
     """
     from strata_pack.chat.prefix.measure import MODES, check_prefix
     from strata_pack.chat.prefix.output import screen, to_report
@@ -65,6 +67,6 @@ def prefix(
     code = files.write(to_report(report, found.where), out)
     broken = [run for run in report.runs if run.mode.name == "kept" and not run.stable]
     if check and broken:
-        raise CheckFailed("a prompt does not continue the one before, even with the thinking kept", where=found.where)
+        raise CheckFailed("a prompt does not extend the previous one, even with the thinking kept", where=found.where)
     if code:
         raise typer.Exit(code)

@@ -1,4 +1,4 @@
-"""``strata-pack template repair``: somebody's template, with history repair added and proved."""
+"""``strata-pack template repair``: adds history repair to a model's template and proves it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAIN_FILE = "chat_template.jinja"
-"""The file next to which transformers keeps templates of other names."""
+"""The file next to which transformers stores named templates."""
 
 
 @with_shared_flags
@@ -31,22 +31,22 @@ def repair(
     output: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the repaired template here.")
     ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Write it over the template file.")] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the template file.")] = False,
     show_diff: Annotated[bool, typer.Option("--diff", help="Show the change.")] = False,
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Prove on this engine: jinja2, minijinja, transformers, llama.cpp; may be given again.",
+            help="Prove on this engine: jinja2, minijinja, transformers, llama.cpp; repeatable.",
             autocompletion=complete.engines,
         ),
     ] = None,
 ) -> None:
     """Add history repair to a model's own template, with a proof on generated conversations.
 
-    Conversations without a stranded tool call must render byte for byte as before, and every stranded one must be
-    closed, on every engine; otherwise nothing is written and the first difference is shown. Where the model has
-    another template for tools, it is repaired too and written as additional_chat_templates/tool_use.jinja next to FILE;
-    with --in-place the one that lies next to the file is repaired too.
+    Conversations without a stranded tool call must render byte for byte as before, and every stranded call must be
+    closed, on every engine; otherwise nothing is written and the first difference is shown. If the model has a separate
+    template for tools, it is repaired too and written to additional_chat_templates/tool_use.jinja next to FILE; with
+    --in-place, the one next to the file is repaired.
     """
     from strata_pack.chat.render.template import normalize_source
     from strata_pack.chat.repair.engines import proof_engines
@@ -60,7 +60,7 @@ def repair(
     place = Path(target)
     if in_place and (output is not None or not place.is_file() or place.suffix.lower() in (".gguf", ".json")):
         raise WrongUse(
-            "--in-place goes with a template file alone",
+            "--in-place needs a template file",
             where=target,
             remedy="use -o FILE, then `strata-pack template install` for a .gguf or a pack",
         )
@@ -112,13 +112,13 @@ def _say(target: str, result: RepairResult, written: Path | None, out: Out) -> N
             f"{proof.closed} with a stranded call closed{refused}"
         )
     if written is not None:
-        out.line(f"  written to {written}" if result.changed else f"  {written} holds it as it was")
+        out.line(f"  written to {written}" if result.changed else f"  {written} is unchanged")
     elif result.changed:
-        out.line("  nothing is written: give -o FILE, or --in-place")
+        out.line("  nothing was written: give -o FILE, or --in-place")
 
 
 def _show_difference(refused: RepairRefused, out: Out) -> None:
-    """Show where the first conversation that is not as it must be differs."""
+    """Show the first difference of the first conversation that does not render as required."""
     difference = refused.difference
     if difference is None:
         return

@@ -1,4 +1,4 @@
-"""``strata-pack verify``: is a pack what its manifest says?"""
+"""``strata-pack verify``: checks a pack's files against its manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verify(
         Path | None, typer.Option(help="Check the signature too, with this public key.", metavar="FILE")
     ] = None,
     require_signature: Annotated[
-        bool, typer.Option("--require-signature", help="Fail unless the pack is signed; needs --key.")
+        bool, typer.Option("--require-signature", help="Fail unless the pack is signed (needs --key).")
     ] = False,
     card: Annotated[
         bool, typer.Option("--card", help="Check the model card too: licence, base model, agreement with the files.")
@@ -34,8 +34,8 @@ def verify(
 ) -> None:
     """Check the manifest, sizes, hashes, the GGUF's structure and all copies of the template (exit code 1 if not).
 
-    With --key the pack must be signed with that key: a byte that was changed, a file that was added or is missing, an
-    older signature and another key fail.
+    With --key the pack must be signed with that key. A changed byte, an added or missing file, an outdated signature or
+    another key fails the check.
     """
     from strata_pack.pack.verification import verify as verify_pack
     from strata_pack.publish import is_signed, signature_check
@@ -43,7 +43,7 @@ def verify(
     from strata_pack.report.screen import terminal
 
     if require_signature and key is None:
-        raise WrongUse("says nothing of whose signature", where="--require-signature", remedy="give --key FILE.pub too")
+        raise WrongUse("needs the public key", where="--require-signature", remedy="give --key FILE.pub too")
     exceptions = load_policy(policy)
     with out.progress() as progress:
         further = [signature_check(key, progress)] if key is not None or is_signed(pack) else []

@@ -1,4 +1,4 @@
-"""Builds, opens, verifies and inspects packs (folders that an engine serves as they are) and changes their template."""
+"""Builds, opens, verifies and inspects packs (folders that an engine can serve unchanged) and installs templates."""
 
 from strata_pack.doors import door
 

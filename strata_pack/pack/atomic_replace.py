@@ -1,4 +1,4 @@
-"""Puts a finished folder in the place of a pack, in one atomic step, also over an older pack."""
+"""Moves a finished folder to a pack's path in one atomic step, also over an older pack."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def put(new: Path, target: Path) -> None:
-    """Make ``target`` the folder ``new``; what was at ``target`` lies at ``new`` afterwards, if anything was.
+    """Move the folder ``new`` to ``target``; a former ``target`` is at ``new`` afterwards.
 
-    Where folders cannot be exchanged there is a moment without ``target``; ``new`` is whole then.
+    Where folders cannot be exchanged atomically, ``target`` is missing for a moment, while ``new`` is complete.
     """
     if not target.exists():
         os.rename(new, target)
@@ -53,8 +53,8 @@ def put(new: Path, target: Path) -> None:
 
 @contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file ``path`` (made if missing); ``EnvironmentFailure`` if another process holds it."""
-    busy = EnvironmentFailure(f"another process is at work on {what}", where=path, remedy="wait for it to end")
+    """Hold a lock on the file ``path`` (created if missing); ``EnvironmentFailure`` if another process holds it."""
+    busy = EnvironmentFailure(f"another process is working on {what}", where=path, remedy="wait for it to end")
     try:
         file = path.open("a")
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
     with file:
         lock_file(file.fileno(), busy)
         try:
-            # The holder may have removed the file meanwhile: a lock on a removed file keeps nobody out.
+            # The former holder may have removed the file: a lock on a removed file excludes nobody.
             ours = os.path.samestat(os.fstat(file.fileno()), path.stat())
         except OSError:
             raise busy from None

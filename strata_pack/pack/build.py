@@ -1,9 +1,9 @@
-"""From a source to whole packs: fetch, choose and prove the template, quantize, write, put in place.
+"""Builds packs from a source: fetch, choose and check the template, quantize, write, move into place.
 
-What is cheap and can fail comes first: the template and its golden cases are checked before a weight is read (and for
-a Hub source before the weights travel). Everything happens in ``<pack>.partial`` (see ``build_dir``); a pack appears
-by one rename, and a build that was stopped at any moment goes on where it was when it is started again. Several packs
-of one source share its reading; each is the pack that it would be alone.
+Cheap steps that can fail come first: the template and its golden cases are checked before a weight is read (for a Hub
+source, before the weights are downloaded). All work is done in ``<pack>.partial`` (see ``build_dir``); one rename
+publishes the pack, and an interrupted build resumes when it is started again. Several packs of one source are built
+from one reading of it; each has the same bytes as if it were built alone.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.source import Source, parse_source
 
 MANIFEST_ROOM = 1 << 20
-"""Bytes for the manifest, the reports and what file systems round up to: a manifest lists every tensor."""
+"""Bytes reserved for the manifest (which lists every tensor), the reports and the rounding of file systems."""
 
 
 @dataclass(frozen=True)
 class BuildResult:
     """The finished pack. ``golden`` is the report of the golden check, if there were cases.
 
-    ``seconds`` by stage are those of the whole build, of all packs that were built together. ``kept`` names the files
-    of the pack it replaced that no manifest lists: they lie in the new one.
+    ``seconds`` by stage are for the whole build, all packs of it together. ``kept`` names the files that were in the
+    replaced pack but not in its manifest: they were carried over to the new pack.
     """
 
     path: Path
@@ -84,7 +84,7 @@ class BuildResult:
 
 
 class _Clock:
-    """Seconds by stage."""
+    """Measures seconds by stage."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -100,7 +100,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class _Asked:
-    """What is known of a pack before its source is looked at."""
+    """What is known about a pack before its source is read."""
 
     request: BuildRequest
     place: BuildDir
@@ -110,7 +110,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class _Decided:
-    """A pack of which everything is decided: only the work is left."""
+    """A pack for which everything is decided; only the work remains."""
 
     asked: _Asked
     kept: list[str]
@@ -121,7 +121,7 @@ class _Decided:
     resumed: bool
 
     def stages(self) -> list[Stage]:
-        """Return what is still to be written: every byte of it is known."""
+        """Return the stages that still write bytes, each with its exact size."""
         root = self.model.place.root
         beside = sum(map(len, self.side_files.values())) + MANIFEST_ROOM
         return [
@@ -145,12 +145,12 @@ def build_packs(
 ) -> list[BuildResult]:
     """Build the packs that ``requests`` describe from one reading of their source, and return them in that order.
 
-    The source is fetched, hashed, read and turned into floats once; ``brought`` is the source on this disk, with its
-    hashes, if somebody has done the first two; ``ready`` names, by the pack's folder, a model's file that somebody has
-    written by the plan of this very build: it is moved into the pack. Raises ``ValueError`` for requests that cannot
-    share a reading (see ``BuildRequest.reading``), ``WrongUse`` (unknown template, a folder in the way), ``BadInput``
-    (what the source holds), ``CheckFailed`` (golden cases that differ) or ``EnvironmentFailure`` (network, disk).
-    Nothing of a failed build is at ``out``; the packs appear when all are whole.
+    The source is fetched, hashed, read and dequantized once. ``brought`` is an already fetched and hashed source on
+    this disk. ``ready`` maps a pack's folder to a model file that was already written by the plan of this build; it is
+    moved into the pack. Raises ``ValueError`` for requests that cannot share a reading (see ``BuildRequest.reading``),
+    ``WrongUse`` (unknown template, a folder in the way), ``BadInput`` (what the source holds), ``CheckFailed`` (golden
+    cases that differ) or ``EnvironmentFailure`` (network, disk). A failed build leaves nothing at ``out``; the packs
+    appear only when all are complete.
     """
     watcher = progress or Silent()
     check_together(requests)
@@ -163,7 +163,7 @@ def build_packs(
             _Asked(request, stack.enter_context(open_build_dir(out)), imatrix, build_key(request, source, imatrix))
             for request, out, imatrix in zip(requests, outs, imatrices, strict=True)
         ]
-        # What was fetched lies with one pack. It is installed last and removed last: until then the others need it.
+        # The fetched source is in the build folder of one pack, which is therefore installed and removed last.
         holder = next((one.place for one in asked if one.place.source.is_dir()), asked[-1].place)
         installed = _find_installed(asked, watcher)
         results = installed | _find_finished(
@@ -180,12 +180,12 @@ def build_packs(
 
 
 def _find_installed(asked: Sequence[_Asked], progress: Progress) -> dict[BuildDir, BuildResult]:
-    """Return the packs of earlier builds that were stopped after these were in place."""
+    """Return the packs of earlier builds that were interrupted after the packs were in place."""
     found = {}
     for one in asked:
         manifest = one.place.installed(one.key)
         if manifest is not None:
-            progress.note(f"{one.place.out}: the build that was stopped had finished")
+            progress.note(f"{one.place.out}: the interrupted build had already finished this pack")
             found[one.place] = BuildResult(one.place.out, manifest, None, {}, resumed=True)
     return found
 
@@ -193,7 +193,7 @@ def _find_installed(asked: Sequence[_Asked], progress: Progress) -> dict[BuildDi
 def _find_finished(
     asked: Sequence[_Asked], source: Source, holder: BuildDir, progress: Progress
 ) -> dict[BuildDir, BuildResult]:
-    """Return the packs that are there already and are what is asked for."""
+    """Return the existing packs that are already the result of the request."""
     found = {}
     digests: dict[Path, str] = {}
     for one in asked:
@@ -202,7 +202,7 @@ def _find_finished(
             continue
         manifest = finished_pack(one.request, source, one.imatrix, out, holder.source, progress, digests)
         if manifest is not None:
-            progress.note(f"{out}: is this very pack already; nothing to do")
+            progress.note(f"{out}: is already this pack; nothing to do")
             found[one.place] = BuildResult(out, manifest, None, {}, resumed=True)
     return found
 
@@ -216,7 +216,7 @@ def _build(
     brought: Model | None,
     ready: Mapping[Path, Path],
 ) -> dict[BuildDir, BuildResult]:
-    """Build what is missing and put it in place; a fetched source lies in the folder of ``holder``."""
+    """Build the missing packs and move them into place; a fetched source is in the build folder of ``holder``."""
     clock = _Clock()
     first = asked[0].request
     kept = [check_target(one.place.out, force=one.request.force) for one in asked]
@@ -274,13 +274,13 @@ def _build(
     for one, manifest in zip(decided, manifests, strict=True):
         place, report, unlisted = one.model.place, one.template.report, tuple(one.kept)
         for name in unlisted:
-            progress.note(f"{place.out / name}: kept; the manifest does not list it")
+            progress.note(f"{place.out / name}: kept, although no manifest lists it")
         results[place] = BuildResult(place.out, manifest, report, clock.seconds, one.resumed, unlisted)
     return results
 
 
 def _write_rest(one: _Decided, files: ModelFiles, projector: WrittenProjector | None, source: SourceEntry) -> Manifest:
-    """Write everything of a pack beyond its GGUF files, the manifest last; return it."""
+    """Write all files of a pack other than the GGUF files, the manifest last; return the manifest."""
     request, place, template = one.asked.request, one.model.place, one.template
     suite = template.chosen.suite
     written = write_side_files(place.pack, one.side_files, template.report)

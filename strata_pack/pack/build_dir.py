@@ -1,13 +1,13 @@
-"""Manages ``<pack>.partial``, the folder a pack is built in: its lock, its journal, and the move into place.
+"""Manages ``<pack>.partial``, the folder in which a pack is built: its lock, its journal, and the move into place.
 
     <pack>.partial/
-      build.json    what is being built from what; a build of anything else starts anew
-      lock          held while a build is at work
-      source/       what was fetched
+      build.json    the request and its inputs; a build with others starts from scratch
+      lock          held while a build is running
+      source/       the fetched source
       journal/      finished tensors
-      pack/         the pack as far as it is
+      pack/         the incomplete pack
 
-A build may be killed at any moment; the next one with the same inputs goes on from what is here.
+A build may be killed at any moment; the next one with the same inputs resumes from these files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from strata_pack.weights.gguf.file import open_shards, shard_paths
 LOCK = "lock"
 STATE = "build.json"
 PARTS = frozenset({LOCK, STATE, "source", "journal", "pack"})
-"""All that a build makes in its folder."""
+"""All names that a build creates in its folder."""
 _STATE_ON_ITS_WAY = re.compile(rf"\.{re.escape(STATE)}\..*\.tmp")
 
 
@@ -70,10 +70,10 @@ class BuildDir:
         return value if isinstance(value, dict) else {}
 
     def begin(self, key: dict[str, Any], inputs: dict[str, Any]) -> bool:
-        """Say what is being built; ``True`` if the work of an earlier build of the same is here.
+        """Record what is being built; return whether the work of an earlier build of the same is here.
 
-        ``key`` is what the user asked for, ``inputs`` what that turned out to mean. What was built from other inputs
-        is removed; what was fetched stays (the fetcher checks it).
+        ``key`` is the request, ``inputs`` what it resolves to. Files built from other inputs are removed; fetched files
+        are kept (the fetcher checks them).
         """
         state = self._read()
         if (state.get("key"), state.get("inputs")) == (key, inputs):
@@ -84,9 +84,10 @@ class BuildDir:
         return False
 
     def installed(self, key: dict[str, Any]) -> Manifest | None:
-        """Return the manifest of an earlier build of ``key`` that was stopped after its pack was in place, if it was.
+        """Return the manifest of an earlier build of ``key`` that was interrupted after its pack was in place, or
+        ``None``.
 
-        A bare GGUF has no manifest next to it: its files are compared with what the manifest says.
+        A bare GGUF has no manifest next to it, so its files are compared with the recorded manifest.
         """
         state = self._read()
         text = state.get("installing")
@@ -101,9 +102,9 @@ class BuildDir:
         return manifest if there else None
 
     def install(self, folder: Path, kept: Sequence[str] = ()) -> None:
-        """Make ``folder`` (inside the build folder) the finished ``out``; ``remove`` is left to do.
+        """Move ``folder`` (inside the build folder) to ``out``; the caller then calls ``remove``.
 
-        ``kept`` names the files of the present ``out`` that the new one holds too.
+        ``kept`` names the files of the existing ``out`` that are carried over to the new one.
         """
         carry_over(kept, self.out, folder)
         manifest = (self.pack / MANIFEST).read_bytes().decode("utf-8")
@@ -111,22 +112,22 @@ class BuildDir:
         put(folder, self.out)
 
     def remove(self) -> None:
-        """Remove everything of the build folder, what it remembers and its lock last."""
+        """Remove the build folder, ``build.json`` and the lock last."""
         last = (self._state, self.root / LOCK)
         for entry in self.root.iterdir():
             if entry not in last:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         for path in last:
             path.unlink(missing_ok=True)
-        # Another build may have made its own lock here by now.
+        # Another build may have created its own lock here by now.
         with contextlib.suppress(OSError):
             self.root.rmdir()
 
 
 def check_target(out: Path, *, force: bool) -> list[str]:
-    """Raise ``WrongUse`` unless ``out`` is free, or a pack or bare GGUF that ``force`` may replace.
+    """Raise ``WrongUse`` unless ``out`` does not exist, or is a pack or bare GGUF and ``force`` is set.
 
-    Returns the files in a pack there that its manifest does not list: they are not the tool's to delete.
+    Returns the files in an existing pack that its manifest does not list: the tool must not delete them.
     """
     if out.name in ("", ".", "..") or out.name.endswith(PARTIAL_SUFFIX):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
@@ -139,26 +140,26 @@ def check_target(out: Path, *, force: bool) -> list[str]:
             remedy = "choose another folder, or --force to replace it"
             raise WrongUse(f"holds a {held} already", where=out, remedy=remedy)
     elif out.is_dir() and any(out.iterdir()):
-        raise WrongUse("is a folder with other things in it", where=out, remedy="choose another one")
+        raise WrongUse("is a folder with other files in it", where=out, remedy="choose another one")
     return [] if manifest is None else unlisted_files(out, manifest)
 
 
 def _manifest_of(out: Path) -> Manifest | None:
-    """Return the manifest in ``out``; ``WrongUse`` if a file of that name is something else's or damaged."""
+    """Return the manifest in ``out``; ``WrongUse`` if the file of that name is damaged or not a pack's manifest."""
     if not is_pack(out):
         return None
     try:
         return read_manifest(out / MANIFEST)
     except BadInput as error:
-        problem = f"is a folder with other things in it: its {MANIFEST} {error.problem}"
+        problem = f"is a folder with other files in it: its {MANIFEST} {error.problem}"
         raise WrongUse(problem, where=out, remedy="choose another folder") from error
 
 
 def _is_bare_gguf(folder: Path) -> bool:
-    """Whether ``folder`` is what a build of layout "gguf" leaves: all files of one model and nothing else.
+    """Return whether ``folder`` is the output of a build with layout "gguf": all files of one model and nothing else.
 
-    Its last keys are the build's template and pad. A header that another tool has written, or that was quantized from
-    ours, ends otherwise.
+    In such a model the last metadata keys are the build's template and pad. The headers of other tools, also of files
+    quantized from ours, end differently.
     """
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     if not entries or any(entry.is_symlink() or not entry.is_file() or entry.suffix != ".gguf" for entry in entries):
@@ -178,26 +179,26 @@ def partial_folder(out: Path) -> Path:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Raise ``WrongUse`` if ``root`` is there and no build has made it: a build removes what it finds in it."""
+    """Raise ``WrongUse`` if ``root`` exists and no build has created it, because a build removes files in it."""
     if root.is_symlink() or (root.exists() and not root.is_dir()):
-        raise WrongUse("is in the way: the build makes a folder there", where=root, remedy="move it away")
+        raise WrongUse("is in the way: the build creates a folder there", where=root, remedy="move it away")
     names = os.listdir(root) if root.is_dir() else []
     foreign = sorted(name for name in names if name not in PARTS and not _STATE_ON_ITS_WAY.fullmatch(name))
     if foreign:
-        problem = f"is in the way: a build would remove {foreign[0]} in it, which no build put there"
+        problem = f"is in the way: a build would remove {foreign[0]} in it, which is not of a build"
         raise WrongUse(problem, where=root, remedy="move it away, or choose another name for the pack")
 
 
 @contextmanager
 def open_build_dir(out: Path) -> Iterator[BuildDir]:
-    """Make (or find) and lock the partial folder next to ``out``."""
+    """Create (or find) and lock the partial folder next to ``out``."""
     if out.name in ("", ".."):
         raise WrongUse("cannot be a pack's folder", where=out, remedy="choose another name")
     root = partial_folder(out)
     _refuse_foreign(root)
     with disk_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-    # Only who holds the lock may remove the folder.
+    # Only the holder of the lock may remove the folder.
     with locked(root / LOCK, str(out)):
         try:
             yield BuildDir(root, out)

@@ -1,6 +1,6 @@
-"""What a build will make, decided before a weight is written: the template and its proof, the model's plan, its needs.
+"""Plans a build before a weight is written: the template and its check, the model's plan, memory and disk needs.
 
-What is cheap and can fail comes first, for a Hub source before its weights travel.
+Cheap steps that can fail come first; for a Hub source, before its weights are downloaded.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ TEMPLATE_KEYS = re.compile(r"tokenizer\.chat_templates?(\..*)?")
 
 
 class WithoutKeys:
-    """A ``TensorSource`` without some of its metadata, so that the pack's own template and pad stand together, last:
-    a later template changes a few bytes at the header's end."""
+    """A ``TensorSource`` without some of its metadata keys. The pack's template and pad are written last in the header,
+    so that installing another template changes only a few bytes at the header's end."""
 
     def __init__(self, source: TensorSource, keys: frozenset[str]) -> None:
         self.label, self.fingerprint = source.label, source.fingerprint
@@ -53,7 +53,7 @@ class WithoutKeys:
 
 
 def template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
-    """Return the keys that a build puts at the end of the model's header."""
+    """Return the keys that a build writes at the end of the model's header."""
     return {
         EDGE_KEY: MetaValue.string(CHUNK_END),
         TEMPLATE_KEY: MetaValue.string(chosen.text),
@@ -62,25 +62,28 @@ def template_keys(chosen: ChosenTemplate) -> dict[str, MetaValue | None]:
 
 
 def check_together(requests: Sequence[BuildRequest]) -> None:
-    """Raise ``ValueError`` unless one reading of the source can serve all ``requests``."""
+    """Raise ``ValueError`` unless all ``requests`` can be built from one reading of the source."""
     if len({request.reading for request in requests}) != 1:
-        raise ValueError("the packs are not of one reading: source, parts, edits, threads or kernels differ")
+        raise ValueError(
+            "the requests cannot share one reading of the source: source, parts, edits, threads or kernels differ"
+        )
 
 
 def check_places(requests: Sequence[BuildRequest], source: Source) -> list[Path]:
-    """Return the absolute folder of every pack; ``WrongUse`` for one that would destroy an input or another pack."""
+    """Return the absolute folder of every pack; ``WrongUse`` for a folder that would destroy an input or another
+    pack."""
     outs = [request.out.absolute() for request in requests]
     places = [place for out in outs for place in (out, partial_folder(out))]
     check_outputs(places, [path for request in requests for path in read_paths(request, source)])
     for out in outs:
         around = next((other for other in outs if other != out and is_inside(out, other)), None)
         if around is not None:
-            raise WrongUse(f"lies in {around}, another pack", where=out, remedy="give each a folder of its own")
+            raise WrongUse(f"is inside {around}, another pack", where=out, remedy="give each pack its own folder")
     return outs
 
 
 def read_imatrices(requests: Sequence[BuildRequest]) -> list[Imatrix | None]:
-    """Return the importances of every request, each file read once."""
+    """Return the importance matrix of every request; each file is read once."""
     read: dict[Path | None, Imatrix | None] = {None: None}
     for request in requests:
         if request.imatrix is not None and request.imatrix not in read:
@@ -91,9 +94,9 @@ def read_imatrices(requests: Sequence[BuildRequest]) -> list[Imatrix | None]:
 def plan_models(
     requests: Sequence[BuildRequest], tensors: TensorSource, imatrices: Sequence[Imatrix | None]
 ) -> list[QuantPlan]:
-    """Return the plan of every request's model; all are of one source.
+    """Return the plan of every request's model; all have the same source.
 
-    Raises what ``plan_quantization`` does, and ``WrongUse`` for edits that leave nothing to do or to weigh with.
+    Raises as ``plan_quantization``, and ``WrongUse`` for edits that leave no layers or no importances.
     """
     edits = requests[0].edits
     edited = EditedSource(tensors, edits)
@@ -120,7 +123,7 @@ def plan_models(
 
 
 def refuse_unloadable(model: Model, plan: QuantPlan) -> None:
-    """Raise ``BadInput`` for a model that no loader would take, before any work is done for it."""
+    """Raise ``BadInput`` for a model that llama.cpp could not load, before any work is done for it."""
     metadata = {**plan.source.metadata, **plan.closing}
     if not plan.recipe.base.copy:
         metadata["general.file_type"] = MetaValue.uint32(plan.recipe.base.file_type)
@@ -135,22 +138,22 @@ def refuse_unloadable(model: Model, plan: QuantPlan) -> None:
 
 @dataclass(frozen=True)
 class ProvedTemplate:
-    """The template a pack gets, and the report of its golden cases if there are any."""
+    """The template of a pack, and the report of its golden check if it has cases."""
 
     chosen: ChosenTemplate
     report: GoldenReport | None
 
 
 class Templates:
-    """Chooses and proves templates for one source, each once, however many packs ask for it."""
+    """Chooses and checks the templates for one source; each is checked once, also if several packs use it."""
 
     def __init__(self, own: str | None, progress: Progress) -> None:
-        """``own`` is the source's template."""
+        """``own`` is the source's own template."""
         self._own, self._progress = own, progress
         self._proved: dict[tuple[object, ...], ProvedTemplate] = {}
 
     def prove(self, request: BuildRequest) -> ProvedTemplate:
-        """Return the template of ``request``; raises as ``choose_template``, and ``GoldenFailed``."""
+        """Return the checked template of ``request``; raises as ``choose_template``, and ``GoldenFailed``."""
         key = (request.template, request.golden, request.allow_triggers)
         if key not in self._proved:
             chosen = choose(request, self._own)
@@ -160,27 +163,27 @@ class Templates:
         return self._proved[key]
 
     def check_early(self, request: BuildRequest) -> None:
-        """Prove the template of ``request``, unless it depends on one that only the weights may hold."""
+        """Check the template of ``request``, unless it depends on a template that may be in the weights only."""
         if self._own is not None or request.template not in (AUTO, KEEP):
             self.prove(request)
 
 
 def check_early(requests: Sequence[BuildRequest], folder: Path) -> None:
-    """Refuse templates that cannot be used while the weights are still far away."""
+    """Refuse unusable templates before the weights are downloaded."""
     templates = Templates(folder_template(folder), Silent())
     for request in requests:
         templates.check_early(request)
 
 
 def choose(request: BuildRequest, text: str | None) -> ChosenTemplate:
-    """Return the template of ``request`` for a source whose own is ``text``."""
+    """Return the template of ``request`` for a source whose own template is ``text``."""
     return choose_template(request.template, text, request.golden, allow_triggers=request.allow_triggers)
 
 
 def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
     """Check the template against its golden cases on every engine that runs in this process.
 
-    Raises ``GoldenFailed`` if one differs; ``None`` where the template has no cases.
+    Raises ``GoldenFailed`` if one differs; returns ``None`` if the template has no cases.
     """
     if chosen.suite is None:
         return None
@@ -192,16 +195,16 @@ def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport |
 
 @contextmanager
 def plan_build(request: BuildRequest) -> Iterator[QuantPlan]:
-    """Yield the plan of a build's model without writing anything; raises as ``plan_packs``."""
+    """Yield the plan of a build's model without writing a file; raises as ``plan_packs``."""
     with plan_packs([request]) as ((plan, _),):
         yield plan
 
 
 @contextmanager
 def plan_packs(requests: Sequence[BuildRequest]) -> Iterator[list[tuple[QuantPlan, Forecast]]]:
-    """Yield the plan of every build and what its pack will need, without writing anything.
+    """Yield the plan of every build and the forecast of its pack's needs, without writing a file.
 
-    Raises what ``build_packs`` would, and ``WrongUse`` for a Hub source: its weights would have to travel first.
+    Raises as ``build_packs``, and ``WrongUse`` for a Hub source: its weights would have to be downloaded first.
     """
     check_together(requests)
     first = requests[0]
@@ -228,7 +231,7 @@ def plan_packs(requests: Sequence[BuildRequest]) -> Iterator[list[tuple[QuantPla
 
 
 def build_key(request: BuildRequest, source: Source, imatrix: Imatrix | None) -> dict[str, Any]:
-    """Return what decides about the pack and is known before anything is read."""
+    """Return the part of a pack's inputs that is known before the source is read."""
     return {
         "tool": __version__,
         "source": str(source if isinstance(source, HubSource) else source.path.absolute()),

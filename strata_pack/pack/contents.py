@@ -1,6 +1,6 @@
-"""Tells the files that a pack's identity covers from those that somebody else put there.
+"""Separates the files that a pack's identity covers from files that users or other tools added.
 
-A rebuild replaces the first and keeps the second: a model card, a licence or notes are nobody's to delete.
+A rebuild replaces the former and keeps the latter, such as a model card, a licence or notes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from strata_pack.pack.paths import CARD, MANIFEST, PAPERS, REPORTS_DIR, STATE_DI
 from strata_pack.progress import Progress
 
 REPORTS = frozenset({f"{REPORTS_DIR}/golden.json", f"{REPORTS_DIR}/smoke.json"})
-"""What was proved of a pack; a new pack has to be proved anew."""
+"""Results of checks on a pack; a new pack has to be checked again."""
 
 
 def walk(root: Path, skipped: Sequence[str] = ()) -> Iterator[str]:
-    """Yield every file and every link below ``root`` as a path with ``/``, but for the folders ``skipped`` in it."""
+    """Yield every file and link below ``root`` as a relative path with ``/``, except in the folders ``skipped``."""
     for folder, folders, names in os.walk(root):
         here = Path(folder)
         if here == root:
@@ -34,18 +34,19 @@ def walk(root: Path, skipped: Sequence[str] = ()) -> Iterator[str]:
 
 
 def covered_files(root: Path) -> set[str]:
-    """Return every file of the pack in ``root`` that its identity covers: no manifest, reports, papers or card."""
+    """Return every file of the pack in ``root`` that its identity covers: not manifest, reports, provenance, SBOM or
+    card."""
     return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST, CARD, *PAPERS}
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> list[str]:
-    """Return the files in the pack ``root`` that neither its manifest lists nor a check has written."""
+    """Return the files in the pack ``root`` that its manifest does not list and no check has written."""
     ours = {MANIFEST, *PAPERS, *REPORTS, *(entry["path"] for entry in manifest["files"])}
     return sorted(set(walk(root, (STATE_DIR,))) - ours)
 
 
 def hashed(path: Path, name: str, progress: Progress) -> str:
-    """Return the SHA-256 of ``path`` as lower-case hex; ``progress`` shows how far it is, under ``name``."""
+    """Return the SHA-256 of ``path`` as lower-case hex; ``progress`` shows ``name`` and the bytes read."""
     task = progress.task(f"hashing {name}", path.stat().st_size)
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -57,16 +58,16 @@ def hashed(path: Path, name: str, progress: Progress) -> str:
 
 
 def carry_over(names: Sequence[str], old: Path, new: Path) -> None:
-    """Give the folder ``new`` the files ``names`` of ``old``, where they stay too: no bytes are copied if avoidable.
+    """Add the files ``names`` of the folder ``old`` to the folder ``new``, as hard links where possible.
 
     Raises ``WrongUse``, before anything is linked, if ``new`` has a file of its own by one of the names.
     """
     for name in names:
         if os.path.lexists(new / name) and not is_same_file(new / name, old / name):
             raise WrongUse(
-                "is not in the manifest of the pack there, and the new pack has a file of that name",
+                "is not in the manifest of the existing pack, and the new pack has a file of that name",
                 where=old / name,
-                remedy="move it away and run the same build again: it goes on where it was",
+                remedy="move it away and run the same build again: it resumes",
             )
     for name in names:
         target = new / name

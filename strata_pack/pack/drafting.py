@@ -1,7 +1,7 @@
-"""Whether a server may guess ahead with the model's own draft head (MTP), and in words why not.
+"""Decides whether a server uses speculative decoding with the model's own draft head (MTP), and says why not.
 
-A draft head is the block that follows the trunk, with ``<architecture>.nextn_predict_layers`` in the header. The server
-drafts a few tokens with it and checks them all at once with the trunk, so the text stays that of the trunk.
+A draft head is the block after the trunk, counted by ``<architecture>.nextn_predict_layers`` in the header. The server
+drafts a few tokens with it and verifies them in one batch with the trunk, so the output is that of the trunk.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from strata_pack.llama.runtimes import Runtime, can_draft
 from strata_pack.weights.gguf.file import GgufFile
 
 Spec = Literal["auto", "mtp", "off", "eagle3", "dflash"]
-"""What ``serve --spec`` takes; "auto" drafts where everything for it is there."""
+"""The values of ``serve --spec``; "auto" drafts if model and runtime support it."""
 
 FOREIGN: Mapping[str, str] = {"eagle3": "EAGLE-3", "dflash": "DFlash"}
-"""Draft models of other repositories, which are not run."""
+"""Kinds of separate draft models, which are not supported."""
 
 BLIND_DRAFTING = ("qwen4exp",)
 """Architectures whose server aborts at an image while it drafts (llama.cpp: "MTP requires token input")."""
@@ -27,7 +27,7 @@ BLIND_DRAFTING = ("qwen4exp",)
 
 @dataclass(frozen=True)
 class Drafting:
-    """Whether to draft. ``reason`` says why a model with a draft head is served without it, "" else."""
+    """Whether to draft. ``reason`` says why a model with a draft head is served without it, else ""."""
 
     on: bool
     reason: str = ""
@@ -47,14 +47,15 @@ def architecture_of(model: Path) -> str:
 
 
 def plan_drafting(model: Path, runtime: Runtime, wanted: Spec, *, sees: bool) -> Drafting:
-    """Return whether a server of ``runtime`` drafts with the head of ``model``; ``sees``: it has a projector too.
+    """Return whether a server of ``runtime`` drafts with the head of ``model``; ``sees``: it also has a projector.
 
-    Raises ``WrongUse`` for draft models that are not run, ``BadInput`` where "mtp" is wanted of a model without a
-    draft head, ``EnvironmentFailure`` where it is wanted of a runtime that cannot.
+    Raises ``WrongUse`` for unsupported kinds of draft models, ``BadInput`` if "mtp" is requested for a model without a
+    draft head, ``EnvironmentFailure`` if it is requested of a runtime without support.
     """
     if wanted in FOREIGN:
         raise WrongUse(
-            f"--spec {wanted}: {FOREIGN[wanted]} draft models are not run", remedy="use mtp, the model's own draft head"
+            f"--spec {wanted}: {FOREIGN[wanted]} draft models are not supported",
+            remedy="use mtp, the model's own draft head",
         )
     if wanted == "off":
         return Drafting(False)
@@ -68,7 +69,7 @@ def plan_drafting(model: Path, runtime: Runtime, wanted: Spec, *, sees: bool) ->
         if wanted == "mtp":
             raise EnvironmentFailure(
                 f"the runtime {runtime.name} cannot draft with a draft head (MTP)",
-                remedy="choose another one with --runtime; `strata-pack runtime list` shows those there are",
+                remedy="choose another one with --runtime; `strata-pack runtime list` shows the available ones",
             )
         return Drafting(False, f"the runtime {runtime.name} cannot draft with it")
     if sees and architecture_of(model) in BLIND_DRAFTING:

@@ -1,6 +1,6 @@
-"""Checks the facts in a manifest against the files.
+"""Checks the facts in a manifest against the pack's files.
 
-What no file of the pack can tell (the hash of a source that is not here, the commit) is left to the signature.
+Facts that no file of the pack can confirm (the hash of an absent source, the commit) are left to the signature.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBRARY = "xllamacpp"
 def wrong_facts(manifest: Manifest, files: Sequence[GgufFile], tool: str) -> list[str]:
     """Return every fact of ``manifest`` that the model's ``files`` (shards in order) contradict.
 
-    ``tool`` is this version: the types are chosen again only for packs of the same one.
+    ``tool`` is the running version: tensor types are recomputed only for packs of the same version.
     """
     metadata = files[0].metadata
     tensors = [tensor for file in files for tensor in file.tensors]
@@ -60,7 +60,7 @@ def _model(manifest: Manifest, metadata: Mapping[str, MetaValue], tensors: Seque
     bits = round(8 * nbytes / elements, 4) if elements else 0.0
     yield from _differs("model/bits_per_weight", model["bits_per_weight"], bits)
     stem = file_stem(PurePosixPath(model["files"][0]).name)
-    # A template installation may have put a header-only shard in front: the name before the number stays.
+    # A template installation may have added a header-only first shard: the name before the number is unchanged.
     yield from _differs("model/name", model["name"], stem)
 
 
@@ -100,7 +100,7 @@ def _request(manifest: Manifest) -> Iterator[str]:
         yield from _differs("request/name", file_stem(request["name"]), manifest["model"]["name"])
     template = manifest["template"]
     if request["template_sha256"] != template["sha256"]:
-        return  # another template was installed since
+        return  # another template was installed after the build
     wanted = request["template"]
     allowed = {"auto": ("repaired", "source"), "keep": ("source",)}.get(wanted)
     if allowed is None:
@@ -161,7 +161,7 @@ def _types(
 
 
 def _before_pruning(metadata: Mapping[str, MetaValue], edits: Edits) -> Mapping[str, MetaValue]:
-    """Return the header with the number of layers that types are chosen by: the one before any was left out."""
+    """Return the header with the number of layers before pruning, by which types are chosen."""
     architecture = metadata.get("general.architecture")
     key = f"{None if architecture is None else architecture.value}.block_count"
     if not edits.pruned or key not in metadata:
@@ -183,7 +183,7 @@ def _quantizer(manifest: Manifest) -> Iterator[str]:
     except EnvironmentFailure:
         return
     if said["sha256"] != ggml.library_sha256:
-        return  # quantized by another build: its probe cannot be made here
+        return  # quantized by another ggml build: its probe cannot be computed here
     yield from _differs("quantizer/version", said["version"], ggml.version)
     yield from _differs("quantizer/probe_hash", said["probe_hash"], _probe(ggml, manifest))
 

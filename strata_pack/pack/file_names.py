@@ -1,4 +1,4 @@
-"""Names files: the stem of a model's file, and what a pack takes over of a tokenizer. Imports nothing heavy."""
+"""Names files: the stem of a model's file, and the tokenizer files of a pack. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ TOKENIZER_FILES = (
     "tokenizer.model",
     "generation_config.json",
 )
-"""What a pack's ``tokenizer/`` takes over as it is. ``vocab.json`` and ``merges.txt`` are made anew from the GGUF."""
+"""The tokenizer files that are copied unchanged to a pack's ``tokenizer/``. ``vocab.json`` and ``merges.txt`` are
+generated from the GGUF."""
 
 CONFIG = "tokenizer_config.json"
 
@@ -21,5 +22,5 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def file_stem(text: str) -> str:
-    """Return ``text`` as the stem of a GGUF that is no shard of another."""
+    """Return ``text`` as a GGUF's file stem that does not look like the name of a shard."""
     return _UNSAFE.sub("-", SHARD_SUFFIX.sub("", text.removesuffix(".gguf"))).strip("-.") or "model"

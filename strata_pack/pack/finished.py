@@ -1,7 +1,7 @@
-"""Finds a finished pack of the same inputs, so that it is returned and not built again.
+"""Recognises an existing pack with the same inputs, so that it is not built again.
 
-Everything that decides about a pack stands in its manifest, by content. What is cheap is compared first; the hashes of
-the source and of the pack are computed last and only if all else agrees, so a pack is never taken for one it is not.
+A manifest records by content all inputs that determine a pack. Cheap facts are compared first; the hashes of the source
+and of the pack are computed last and only if everything else agrees.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def finished_pack(
     progress: Progress,
     digests: dict[Path, str],
 ) -> Manifest | None:
-    """Return the manifest of the pack in ``out`` if a build of ``request`` would make that very pack, else ``None``.
+    """Return the manifest of the pack in ``out`` if a build of ``request`` would give the same pack, else ``None``.
 
-    ``fetched`` is where the build would fetch a Hub source to. ``digests`` collects the SHA-256 of the source's files,
-    so that several packs of one source ask for each once. Raises what looking at the source raises.
+    ``fetched`` is the folder to which the build would fetch a Hub source. ``digests`` caches the SHA-256 of the
+    source's files for several packs of one source. Raises what reading the source raises.
     """
     if request.layout != "pack" or not is_pack(out):
         return None
@@ -51,7 +51,7 @@ def finished_pack(
 
 
 def _asked_the_same(manifest: Manifest, request: BuildRequest, imatrix: Imatrix | None) -> bool:
-    # A template that was installed later is another one than the build put in.
+    # A template that was installed later differs from the build's.
     return (
         manifest["tool"] == __version__
         and manifest["recipe"] == recipe_entry(request, imatrix)

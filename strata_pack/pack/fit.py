@@ -1,4 +1,4 @@
-"""Whether a model on disk fits in the memory of this machine, worked out before it is loaded."""
+"""Estimates, before a model is loaded, whether it fits in the memory of this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata_pack.weights.preflight import size_text
 
 
 class DoesNotFit(EnvironmentFailure):
-    """A model that needs more memory than there is; nothing was loaded."""
+    """The model needs more memory than is available; nothing was loaded."""
 
 
 def model_files(path: Path) -> list[Path]:
@@ -28,10 +28,10 @@ def own_projector(path: Path) -> Path | None:
 
 
 def need_of(path: Path, context: int, slots: int = 1, projector: Path | None = None) -> MemoryNeed:
-    """Return what a server of the model in ``path`` (pack or GGUF) needs, with ``projector`` if it sees.
+    """Return the memory that a server needs for the model in ``path`` (pack or GGUF) and its ``projector``, if any.
 
-    ``context`` counts the tokens of all ``slots`` together. Raises ``BadInput`` for a file that is no GGUF, and for the
-    projector of another model.
+    ``context`` counts the tokens of all ``slots`` together. Raises ``BadInput`` for a file that is not a GGUF, and for
+    the projector of another model.
     """
     metadata: dict[str, object] = {}
     tensors: list[tuple[str, int]] = []
@@ -48,7 +48,8 @@ def need_of(path: Path, context: int, slots: int = 1, projector: Path | None = N
 
 
 def room_of(runtime: Runtime) -> Room:
-    """Return where ``runtime`` puts a model: its GPUs, with main memory behind them, or main memory alone."""
+    """Return the memory in which ``runtime`` loads a model: its GPUs and, for the rest, main memory; or main memory
+    only."""
     main = main_memory()
     gpus = runtime_devices(runtime)
     if not gpus:
@@ -57,12 +58,13 @@ def room_of(runtime: Runtime) -> Room:
 
 
 def fit_of(path: Path, context: int, runtime: Runtime, slots: int = 1, projector: Path | None = None) -> Fit:
-    """Return what the model in ``path`` needs, and the room of ``runtime``; raises ``BadInput`` as ``need_of`` does."""
+    """Return the memory that the model in ``path`` needs and that ``runtime`` has; raises ``BadInput`` as
+    ``need_of``."""
     return Fit(need_of(path, context, slots, projector), room_of(runtime))
 
 
 def fit_sentence(fit: Fit) -> str:
-    """Return the forecast in words: each part that needs memory, and the room there is."""
+    """Return the forecast as a sentence: each part that needs memory, and the free memory."""
     need, room = fit.need, fit.room
     cache = "a KV cache of unknown size" if need.kv_cache is None else f"{size_text(need.kv_cache)} of KV cache"
     lazy = f" ({size_text(need.lazy)} of n-gram table stay on the disk)" if need.lazy else ""
@@ -73,10 +75,10 @@ def fit_sentence(fit: Fit) -> str:
 
 
 def refuse_misfit(path: Path, fit: Fit) -> None:
-    """Raise ``DoesNotFit`` if the model does not fit, not even with layers in main memory."""
+    """Raise ``DoesNotFit`` if the model does not fit, even with layers in main memory."""
     if not fit.runs:
         raise DoesNotFit(
             f"needs {fit_sentence(fit)}",
             where=path,
-            remedy="ask for less context or a smaller quantization, or start it all the same with --anyway",
+            remedy="use a smaller context or a smaller quantization, or start it anyway with --anyway",
         )

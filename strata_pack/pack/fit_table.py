@@ -1,4 +1,4 @@
-"""Says of the models of a repository, before any download, what fits which memory at which context."""
+"""Tabulates, before any download, which models of a repository fit in which memory with which context."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from strata_pack.weights.source import HubSource
 GIB = 1 << 30
 
 MEMORIES = tuple(size * GIB for size in (4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256, 384, 512))
-"""Bytes of the cards and machines that people have."""
+"""Bytes of memory of common GPUs and machines."""
 
 LEAST_CONTEXT = 4096
 LONGEST_CONTEXT = 1 << 20
-"""The contexts that are tried, each twice the one before, up to what the model was trained for."""
+"""The context sizes tried, in tokens, each twice the previous one, up to the model's training context."""
 
 
 @dataclass(frozen=True)
 class ModelFit:
-    """One model: its ``need`` at the context asked for, whether it fits here, and the longest context (0: none) by
-    bytes of memory."""
+    """One model: its ``need`` at the requested context, whether it fits on this machine, and the longest context
+    that fits (0: none) by bytes of memory."""
 
     name: str
     size: int
@@ -50,10 +50,10 @@ class ModelFit:
 
 
 def fit_table(source: HubSource, context: int, room: Room, progress: Progress | None = None) -> list[ModelFit]:
-    """Return a row for each GGUF model of ``source``, the smallest first, by the headers alone.
+    """Return a row for each GGUF model of ``source``, the smallest first; only the headers are read.
 
-    ``room`` is the memory here, for ``context`` tokens. A table of n-grams stays on the disk. Raises as
-    ``remote_models``.
+    ``room`` is the memory of this machine, ``context`` the requested tokens. An n-gram table stays on the disk. Raises
+    as ``remote_models``.
     """
     return sorted((_row(model, context, room) for model in remote_models(source, progress)), key=lambda row: row.size)
 
@@ -80,7 +80,8 @@ def _contexts(trained: int | None) -> list[int]:
 
 
 def shown_memories(rows: Sequence[ModelFit]) -> list[int]:
-    """Return the memories worth a column: from the first in which anything fits to the first in which all is there."""
+    """Return the memory sizes to show: from the smallest in which a model fits to the smallest in which all models
+    fit."""
     best = [max(row.contexts.values()) for row in rows]
     some = [memory for memory in MEMORIES if any(row.contexts[memory] for row in rows)]
     whole = [

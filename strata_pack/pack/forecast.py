@@ -10,12 +10,12 @@ from strata_pack.weights.preflight import size_text
 from strata_pack.weights.quantize.run import QuantPlan
 
 CONTEXT = 32768
-"""Tokens that the KV cache is worked out for."""
+"""Tokens of context for which the KV cache is estimated."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The memory to serve it; in bytes on the disk: the source, the model and its padding, the projector."""
+    """Memory to serve a pack, and bytes on disk: the source, the model with its padding, the projector."""
 
     need: MemoryNeed
     source: int
@@ -49,7 +49,7 @@ class Forecast:
 
 
 def forecast(plan: QuantPlan, projector: int, source: int) -> Forecast:
-    """Return what the pack of ``plan`` will need; ``projector`` and ``source`` are bytes on the disk."""
+    """Return what the pack of ``plan`` will need; ``projector`` and ``source`` are bytes on disk."""
     metadata = {key: found.value for key, found in plan.source.metadata.items()}
     tensors = [(tensor.name, tensor.nbytes) for tensor in plan.tensors]
     return Forecast(memory_need(metadata, tensors, CONTEXT, projector=projector), source, plan.padded_bytes)

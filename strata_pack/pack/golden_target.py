@@ -1,4 +1,4 @@
-"""Resolves what a golden check is about: a shipped template, a pack, a GGUF or a file, and the cases for it."""
+"""Resolves the argument of a golden check: a shipped template, a pack, a GGUF or a file, and its cases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from strata_pack.pack.template.source import load_set, load_template
 
 @dataclass(frozen=True)
 class GoldenTarget:
-    """A template text and the golden file or folder it is checked against. ``where`` is what to name in messages.
+    """A template text and the golden file or folder it is checked against. ``where`` is its name in messages.
 
-    ``tools`` says which cases are its own: those with tools (true), without (false), or all (``None``). A model that
-    has another template for tools is two targets.
+    ``tools`` selects its cases: those with tools (true), without (false), or all (``None``). A model that has a
+    separate template for tools is two targets.
     """
 
     where: str
@@ -38,10 +38,11 @@ class GoldenTarget:
 
 
 def golden_targets(target: str | None, golden: Path | None) -> list[GoldenTarget]:
-    """Return what ``target`` means: the id of a shipped template, a PACK, GGUF or template file; ``None``: all shipped.
+    """Return the targets that ``target`` names: the id of a shipped template, a PACK, a GGUF or a template file;
+    ``None`` means all shipped templates.
 
-    ``golden`` names cases that replace the target's own. Raises ``WrongUse`` if there are none, ``BadInput`` if there
-    is no such target.
+    ``golden`` names cases that replace the target's own. Raises ``WrongUse`` if there are no cases, ``BadInput`` for an
+    unknown target.
     """
     shipped = list_templates()
     if target is None:

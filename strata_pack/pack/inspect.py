@@ -19,9 +19,9 @@ from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
 from strata_pack.weights.source import HubSource
 
 ARRAY_PREVIEW = 4
-"""Items of a metadata array that are shown."""
+"""Maximum number of items of a metadata array that are shown."""
 TEXT_PREVIEW = 200
-"""Characters of a metadata string that are shown."""
+"""Maximum number of characters of a metadata string that are shown."""
 
 
 class TypeShareDict(TypedDict):
@@ -44,7 +44,7 @@ class TypeShare:
 
 
 class StoredProjector(ProjectorEntry):
-    """A projector as the manifest has it, and its ``size`` in bytes; None where the file is missing."""
+    """The manifest's entry of a projector, and the file's ``size`` in bytes, ``None`` if the file is missing."""
 
     size: int | None
 
@@ -94,7 +94,7 @@ class Inspection:
 
 
 def _preview(stored: MetaValue) -> Any:
-    """Return a value as it is shown; of an array only the items that are shown are decoded."""
+    """Return the preview of a value; only the shown items of an array are decoded."""
     if stored.item_type is not None:
         head = [_shortened(item) for item in stored.head(ARRAY_PREVIEW)]
         return head if len(stored) <= ARRAY_PREVIEW else [*head, f"... ({len(stored)} items)"]
@@ -108,7 +108,7 @@ def _shortened(value: Any) -> Any:
 
 
 def template_identity(text: str | None) -> tuple[str | None, str | None, str]:
-    """Return (id, sha256, status) of a template's text; the id is that of a shipped template."""
+    """Return (id, sha256, status) of a template's text; the id is that of a shipped template, if it is one."""
     if text is None:
         return None, None, status_of(None)
     digest = sha256_text(text)
@@ -140,7 +140,7 @@ def _projector(pack: Pack) -> StoredProjector | None:
 def inspect_path(path: Path) -> Inspection:
     """Inspect a PACK or a GGUF (any shard of it).
 
-    Raises ``BadInput`` for what is neither, or is damaged.
+    Raises ``BadInput`` for any other or a damaged file.
     """
     pack = Pack.open(path) if path.is_dir() else None
     shards = pack.model_files if pack is not None else shard_paths(path)
@@ -156,9 +156,9 @@ def inspect_path(path: Path) -> Inspection:
 
 
 def inspect_source(source: HubSource, progress: Progress | None = None) -> list[Inspection]:
-    """Inspect the GGUF models of a repository, or the one that ``source`` names, by their headers alone.
+    """Inspect the GGUF models of a repository, or the one that ``source`` names; only their headers are read.
 
-    Raises ``BadInput`` if there is none, or one is damaged, ``EnvironmentFailure`` if the Hub is out of reach.
+    Raises ``BadInput`` if there is none or one is damaged, ``EnvironmentFailure`` if the Hub cannot be reached.
     """
     from strata_pack.weights.hub.models import remote_models
 

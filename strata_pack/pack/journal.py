@@ -1,14 +1,15 @@
-"""Makes all changes of one installation one step: a journal is written first and can be carried out again.
+"""Makes a template installation atomic with a journal that is written first and can be replayed.
 
-A journal lists changes with the bytes before and after. It is written whole and made durable before the first change;
-from then on the installation has happened: whoever finds the journal carries it out to its end, however often it is
-interrupted. Carried out, the journal is kept as the way back: the same list, inverted. The file's name is its state:
+A journal lists the changes with the bytes before and after each. It is written and synced before the first change;
+from then on the installation is committed: any process that finds the journal replays it to its end, also after
+several interruptions. A completed journal is kept for rollback, which applies the inverted list. The file's name is its
+state:
 
-    journal        an installation under way
-    undo           a rollback under way
+    journal        an installation in progress
+    undo           a rollback in progress
     backup-0001    an installation that can be rolled back; the highest number is the latest
 
-The technique is the write-ahead log of databases (Mohan et al., ARIES, 1992), redo only: changes are idempotent.
+The technique is a redo-only write-ahead log (Mohan et al., ARIES, 1992); the changes are idempotent.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ JOURNAL = "journal"
 UNDO = "undo"
 BACKUP = "backup-{:04d}"
 LIMIT = 512 << 20
-"""Bytes of a journal, packed or not; the largest headers are some 20 MB."""
+"""Maximum bytes of a journal, compressed or not; the largest headers are about 20 MB."""
 
 _MAGIC = b"strata-pack journal 1\n"
 STAGED = "{}.template-new"
-"""The name of a copy that is being made of a file, next to it."""
+"""Suffix of a file's new copy while it is written next to the file."""
 
 
 class JournalStep(Protocol):
@@ -44,19 +45,19 @@ class JournalStep(Protocol):
 
     @property
     def target(self) -> str:
-        """The path the file has before the step."""
+        """The path of the file before the step."""
 
     def inverted(self) -> JournalStep:
-        """Return the step that takes this one back."""
+        """Return the step that undoes this one."""
 
     def pending(self, root: Path) -> bool:
-        """Whether the change is still to be made; ``BadInput`` if the file is in neither state."""
+        """Return whether the change is not made yet; ``BadInput`` if the file is in neither state."""
 
     def stage(self, root: Path, progress: Progress | None) -> None:
-        """Do beforehand what takes long or may fail, without changing anything."""
+        """Do slow work that may fail in advance, without changing the target."""
 
     def apply(self, root: Path) -> None:
-        """Make the change durable. One that was made already is not made again, but it may not be on the disk yet."""
+        """Make the change and sync it. A change that was already made is only synced."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the step as JSON values."""
@@ -64,11 +65,11 @@ class JournalStep(Protocol):
 
 def _foreign(path: Path) -> BadInput:
     remedy = "if you replaced the file yourself, remove the .template-install folder next to it"
-    return BadInput("has been changed by something else since the template was installed", where=path, remedy=remedy)
+    return BadInput("was changed by another program after the template was installed", where=path, remedy=remedy)
 
 
 def _look(path: Path, offset: int, count: int) -> tuple[int, bytes]:
-    """Return the size of ``path`` and ``count`` of its bytes; ``BadInput`` if it is not there."""
+    """Return the size of ``path`` and ``count`` bytes from ``offset``; ``BadInput`` if the file does not exist."""
     try:
         with path.open("rb") as file:
             return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), count, offset)
@@ -77,7 +78,7 @@ def _look(path: Path, offset: int, count: int) -> tuple[int, bytes]:
 
 
 class _Instant:
-    """A step that takes no time, so that there is nothing to do beforehand."""
+    """Base of steps that need no preparation."""
 
     def stage(self, root: Path, progress: Progress | None) -> None:
         """Do nothing."""
@@ -85,7 +86,7 @@ class _Instant:
 
 @dataclass(frozen=True)
 class Patch(_Instant):
-    """Bytes inside a file are overwritten; ``size`` is the file's length before and after."""
+    """Overwrites bytes inside a file; ``size`` is the file's size in bytes, before and after."""
 
     path: str
     size: int
@@ -109,7 +110,7 @@ class Patch(_Instant):
             return False
         if now == self.old:
             return True
-        # A write that was cut off leaves each byte as it was or as it should be, nothing else.
+        # After an interrupted write, each byte is either the old one or the new one.
         if any(n not in (a, b) for n, a, b in zip(now, self.old, self.new, strict=True)):
             raise _foreign(path)
         return True
@@ -139,7 +140,7 @@ class Patch(_Instant):
 
 @dataclass(frozen=True)
 class Put(_Instant):
-    """A small file is replaced, made (``old`` is ``None``) or removed (``new`` is ``None``)."""
+    """Replaces, creates (``old`` is ``None``) or removes (``new`` is ``None``) a small file."""
 
     path: str
     old: bytes | None
@@ -178,7 +179,7 @@ class Put(_Instant):
 
 @dataclass(frozen=True)
 class Move(_Instant):
-    """A file gets another name in its folder."""
+    """Renames a file in its folder."""
 
     old: str
     new: str
@@ -209,7 +210,7 @@ class Move(_Instant):
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A GGUF is replaced by a copy with another header; ``old_size`` and ``new_size`` are the files' lengths."""
+    """Replaces a GGUF by a copy with another header; ``old_size`` and ``new_size`` are the sizes in bytes."""
 
     path: str
     old_size: int
@@ -225,7 +226,7 @@ class Rewrite:
         return Rewrite(self.path, self.new_size, self.old_size, self.new, self.old)
 
     def staged(self, root: Path) -> Path:
-        """Return where the copy is made before it takes the file's place."""
+        """Return the path at which the copy is written before it replaces the file."""
         path = member(root, self.path)
         return path.with_name(STAGED.format(path.name))
 
@@ -265,18 +266,18 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Journal:
-    """``before`` and ``after`` say in words and hashes what the target's template was and becomes."""
+    """``before`` and ``after`` describe the target's template (id, status, hash) before and after."""
 
     before: dict[str, Any]
     after: dict[str, Any]
     steps: tuple[JournalStep, ...]
 
     def inverted(self) -> Journal:
-        """Return the journal that takes everything back, last change first."""
+        """Return the journal that undoes everything, last change first."""
         return Journal(self.after, self.before, tuple(step.inverted() for step in reversed(self.steps)))
 
     def stage(self, root: Path, progress: Progress | None = None) -> None:
-        """Prepare all steps; on failure nothing has changed and nothing is left behind."""
+        """Prepare all steps; on failure nothing is changed and no file is left."""
         try:
             for step in self.steps:
                 step.stage(root, progress)
@@ -291,25 +292,25 @@ class Journal:
                 discard_copy(step.staged(root))
 
     def apply(self, root: Path) -> None:
-        """Carry out all steps that are not carried out yet."""
+        """Apply all pending steps."""
         for index, step in enumerate(self.steps):
             if not self._overtaken(root, index):
                 step.apply(root)
 
     def _overtaken(self, root: Path, index: int) -> bool:
-        """Whether a later step has already moved the file of this one away, so that this one is long done."""
+        """Return whether a later step has already renamed the file of this step, so this step is done."""
         path = self.steps[index].target
         later = (step for step in self.steps[index + 1 :] if isinstance(step, Move) and step.old == path)
         return any(not move.pending(root) for move in later)
 
     def check_pending(self, root: Path) -> None:
-        """Raise ``BadInput`` unless every file is as it was before the first step."""
+        """Raise ``BadInput`` unless every file is in its state before the first step."""
         for step in self.steps:
             if not step.pending(root):
                 raise _foreign(root / step.target)
 
     def dump(self) -> bytes:
-        """Return the journal's file: a magic line, the SHA-256 of the rest, and packed JSON."""
+        """Return the journal file's bytes: a magic line, the SHA-256 of the rest, and compressed JSON."""
         value = {"before": self.before, "after": self.after, "steps": [step.to_dict() for step in self.steps]}
         packed = zlib.compress(json.dumps(value, ensure_ascii=False).encode(), 1)
         return _MAGIC + hashlib.sha256(packed).hexdigest().encode() + b"\n" + packed
@@ -320,7 +321,7 @@ def read_journal(path: Path) -> Journal:
     data = read_bytes(path, LIMIT)
     digest, _, packed = data.removeprefix(_MAGIC).partition(b"\n")
     if not data.startswith(_MAGIC) or hashlib.sha256(packed).hexdigest().encode() != digest:
-        raise BadInput("is no journal of a template installation, or a damaged one", where=path)
+        raise BadInput("is not the journal of a template installation, or is damaged", where=path)
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(packed, LIMIT)
@@ -329,7 +330,7 @@ def read_journal(path: Path) -> Journal:
         value = json.loads(text)
         return Journal(value["before"], value["after"], tuple(_step(item) for item in value["steps"]))
     except (zlib.error, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadInput(f"is a journal that cannot be read ({error})", where=path) from None
+        raise BadInput(f"cannot be read as a journal ({error})", where=path) from None
 
 
 def _step(item: dict[str, Any]) -> JournalStep:

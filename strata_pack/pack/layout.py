@@ -1,6 +1,6 @@
 """Opens a pack, and reads a GGUF's template.
 
-A pack is whole if and only if its ``manifest.json`` is there; a folder that is still being built is called
+A pack is complete if and only if it has a ``manifest.json``; a folder in which a pack is being built is called
 ``<pack>.partial``.
 """
 
@@ -37,8 +37,8 @@ class Pack:
     def open(cls, path: Path) -> Pack:
         """Open the pack in ``path``.
 
-        Raises ``BadInput`` if there is no folder, no manifest, or a manifest that is not one. An interrupted template
-        installation is finished or undone first.
+        Raises ``BadInput`` if the folder or the manifest is missing, or the manifest is invalid. An interrupted
+        template installation is completed or undone first.
         """
         if not path.is_dir():
             raise BadInput("no such pack (a folder with a manifest.json)", where=path)
@@ -46,7 +46,7 @@ class Pack:
         manifest_path = path / MANIFEST
         if not manifest_path.is_file():
             remedy = "run the same build again to finish it" if path.name.endswith(PARTIAL_SUFFIX) else None
-            raise BadInput("is not a whole pack: manifest.json is missing", where=path, remedy=remedy)
+            raise BadInput("is not a complete pack: manifest.json is missing", where=path, remedy=remedy)
         return cls(path.absolute(), read_manifest(manifest_path))
 
     @property
@@ -56,7 +56,7 @@ class Pack:
 
     @property
     def projector_path(self) -> Path | None:
-        """The projector that lets the model see, or ``None`` if the pack has none."""
+        """The vision projector, or ``None`` if the pack has none."""
         projector = self.manifest.get("projector")
         return None if projector is None else member(self.path, projector["file"])
 
@@ -73,7 +73,7 @@ class Pack:
 def gguf_template(path: Path) -> str | None:
     """Return the text under ``tokenizer.chat_template`` of a GGUF (of the first shard), or ``None``.
 
-    An interrupted template installation is finished first.
+    An interrupted template installation is completed first.
     """
     return gguf_templates(path).get(DEFAULT_NAME)
 
@@ -81,7 +81,7 @@ def gguf_template(path: Path) -> str | None:
 def gguf_templates(path: Path) -> dict[str, str]:
     """Return all templates of a GGUF (of the first shard) by name; the main one is called "default".
 
-    An interrupted template installation is finished first.
+    An interrupted template installation is completed first.
     """
     recover(path)
     with GgufFile.open(shard_paths(path)[0]) as gguf:

@@ -1,7 +1,7 @@
-"""Checks without loading a weight whether a header has what llama.cpp needs.
+"""Checks, without loading weights, whether a header has what llama.cpp needs.
 
-Shapes follow from the header's numbers for plain attention and feed-forward layers; for everything else the layers are
-held against each other: what most layers of a kind have, with which shape, every one of them must have.
+The shapes of plain attention and feed-forward layers follow from the header's numbers. All other layers are compared
+with each other: every layer of a kind must have the tensors, in the shapes, that most layers of that kind have.
 Source: ``llama-model.cpp``, ``llama-hparams.cpp`` and ``llama-vocab.cpp`` of llama.cpp.
 """
 
@@ -24,27 +24,28 @@ TOKENIZER_LIMIT = 256 << 20
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _MEDIA = re.compile(r"vision|image|video|audio")
-"""Markers that stand around or in place of media; templates write them for images, videos and sounds alone."""
+"""Markers around or in place of media; templates write them only for images, videos and audio."""
 _MARKER = re.compile(r"<\|[A-Za-z0-9_]+\|>")
 _COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
 _ANSWER = "strataprobe"
 _GUESSED = 1024
-"""The bit by which llama.cpp marks a file type that it guessed."""
+"""The bit with which llama.cpp marks a guessed file type."""
 
 PLAIN = frozenset(
     {"llama", "mistral3", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe"}
     | {"smollm3", "olmo2", "starcoder2", "exaone", "internlm2", "granite", "granitemoe", "gemma", "gemma2", "gemma3"}
 )
-"""Architectures whose attention is plain: heads times their size, the same in every layer."""
+"""Architectures with plain attention: heads times head size, the same in every layer."""
 _PARTS = ("attn_norm.weight", "attn_output.weight")
 _DECODERS = (("token_embd.weight",), ("output_norm.weight", "output_hc_norm.weight"))
-"""What every decoder has, by one of its names: hyper-connections (qwen4exp) take the place of norms."""
+"""Tensors of every decoder block, each under one of these names: hyper-connections (qwen4exp) replace norms."""
 _WITH_NORMS = ("attn", "ssm", "nextn", "hc", "indexer", "ple")
-"""Groups whose norms come and go with them."""
+"""Groups of tensors that have their norms with them."""
 
 
 def header_problems(metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo]) -> list[str]:
-    """Return what a loader would stumble over, each with its key and value; empty for a sound model."""
+    """Return the problems that keep llama.cpp from loading the model, each with key and value; empty for a valid
+    model."""
     architecture = _value(metadata, "general.architecture")
     if not isinstance(architecture, str):
         return ["general.architecture is missing"]
@@ -62,7 +63,7 @@ def header_problems(metadata: Mapping[str, MetaValue], tensors: Sequence[TensorI
 
 
 def template_problems(metadata: Mapping[str, MetaValue], template: str) -> list[str]:
-    """Return what the vocabulary lacks of the control tokens that ``template`` writes, and a wrong end of turn."""
+    """Return the control tokens of ``template`` that the vocabulary lacks, and a wrong end-of-turn token."""
     tokens, types = _tokens(metadata), _types(metadata)
     if not tokens:
         return []
@@ -72,10 +73,10 @@ def template_problems(metadata: Mapping[str, MetaValue], template: str) -> list[
     markers = set(_MARKER.findall(_COMMENT.sub("", template)))
     media = {marker for marker in markers - set(_MARKER.findall(prompt)) if _MEDIA.search(marker)}
     if not media & places.keys():
-        markers -= media  # a model without eyes: no conversation that it can be sent has such a marker in its prompt
+        markers -= media  # a text-only model: no prompt that it can get contains such a marker
     for marker in sorted(markers):
         index = places.get(marker)
-        # What a plain conversation is made of must be control; a marker of tools may be user-defined.
+        # The markers of a plain conversation must be control tokens; a marker for tools may be user-defined.
         allowed = (CONTROL,) if marker in prompt else (CONTROL, USER_DEFINED)
         if index is None:
             found.append(f"tokenizer.ggml.tokens has no {marker}, which the template writes")
@@ -92,7 +93,7 @@ def template_problems(metadata: Mapping[str, MetaValue], template: str) -> list[
 
 
 def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[str]:
-    """Return where the ids of a ``tokenizer.json`` are not those of the header; ``BadInput`` if it is no tokenizer."""
+    """Return where the ids of a ``tokenizer.json`` differ from the header's; ``BadInput`` if it is not a tokenizer."""
     tokens = _tokens(metadata)
     try:
         value = json.loads(read_bytes(path, TOKENIZER_LIMIT))
@@ -106,7 +107,7 @@ def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[st
             if not isinstance(index, int) or not 0 <= index < len(tokens) or tokens[index] != token
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise BadInput(f"is no tokenizer ({error})", where=path) from None
+        raise BadInput(f"is not a tokenizer ({error})", where=path) from None
     if not tokens or not wrong:
         return []
     token, index = wrong[0]
@@ -115,7 +116,7 @@ def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[st
 
 
 def config_problems(metadata: Mapping[str, MetaValue], config: Mapping[str, Any], where: str) -> list[str]:
-    """Return the numbers of a config.json that are not the header's: it is of another model then."""
+    """Return the numbers of a config.json that differ from the header's, which means that it is of another model."""
     inner = config.get("text_config")
     text: Mapping[str, Any] = inner if isinstance(inner, dict) else config
     architecture = _value(metadata, "general.architecture")
@@ -171,7 +172,7 @@ def _blocks(metadata: Mapping[str, MetaValue], architecture: str, tensors: Seque
 
 
 def _layers(tensors: Sequence[TensorInfo]) -> Iterator[str]:
-    """Hold the layers against each other, group of tensors by group (attention, feed-forward, experts, ...)."""
+    """Compare the layers with each other, for each group of tensors (attention, feed-forward, experts, ...)."""
     names = {tensor.name for tensor in tensors}
     for choices in _DECODERS:
         if not names & set(choices):
@@ -191,7 +192,7 @@ def _layers(tensors: Sequence[TensorInfo]) -> Iterator[str]:
 
 
 def _group(part: str) -> str:
-    """Return which tensors come and go together: ``attn``, ``ffn`` with experts apart, ``ssm``, ``nextn``, ..."""
+    """Return the group of a tensor: ``attn``, ``ffn`` (experts separately), ``ssm``, ``nextn``, ..."""
     head = re.split(r"[._]", part, maxsplit=1)[0]
     for suffix in ("_exps", "_shexp", "_inp"):
         if suffix in part:
@@ -301,7 +302,7 @@ def _vocabulary(metadata: Mapping[str, MetaValue]) -> Iterator[str]:
 
 
 def _probe(template: str) -> str:
-    """Return the prompt of one question and answer; empty if the template takes no such conversation."""
+    """Return the prompt of one question and answer; empty if the template rejects such a conversation."""
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": _ANSWER}]
     try:
         return ChatTemplate(template).render(messages, add_generation_prompt=False)
@@ -310,6 +311,6 @@ def _probe(template: str) -> str:
 
 
 def _end_of_turn(prompt: str) -> str:
-    """Return what looks like a control token after the answer of ``_probe``, empty if there is none."""
+    """Return the text after the answer of ``_probe`` that looks like a control token, empty if there is none."""
     match = re.match(r"\s*(<[^<>\s]+>)", prompt.rpartition(_ANSWER)[2]) if _ANSWER in prompt else None
     return "" if match is None else match[1]

@@ -1,7 +1,7 @@
-"""Types, reads, checks and writes the manifest: what a pack is made of, from what, by what, and what was proved.
+"""Defines the manifest's types, and reads, validates and writes it: a pack's files, source, tools and checks.
 
-``manifest.schema.json`` next to this file is the format; this module gives it types, reads, checks and writes it.
-Nothing in it depends on the time or on the machine's paths: the same inputs give the same bytes.
+``manifest.schema.json`` next to this file defines the format. A manifest contains no times and no paths of the machine:
+the same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 FORMAT = "strata-pack"
 VERSION = 1
 LIMIT = 64 << 20
-"""Bytes; a manifest lists every tensor, so a big mixture of experts reaches a few MB."""
+"""Maximum bytes of a manifest. It lists every tensor, so that of a big mixture of experts reaches a few MB."""
 
 
 class FileEntry(TypedDict):
     """One file: ``path`` with ``/`` inside the pack (or the source), ``size`` in bytes, ``sha256`` in hex.
 
-    ``role`` is "projector" for the GGUF that is no part of the model.
+    ``role`` is "projector" for a projector's GGUF.
     """
 
     path: str
@@ -37,7 +37,7 @@ class FileEntry(TypedDict):
 
 
 class LicenseEntry(TypedDict):
-    """``id`` as the Hub spells it ("apache-2.0", "other"); ``name`` and ``link`` of a licence that has no usual id."""
+    """``id`` as the Hub spells it ("apache-2.0", "other"); ``name`` and ``link`` of a licence without a standard id."""
 
     id: str
     name: NotRequired[str]
@@ -45,7 +45,7 @@ class LicenseEntry(TypedDict):
 
 
 class SourceEntry(TypedDict):
-    """``license`` and ``base_models`` (hub ids) are there as far as the source says them."""
+    """``license`` and ``base_models`` (hub ids) are present if the source states them."""
 
     kind: Literal["file", "folder", "hub"]
     repo: str | None
@@ -74,11 +74,11 @@ class RecipeEntry(TypedDict):
 
 
 class RequestEntry(TypedDict):
-    """What the build was asked for: by it a finished pack is known again.
+    """The build's request, by which an existing pack is recognised.
 
     ``template`` is "auto", "keep", a shipped template's id and SHA-256, or the SHA-256 of a file; ``golden`` the
-    SHA-256 of cases that were given; ``name`` the name that was given; ``template_sha256`` what the build put in;
-    ``parts`` what was asked for of projector and draft head, where that is not all as it comes.
+    SHA-256 of the given cases; ``name`` the given name; ``template_sha256`` that of the template the build installed;
+    ``parts`` the options for projector and draft head, if not the defaults.
     """
 
     template: str
@@ -96,15 +96,16 @@ class LibraryEntry(TypedDict):
 
 
 class QuantizerEntry(LibraryEntry, total=False):
-    """``kernels`` says by type who quantized; packs of older versions lack it."""
+    """``kernels`` maps each type to the kernel that quantized it; packs of older versions lack it."""
 
     kernels: KernelEntry
 
 
 class TemplateEntry(TypedDict):
-    """``origin`` is "shipped", "file", "source" or "repaired"; ``replaced_sha256`` is what the source's GGUF held.
+    """``origin`` is "shipped", "file", "source" or "repaired"; ``replaced_sha256`` is that of the
+    source GGUF's template.
 
-    ``allowed_triggers`` are sentences: what the template says or hides on a trigger and somebody let pass.
+    ``allowed_triggers`` are sentences on text that the template adds or hides on a trigger and that the user accepted.
     """
 
     id: str | None
@@ -124,7 +125,7 @@ class GoldenEntry(TypedDict):
 
 
 class ProjectorEntry(TypedDict):
-    """The tower for images: its ``file`` in the pack, the ``type`` it was converted to, its number of weights."""
+    """The vision projector: its ``file`` in the pack, its ``type``, and its number of weights."""
 
     file: str
     type: str
@@ -132,7 +133,7 @@ class ProjectorEntry(TypedDict):
 
 
 class _Later(TypedDict, total=False):
-    """What manifests of earlier releases do not have; ``projector`` is missing where a pack has none."""
+    """Keys that manifests of earlier releases lack; ``projector`` is absent in packs without one."""
 
     request: RequestEntry
     projector: ProjectorEntry
@@ -159,7 +160,7 @@ def schema() -> dict[str, Any]:
 
 
 def check_manifest(value: Any, where: Path) -> Manifest:
-    """Return ``value`` as a manifest; ``BadInput`` says which field is wrong."""
+    """Return ``value`` as a manifest; raises ``BadInput``, which names the invalid field."""
     if isinstance(value, dict) and value.get("format") == FORMAT and value.get("version") not in (VERSION, None):
         remedy = "use a newer strata-pack"
         raise BadInput(f"manifest version {value['version']!r} is not supported", where=where, remedy=remedy)

@@ -1,4 +1,5 @@
-"""The GGUF files of packs under construction: written from one reading, found again by a later build, described."""
+"""Writes the GGUF files of packs from one reading of the source, finds those of an interrupted build, describes
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ _FINISHED = "quantized.json"
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """The model of one pack: where it is built, from what plan, with what template and file name (without .gguf)."""
+    """The model of one pack: its build folder, plan, template and file name (without .gguf)."""
 
     place: BuildDir
     plan: QuantPlan
@@ -49,7 +50,7 @@ class PlannedModel:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are still to be written; what a stopped build has left counts."""
+        """The number of bytes still to be written, less those of an interrupted build."""
         finals = output_paths(self.plan, self.path)
         there = sum(path.stat().st_size for final in finals for path in (final, partial_path(final)) if path.is_file())
         return max(0, sum(output_sizes(self.plan, template_keys(self.chosen))) - there)
@@ -66,10 +67,10 @@ class ModelFiles:
 def write_models(
     models: Sequence[PlannedModel], request: BuildRequest, progress: Progress, ready: Sequence[Path | None]
 ) -> list[ModelFiles]:
-    """Write the models into their build folders, or find there what an earlier build finished.
+    """Write the models into their build folders, or find them there from an earlier build.
 
-    ``ready`` are files that were written by the same plans: they are moved there. Those that are missing are written
-    from one reading of the source. ``request`` says how (threads, kernels, NaN).
+    ``ready`` are files that were already written by the same plans: they are moved there. Missing files are written
+    from one reading of the source. ``request`` gives threads, kernels and the treatment of NaN.
     """
     found = [_finished(model.place) or _taken(model, file) for model, file in zip(models, ready, strict=True)]
     missing = [index for index, files in enumerate(found) if files is None]
@@ -119,7 +120,7 @@ def _finished(place: BuildDir) -> ModelFiles | None:
 
 
 def _taken(model: PlannedModel, ready: Path | None) -> ModelFiles | None:
-    """Move a finished file to its place, or find it there; ``None`` if it is not what the plan would write."""
+    """Move a finished file to its place, or find it there; ``None`` if it does not match the plan."""
     if ready is None or model.plan.shards != 1:
         return None
     keys, target = template_keys(model.chosen), model.path
@@ -141,12 +142,12 @@ def _taken(model: PlannedModel, ready: Path | None) -> ModelFiles | None:
 
 
 def file_name(request: BuildRequest, model: Model) -> str:
-    """Return the name of the model's file without .gguf: the one asked for, else of the model and the recipe."""
+    """Return the name of the model's file without .gguf: the requested one, else that of model and recipe."""
     return file_stem(request.name) if request.name else f"{model.name}-{request.recipe.label}"
 
 
 def model_entry(model: PlannedModel, files: ModelFiles) -> ModelEntry:
-    """Return what a manifest says of the model."""
+    """Return the manifest's entry of the model."""
     architecture = model.plan.source.metadata.get("general.architecture")
     return ModelEntry(
         name=model.name,
@@ -159,7 +160,7 @@ def model_entry(model: PlannedModel, files: ModelFiles) -> ModelEntry:
 
 
 def quantizer_entry(plan: QuantPlan, kernels: KernelChoice) -> QuantizerEntry:
-    """Return what a manifest says of who quantized."""
+    """Return the manifest's entry of the quantizer."""
     quantizer = Quantizer.load(kernels)
     ggml = quantizer.ggml
     types = {tensor.type for tensor in plan.tensors if tensor.changed}

@@ -1,4 +1,4 @@
-"""Opens the source of a build, whatever its kind: its files, their hashes, its tensors."""
+"""Opens the source of a build, of any kind: its files, their hashes, its tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F1
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of the source: its name there, where it lies, and its SHA-256 if that is known already."""
+    """One file of the source: its name in the source, its path, and its SHA-256 if already known."""
 
     name: str
     path: Path
@@ -41,7 +41,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Model:
-    """A model on this disk. ``folder`` holds its tokenizer and config, if it has any next to the weights."""
+    """A model on this disk. ``folder`` has its tokenizer and config, if they are next to the weights."""
 
     kind: Literal["file", "folder", "hub"]
     name: str
@@ -59,14 +59,14 @@ class Model:
 
 
 def model_name(text: str) -> str:
-    """Return ``text`` as a file name's stem, without the shard's number and the quantization it names."""
+    """Return ``text`` as a file name's stem, without a shard number and quantization in it."""
     return file_stem(_QUANT_SUFFIX.sub("", SHARD_SUFFIX.sub("", text)))
 
 
 def bring(source: Source, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
     """Return the model that ``source`` names; a Hub source is fetched into ``into`` first.
 
-    ``early`` is called with the fetched folder before its weights travel, and stops the fetch by raising.
+    ``early`` is called with the fetched folder before the weights are downloaded, and may raise to stop the fetch.
     """
     if isinstance(source, LocalGguf):
         return _local_gguf(source.path)
@@ -91,8 +91,8 @@ def _local_folder(folder: Path) -> Model:
 
 
 def hub_folder(source: HubSource, into: Path) -> Path:
-    """Return where a Hub source is fetched to below ``into``: the converter takes the model's name from the folder's,
-    as llama.cpp's does."""
+    """Return the folder below ``into`` for a Hub source. Like llama.cpp's converter, ours takes the model's name
+    from the folder's."""
     return into / source.repo_id.rpartition("/")[2]
 
 
@@ -125,7 +125,7 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
 
 
 def _stored(weights: Weights, folder: Path, open_head: OpenHead) -> Iterator[StoredTensor]:
-    """Yield what the headers of a checkpoint's files say, a few files at once; nothing else of them travels."""
+    """Yield the headers of a checkpoint's files, a few files at a time; only the headers are downloaded."""
 
     def header(name: str) -> list[StoredTensor]:
         read, size = open_head(name)
@@ -137,12 +137,12 @@ def _stored(weights: Weights, folder: Path, open_head: OpenHead) -> Iterator[Sto
 
 
 def _name(weights: Weights, otherwise: str) -> str:
-    """A GGUF is called what its file says, a checkpoint what its folder or repository is called."""
+    """Return the model's name: of a GGUF by its file name, of a checkpoint by its folder or repository."""
     return model_name(Path(weights.files[0]).stem if weights.format == "gguf" else otherwise)
 
 
 def source_name(source: Source) -> str:
-    """Return what the packs of ``source`` are called after, as far as it can be said before anything is fetched."""
+    """Return the model's name for packs of ``source``, as far as it is known before anything is fetched."""
     if isinstance(source, LocalGguf):
         return _local_gguf(source.path).name
     if isinstance(source, LocalFolder):
@@ -162,7 +162,7 @@ def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | No
 def folder_template(folder: Path) -> str | None:
     """Return the chat template of a Hugging Face folder: ``chat_template.jinja``, else that of its JSON files.
 
-    Of several named templates the one called "default" counts. Raises ``BadInput`` for files that are not JSON.
+    Of several named templates, "default" is taken. Raises ``BadInput`` for files that are not JSON.
     """
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
@@ -181,7 +181,7 @@ def folder_template(folder: Path) -> str | None:
 
 
 class SourceHashes:
-    """The hashes of the source's files, computed while quantizing: reading once more costs no time then."""
+    """Computes the hashes of the source's files in parallel with quantizing."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -195,7 +195,7 @@ class SourceHashes:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def entry(self) -> SourceEntry:
-        """Wait for the hashes and return what a manifest says of the source."""
+        """Wait for the hashes and return the manifest's entry of the source."""
         model = self._model
         files = [future.result() for future in self._entries]
         return SourceEntry(kind=model.kind, repo=model.repo, commit=model.commit, files=files)

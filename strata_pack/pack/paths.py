@@ -1,6 +1,6 @@
 """Names the files of a pack, and resolves a manifest's path to a file inside it.
 
-Paths in a manifest come from strangers: none may leave the folder.
+Paths in a manifest are untrusted: none may leave the pack's folder.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ TOKENIZER_DIR = "tokenizer"
 TEMPLATE = "tokenizer/chat_template.jinja"
 GOLDEN = "golden/chat_golden.json"
 REPORTS_DIR = "reports"
-"""What was proved; written again by every check, so not listed in the manifest."""
+"""The reports of checks. Every check rewrites its report, so the manifest does not list them."""
 SIGNATURE = "model.sig"
 PROVENANCE = "provenance.json"
 SBOM = "sbom.cdx.json"
 CARD = "README.md"
 PAPERS = frozenset({SIGNATURE, PROVENANCE, SBOM})
-"""What is said of the pack as it is, derived from its manifest: so not listed in it. The signature covers them."""
+"""Files derived from the manifest, which therefore does not list them. The signature covers them."""
 STATE_DIR = ".template-install"
-"""The way back from template installations: of this machine, so not listed in the manifest either. Beside a GGUF it is
-called ``<file>.template-install``."""
+"""The journals of template installations. They belong to this machine, so the manifest does not list them. Next to a
+GGUF the folder is called ``<file>.template-install``."""
 
 PARTIAL_SUFFIX = ".partial"
 TEMPLATE_KEY = "tokenizer.chat_template"
 NAMED_KEY = TEMPLATE_KEY + "."
-"""Prefix of further templates by name in a GGUF."""
+"""Prefix of the keys of named templates in a GGUF."""
 DEFAULT_NAME = "default"
 TOOLS_NAME = "tool_use"
-"""The named template that transformers and llama.cpp take in place of the default one when tools are given."""
+"""The named template that transformers and llama.cpp use in place of the default one when the request has tools."""
 ADDITIONAL_DIR = "additional_chat_templates"
-"""Where transformers keeps templates of other names, as ``NAME.jinja``."""
+"""The folder in which transformers stores named templates, as ``NAME.jinja``."""
 
 
 def member(root: Path, relative: str) -> Path:
-    """Return the path of ``relative`` inside ``root``; ``BadInput`` if it climbs out or passes through a link."""
+    """Return the path of ``relative`` inside ``root``; ``BadInput`` if it leaves ``root`` or passes through a link."""
     parts = PurePosixPath(relative).parts
     try:
         os.fsencode(relative)
@@ -56,10 +56,10 @@ def member(root: Path, relative: str) -> Path:
         except (FileNotFoundError, NotADirectoryError):
             break
         if stat.S_ISLNK(mode):
-            raise BadInput(f"{relative!r} is a link; a pack holds plain files", where=root)
+            raise BadInput(f"{relative!r} is a link; a pack has plain files only", where=root)
     return root.joinpath(*parts)
 
 
 def is_pack(path: Path) -> bool:
-    """Whether ``path`` is a folder that holds a manifest."""
+    """Return whether ``path`` is a folder with a manifest."""
     return (path / MANIFEST).is_file()

@@ -1,7 +1,8 @@
-"""Handles the projector of a pack: the vision encoder that belongs to its model.
+"""Handles a pack's projector: the vision encoder of its model, in a separate GGUF.
 
-A checkpoint with a tower gives it by default; with a GGUF it is a file next to it, or a named one. A projector of
-another model is refused: its vectors have another width, or reach into layers that the model has not.
+A checkpoint's vision tower is converted to a projector by default; a GGUF's projector is the file next to it, or the
+one given with --mmproj. A projector of another model is refused: its vectors have another width, or enter layers that
+the model lacks.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from strata_pack.pack.paths import MODEL_DIR
 from strata_pack.progress import Progress
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 
-if TYPE_CHECKING:  # what builds imports numpy and the converter, what verifies needs neither
+if TYPE_CHECKING:  # only building needs numpy and the converter; verifying does not
     from strata_pack.pack.model_source import Model
     from strata_pack.pack.request import BuildRequest
     from strata_pack.weights.tensor_source import TensorSource
@@ -43,7 +44,7 @@ class PlannedProjector:
 
     @property
     def nbytes(self) -> int:
-        """What it takes on the disk, a little more than less."""
+        """The size on disk in bytes; an upper estimate."""
         return sum(tensor.nbytes + 32 for tensor in self.source.tensors) + _HEADER_ROOM
 
 
@@ -51,9 +52,9 @@ class PlannedProjector:
 def open_projector(
     request: BuildRequest, model: Model, tensors: TensorSource, progress: Progress
 ) -> Iterator[PlannedProjector | None]:
-    """Yield the projector that belongs into the pack of ``model`` (opened as ``tensors``), if there is one.
+    """Yield the projector for the pack of ``model`` (opened as ``tensors``), or ``None``.
 
-    Raises ``BadInput`` for a projector of another model and ``WrongUse`` where one is named next to a checkpoint.
+    Raises ``BadInput`` for a projector of another model and ``WrongUse`` if a file is named with a checkpoint.
     """
     from strata_pack.weights.convert.convert import SafetensorsSource
     from strata_pack.weights.tensor_source import GgufSource
@@ -65,7 +66,9 @@ def open_projector(
         if request.projector_file is not None:
             raise WrongUse("the checkpoint's own tower is converted", where="--mmproj", remedy="leave it out")
         if tensors.left_out and not tensors.has_tower:
-            progress.note(f"{tensors.label}: its tower for images or sound is left out: no such tower can be converted")
+            progress.note(
+                f"{tensors.label}: its vision or audio tower is left out: this kind of tower cannot be converted"
+            )
         if not tensors.left_out or not tensors.has_tower:
             yield None
             return
@@ -84,7 +87,7 @@ def open_projector(
 
 
 def _beside(model: Model, progress: Progress) -> Path | None:
-    """Return the one projector in the folder of a GGUF model; ``BadInput`` names them if there are several."""
+    """Return the only projector in the folder of a GGUF model, ``None`` (with a note) if there are several."""
     if model.folder is None:
         return None
     found = sorted(path for path in model.folder.glob("*.gguf") if "mmproj" in path.name.lower())
@@ -100,10 +103,10 @@ def _type_of(metadata: Mapping[str, MetaValue]) -> str:
 
 
 def check_pair(model: Mapping[str, MetaValue], projector: Mapping[str, MetaValue], where: Path) -> None:
-    """Refuse a GGUF that is no projector, or one of another model than that of the header ``model``."""
+    """Raise ``BadInput`` for a GGUF that is not a projector, or not of the model with the header ``model``."""
     kind = _value(projector, _KIND)
     if kind != "mmproj":
-        raise BadInput(f"is no projector (general.type is {kind!r})", where=where)
+        raise BadInput(f"is not a projector (general.type is {kind!r})", where=where)
     architecture = _value(model, "general.architecture")
     width, wanted = _value(projector, "clip.vision.projection_dim"), _value(model, f"{architecture}.embedding_length")
     if width != wanted:
@@ -116,7 +119,7 @@ def check_pair(model: Mapping[str, MetaValue], projector: Mapping[str, MetaValue
     reaching, taken = sum(map(bool, deep or ())), _value(model, f"{architecture}.n_deepstack_layers") or 0
     if reaching != taken:
         raise BadInput(
-            f"is the projector of another model: it reaches into {reaching} layers and the model expects {taken}",
+            f"is the projector of another model: it feeds {reaching} layers and the model expects {taken}",
             where=where,
             remedy="take the projector from the model's own release",
         )
@@ -130,17 +133,19 @@ _OTHER_KINDS = {
 
 
 _DRAFT_MODELS = {"eagle3": "EAGLE-3", "dflash": "DFlash"}
-"""Architectures of draft models that are files of their own."""
+"""Architectures of draft models in separate files."""
 
 
 def refuse_other_kinds(metadata: Mapping[str, MetaValue], where: str) -> None:
-    """Refuse a GGUF that is no model, as what it is."""
+    """Raise ``BadInput`` for a GGUF that is not a model; the message says what it is."""
     kind = _OTHER_KINDS.get(str(_value(metadata, _KIND)))
     if kind is not None:
         raise BadInput(f"is {kind[0]}", where=where, remedy=kind[1])
     draft = _DRAFT_MODELS.get(str(_value(metadata, "general.architecture")))
     if draft is not None:
-        raise BadInput(f"is a draft model ({draft}), which is not run", where=where, remedy="take the model itself")
+        raise BadInput(
+            f"is a draft model ({draft}), which is not supported", where=where, remedy="take the model itself"
+        )
 
 
 def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:
@@ -150,7 +155,7 @@ def _value(metadata: Mapping[str, MetaValue], key: str) -> Any:
 
 @dataclass(frozen=True)
 class WrittenProjector:
-    """What a manifest says of a projector that was written."""
+    """The manifest's entry of a written projector."""
 
     file: FileEntry
     entry: ProjectorEntry
@@ -158,7 +163,7 @@ class WrittenProjector:
 
 @dataclass(frozen=True)
 class ProjectorPlace:
-    """A pack under construction at ``root`` and the projector it is to get, if any."""
+    """A pack in its build folder ``root``, and its projector, if any."""
 
     planned: PlannedProjector | None
     request: BuildRequest
@@ -168,7 +173,7 @@ class ProjectorPlace:
 def write_projectors(
     places: Sequence[ProjectorPlace], model: Model, progress: Progress
 ) -> list[WrittenProjector | None]:
-    """Write the projectors into their packs; one that several packs get is converted once and copied."""
+    """Write the projectors into their packs; a projector of several packs is converted once and copied."""
     done: dict[tuple[str, Path | None], Path] = {}
     written: list[WrittenProjector | None] = []
     for place in places:
@@ -186,7 +191,7 @@ def write_projectors(
 def _write_projector(
     planned: PlannedProjector, copied: Path | None, place: ProjectorPlace, model: Model, progress: Progress
 ) -> WrittenProjector:
-    """Write ``planned`` into a pack: copied from a file of the same bytes where there is one."""
+    """Write ``planned`` into a pack, as a copy if the same projector was already written."""
     request = place.request
     stem = file_stem(request.name) if request.name else model.name
     name = f"{MODEL_DIR}/{PREFIX}{stem}-{planned.type}.gguf"
@@ -208,7 +213,7 @@ def _write_projector(
 
 
 def projector_faults(model: Path, projector: Path, entry: ProjectorEntry) -> list[str]:
-    """Return what is wrong with a pack's projector: its kind, its fit to the model, its type, its size."""
+    """Return the problems of a pack's projector: wrong kind, wrong model, wrong type, wrong size."""
     with GgufFile.open(model) as head, GgufFile.open(projector) as file:
         check_pair(head.metadata, file.metadata, projector)
         elements = sum(tensor.elements for tensor in file.tensors)

@@ -1,7 +1,7 @@
 """Builds a pack again from its manifest or provenance statement and compares the two byte for byte.
 
-What differs is named by its place (file, tensor, block) and with everything that may be the reason: a file that was
-changed after the build, another source, imatrix, recipe, template or quantizer.
+A difference is reported by file, tensor and block, with the possible causes: a file that was changed after the build,
+or another source, imatrix, recipe, template or quantizer.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from strata_pack.weights.quantize.recipes import Recipe, recipe_from_options
 
 _SHA256_LETTERS = 64
 _COMPARED = 1 << 24
-"""Bytes of a tensor that are compared at once."""
+"""Bytes of a tensor that are compared at a time."""
 
 
 @dataclass(frozen=True)
 class FileDifference:
-    """The first thing that differs: ``block`` counts blocks of the tensor's type from 0."""
+    """The first difference; ``block`` is the index (from 0) of a block of the tensor's type."""
 
     file: str
     problem: str
@@ -49,7 +49,7 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """``causes`` are clauses; ``kept`` is where the new pack lies if it was to be kept."""
+    """``causes`` are clauses; ``kept`` is the path of the new pack if it was kept."""
 
     difference: FileDifference | None
     causes: tuple[str, ...]
@@ -73,10 +73,11 @@ class RebuildResult:
 
 @dataclass(frozen=True)
 class RebuildRequest:
-    """Which pack, and what its manifest cannot hold: ``source`` of a pack from local files, ``imatrix``, ``projector``.
+    """The pack, and inputs that its manifest does not contain: local ``source``, ``imatrix``, ``projector``.
 
-    ``pack`` is its folder, or its provenance statement alone: then a ``template`` and ``golden`` cases that were files
-    must be named too. ``keep`` is the folder for the new pack; without it the pack is removed when it was compared.
+    ``pack`` is its folder or its provenance statement; with a statement, a ``template`` and ``golden`` cases that were
+    files must be named too. ``keep`` is the folder for the new pack; without it, the new pack is removed after the
+    comparison.
     """
 
     pack: Path
@@ -91,10 +92,10 @@ class RebuildRequest:
 
 
 def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> RebuildResult:
-    """Build the pack anew and compare.
+    """Build the pack again and compare.
 
-    Raises ``BadInput`` for what is neither a pack nor a statement, ``WrongUse`` where a source, an imatrix, a template
-    or golden cases must be named, and what ``build_pack`` raises.
+    Raises ``BadInput`` for what is neither a pack nor a statement, ``WrongUse`` if a source, imatrix, template or
+    golden cases must be named, and as ``build_pack``.
     """
     pack = request.pack
     if pack.is_file() and pack.name != MANIFEST:
@@ -105,7 +106,7 @@ def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> R
         compare = partial(first_difference, pack)
     else:
         remedy = "name a pack's folder, or a provenance statement"
-        raise BadInput("is no pack: it has no manifest.json", where=pack, remedy=remedy)
+        raise BadInput("is not a pack: it has no manifest.json", where=pack, remedy=remedy)
     with _place(request.keep) as out:
         built = build_pack(_build_request(request, manifest, out), progress or Silent())
         difference = compare(out, manifest, built.manifest)
@@ -115,7 +116,7 @@ def rebuild_pack(request: RebuildRequest, progress: Progress | None = None) -> R
 
 
 def _pack_of(statement: Path) -> Path | None:
-    """Return the pack that a statement lies in, ``None`` if it is alone."""
+    """Return the pack that contains the statement, ``None`` if it is outside a pack."""
     return statement.parent if is_pack(statement.parent) else None
 
 
@@ -133,12 +134,12 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
     folder = request.pack if request.pack.is_dir() else _pack_of(request.pack)
     if recipe["imatrix_sha256"] is not None and request.imatrix is None:
         wanted = f"name the file with SHA-256 {recipe['imatrix_sha256']} with --imatrix"
-        raise WrongUse("was built with an imatrix, which a pack does not hold", where=request.pack, remedy=wanted)
+        raise WrongUse("was built with an imatrix, which a pack does not contain", where=request.pack, remedy=wanted)
     parts = "" if asked is None else asked.get("parts", "")
     type, file = _recorded_projector(parts)
     if file is not None and request.projector is None:
         wanted = f"name the file with SHA-256 {file} with --mmproj"
-        raise WrongUse("was built with a projector file of its own", where=request.pack, remedy=wanted)
+        raise WrongUse("was built with a separate projector file", where=request.pack, remedy=wanted)
     return BuildRequest(
         source=request.source or _source_text(request.pack, manifest),
         out=out,
@@ -163,7 +164,7 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
 
 
 def _recorded_projector(parts: str) -> tuple[str, str | None]:
-    """Return the type that a projector was asked for and the SHA-256 of a file that was named; see ``parts_text``."""
+    """Return the requested projector type and the SHA-256 of a named projector file; see ``parts_text``."""
     said = re.findall(r"(?:^|, )projector (\w+)", parts)
     types = [word for word in said if len(word) != _SHA256_LETTERS]
     files = [word for word in said if len(word) == _SHA256_LETTERS]
@@ -178,7 +179,7 @@ def _source_text(pack: Path, manifest: Manifest) -> str:
 
 
 def _template_option(folder: Path | None, named: Path, manifest: Manifest) -> str:
-    """Return the template the build was asked for; the pack's own file where only its hash is known."""
+    """Return the template of the build's request; the pack's own file if only a hash is recorded."""
     asked, sha256 = manifest.get("request"), manifest["template"]["sha256"]
     if asked is not None and asked["template_sha256"] == sha256 and len(key := asked["template"].split()[0]) != 64:
         return key
@@ -193,7 +194,7 @@ def _golden_option(folder: Path | None, named: Path, manifest: Manifest) -> Path
     if asked is None or asked["golden"] is None:
         return None
     if folder is None:
-        raise WrongUse("was built with golden cases of its own", where=named, remedy="name them with --golden")
+        raise WrongUse("was built with golden cases from a file", where=named, remedy="name them with --golden")
     return folder / GOLDEN
 
 
@@ -205,7 +206,7 @@ def recorded_recipe(entry: RecipeEntry) -> Recipe:
 def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manifest) -> FileDifference | None:
     """Return the first of the manifest's files that differs between two packs, models before other files.
 
-    A model's files may have other names in the other pack: those follow the source's.
+    A model's files may have other names in the other pack, because names follow the source's.
     """
     models = dict(zip(manifest["model"]["files"], rebuilt["model"]["files"], strict=False))
     for entry in sorted(manifest["files"], key=lambda entry: (entry["path"] not in models, entry["path"])):
@@ -221,9 +222,9 @@ def first_difference(pack: Path, other: Path, manifest: Manifest, rebuilt: Manif
 
 
 def _stated_difference(pack: Path | None, other: Path, manifest: Manifest, rebuilt: Manifest) -> FileDifference | None:
-    """Return the first file of a statement that the rebuilt pack ``other`` has with another hash.
+    """Return the first file of a statement that has another hash in the rebuilt pack ``other``.
 
-    Where the file is at hand in ``pack``, the difference is found in it.
+    If ``pack`` has the file, the difference is located in it.
     """
     models = dict(zip(manifest["model"]["files"], rebuilt["model"]["files"], strict=False))
     theirs = {entry["path"]: entry["sha256"] for entry in rebuilt["files"]}
@@ -269,7 +270,7 @@ def _first_other_byte(ours: Any, theirs: Any) -> int | None:
 
 
 def _causes(pack: Path | None, manifest: Manifest, rebuilt: Manifest, difference: FileDifference) -> Iterator[str]:
-    """Yield everything that may be the reason, what is certain first."""
+    """Yield all possible causes, certain ones first."""
     listed = {entry["path"]: entry["sha256"] for entry in manifest["files"]}
     path = None if pack is None else member(pack, difference.file)
     if path is not None and path.is_file() and sha256_file(path) != listed[difference.file]:

@@ -1,6 +1,6 @@
-"""Keeps the state of an installation: its journal, its rollbacks, and the end of an interrupted one.
+"""Manages the state of template installations: journal, backups for rollback, recovery after an interruption.
 
-``recover`` is called by everything that opens a pack, so this module imports little.
+Everything that opens a pack calls ``recover``, so this module imports little.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from strata_pack.progress import Progress
 from strata_pack.weights.gguf.file import shard_paths
 
 WAIT_SECONDS = 10.0
-"""Seconds that an installation waits for another one in the same folder."""
+"""Seconds to wait for another installation in the same folder."""
 
 
 def state_folder(path: Path) -> tuple[Path, Path]:
@@ -33,16 +33,16 @@ def state_folder(path: Path) -> tuple[Path, Path]:
 @contextmanager
 def locked_folder(root: Path) -> Iterator[None]:
     """Lock ``root`` for one installation; ``EnvironmentFailure`` if another one holds it for ``WAIT_SECONDS``."""
-    problem = "another installation is at work in this folder"
+    problem = "another installation is running in this folder"
     with hold_folder(root, EnvironmentFailure(problem, where=root, remedy="wait for it to end"), WAIT_SECONDS):
         yield
 
 
 def recover(path: Path) -> str | None:
-    """Finish an installation or rollback of ``path`` that was interrupted; return what was done, ``None`` if nothing.
+    """Complete an interrupted installation or rollback of ``path``; return what was done, ``None`` if nothing.
 
-    Cheap when there is nothing to do, and nothing is done inside an installation of this thread. Raises ``BadInput``
-    when a file was changed by something else in between.
+    Cheap if there is nothing to do. Does nothing inside an installation of the same thread. Raises ``BadInput`` if
+    another program has changed a file in between.
     """
     path = path.resolve()
     if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
@@ -61,13 +61,13 @@ def recover(path: Path) -> str | None:
             journal.apply(root)
             _remove_temporary(root, journal)
             _keep_backup(state_dir)
-            done = f"finished an interrupted installation of the template {str(journal.after['sha256'])[:12]}"
+            done = f"completed an interrupted installation of the template {str(journal.after['sha256'])[:12]}"
         elif (state_dir / UNDO).is_file():
             journal = read_allowed(state_dir / UNDO, path).inverted()
             journal.apply(root)
             _remove_temporary(root, journal)
             _finish_undo(state_dir)
-            done = f"finished an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
+            done = f"completed an interrupted rollback to the template {str(journal.after['sha256'])[:12]}"
         for leftover in _leftovers(path, state_dir):
             leftover.unlink(missing_ok=True)
         _tidy(state_dir)
@@ -75,7 +75,7 @@ def recover(path: Path) -> str | None:
 
 
 def _leftovers(path: Path, state_dir: Path) -> list[Path]:
-    """Return what an installation of ``path`` has left that was killed before its journal was written."""
+    """Return the files left by an installation of ``path`` that was killed before its journal was written."""
     folder, name = (path / MODEL_DIR, "*") if path.is_dir() else (path.parent, glob.escape(path.name))
     return [*folder.glob(STAGED.format(name) + "*"), *state_dir.glob(".*.tmp")]
 
@@ -89,7 +89,7 @@ def _remove_temporary(root: Path, journal: Journal) -> None:
 
 
 def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress) -> None:
-    """Write the journal, make the changes, keep the journal as the way back. On failure everything is taken back."""
+    """Write the journal, make the changes, keep the journal for rollback. On failure, all changes are undone."""
     journal.stage(root, progress)
     try:
         with disk_errors(state_dir):
@@ -111,9 +111,9 @@ def carry_out(root: Path, state_dir: Path, journal: Journal, progress: Progress)
 
 
 def roll_back(root: Path, state_dir: Path, backup: Path, back: Journal, progress: Progress) -> None:
-    """Carry out ``back``, the inverted ``backup``.
+    """Apply ``back``, the inverted journal ``backup``.
 
-    Raises ``BadInput``, before anything changes, if a file is not as the installation left it.
+    Raises ``BadInput``, before any change, if a file is not in the state that the installation left.
     """
     back.check_pending(root)
     back.stage(root, progress)
@@ -137,7 +137,7 @@ def _finish_undo(state_dir: Path) -> None:
 
 
 def _tidy(state_dir: Path) -> None:
-    """Remove the folder when nothing is in it any more."""
+    """Remove the folder if it is empty."""
     with contextlib.suppress(OSError):
         state_dir.rmdir()
         fsync_dir(state_dir.parent)
@@ -149,10 +149,10 @@ def backups_in(state_dir: Path) -> list[Path]:
 
 
 def read_allowed(journal_path: Path, path: Path) -> Journal:
-    """Read a journal; one that lies next to a GGUF may change the files of that model and no other."""
+    """Read a journal; a journal next to a GGUF may only change the files of that model."""
     journal = read_journal(journal_path)
     if not path.is_dir():
         allowed = {file.name for file in shard_paths(path)}
         if foreign := next((step.target for step in journal.steps if step.target not in allowed), None):
-            raise BadInput(f"wants to change {foreign!r}, which is no file of this model", where=journal_path)
+            raise BadInput(f"would change {foreign!r}, which is not a file of this model", where=journal_path)
     return journal

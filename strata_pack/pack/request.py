@@ -1,4 +1,4 @@
-"""Defines what a build is asked for, and what the manifest records of it."""
+"""Defines the request of a build, and the manifest's record of it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Layout = Literal["pack", "gguf"]
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What to build. ``recipe``, or the name of a preset, decides the types.
+    """What to build. ``recipe`` (a recipe or the name of a preset) determines the tensor types.
 
     ``template``, ``golden`` and ``allow_triggers`` are as in ``choose_template``.
 
-    ``projector`` False leaves out the tower for images, ``projector_type`` is what it is converted to ("auto": as its
-    weights are stored), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
+    ``projector`` False leaves out the vision tower, ``projector_type`` is the type it is converted to ("auto": that of
+    its weights), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
 
     ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores. ``edits`` change
-    layers, metadata and importances, ``split_bytes`` is the most that the tensors of one file may take.
+    layers, metadata and importances; ``split_bytes`` is the maximum bytes of the tensors in one file.
     """
 
     source: str
@@ -64,31 +64,31 @@ class BuildRequest:
 
     @property
     def reading(self) -> tuple[object, ...]:
-        """What packs must have in common to be built from one reading of their source."""
+        """The options that requests must share to be built from one reading of their source."""
         how = (self.allow_nonfinite, self.threads, self.kernels)
         return (self.source, self.mtp, self.keep_split, self.edits, *how)
 
 
 def requests_by_recipe(request: BuildRequest, recipes: Sequence[Recipe]) -> list[BuildRequest]:
-    """Return a request a recipe, for packs in the folder ``request.out`` that are called after source and recipe.
+    """Return one request per recipe, for packs in the folder ``request.out``, named after source and recipe.
 
-    Raises ``WrongUse`` for two recipes of one name, for a name that all models would have, and for a folder that is a
-    pack.
+    Raises ``WrongUse`` for two recipes with the same name, for a ``name`` (all models would have it), and for a folder
+    that is a pack.
     """
     labels = [recipe.label for recipe in recipes]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         raise WrongUse(f"{twice} is named twice", where="--quant", remedy="name each preset once")
     if request.name is not None:
-        raise WrongUse("names one model, and several are built", where="--name", remedy="leave it out")
+        raise WrongUse("names one model, but several are built", where="--name", remedy="leave it out")
     if is_pack(request.out):
-        raise WrongUse("is a pack; several packs need a folder to lie in", where=request.out, remedy="name another")
+        raise WrongUse("is a pack; several packs need a common folder", where=request.out, remedy="name another folder")
     name = source_name(parse_source(request.source))
     return [replace(request, out=request.out / f"{name}-{recipe.label}", recipe=recipe) for recipe in recipes]
 
 
 def recipe_options(request: BuildRequest) -> dict[str, Any]:
-    """Return what makes the model differ from its preset, apart from the recipe file's text, as JSON."""
+    """Return as JSON the options in which the model differs from its preset, apart from the recipe file's text."""
     recipe = request.recipe
     options: dict[str, Any] = {
         "rules": [
@@ -108,7 +108,7 @@ def recipe_options(request: BuildRequest) -> dict[str, Any]:
 
 
 def recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry:
-    """Return what a manifest says of the recipe."""
+    """Return the manifest's entry of the recipe."""
     return RecipeEntry(
         preset=request.recipe.base.name,
         text=request.recipe.text,
@@ -118,9 +118,9 @@ def recipe_entry(request: BuildRequest, imatrix: Imatrix | None) -> RecipeEntry:
 
 
 def request_entry(request: BuildRequest, template_sha256: str) -> RequestEntry:
-    """Return what was asked for, by content: files by hash, so that no path of this machine is in it.
+    """Return the manifest's entry of the request; files are recorded by hash, so it contains no local path.
 
-    ``template_sha256`` is the template the build gave the pack. Raises ``WrongUse`` for an unknown template.
+    ``template_sha256`` is that of the template which the build installed. Raises ``WrongUse`` for an unknown template.
     """
     entry = RequestEntry(
         template=_template_key(request.template),
@@ -134,7 +134,7 @@ def request_entry(request: BuildRequest, template_sha256: str) -> RequestEntry:
 
 
 def parts_text(request: BuildRequest) -> str:
-    """Return what is asked for of projector and draft head, empty if all is left as it comes."""
+    """Return the options for projector and draft head as text, empty for the defaults."""
     parts = []
     if not request.projector:
         parts.append("no projector")
@@ -162,7 +162,7 @@ def _template_key(option: str) -> str:
 
 
 def read_paths(request: BuildRequest, source: Source) -> Iterator[Path | str | None]:
-    """Yield every place on this disk that a build of ``request`` reads, ``None`` for what is not given."""
+    """Yield every local path that a build of ``request`` reads, ``None`` for options that are not given."""
     if isinstance(source, LocalGguf):
         yield from shard_paths(source.path)
     elif isinstance(source, LocalFolder):

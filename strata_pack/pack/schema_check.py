@@ -1,7 +1,7 @@
 """Validates against the part of JSON Schema (draft 2020-12) that the manifest's schema uses; reports the first fault.
 
-A whole validator would bring five packages into the base installation for this one document. A keyword that is not
-known here is an error of the schema, so that no rule is passed over in silence.
+A full validator would add five packages to the base installation for this one document. A keyword that is not
+implemented here is an error, so that no rule is silently ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Problem = tuple[tuple[str | int, ...], str]
-"""Where (keys and positions from the top) and what is wrong."""
+"""The location (keys and indices from the top) and the problem."""
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -34,7 +34,7 @@ _SILENT = {"$schema", "$id", "$defs", "title", "description", "format", "example
 
 
 def problems(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Iterator[Problem]:
-    """Yield what is wrong with ``value`` (decoded JSON); ``root`` holds the ``$defs`` (default: ``schema``)."""
+    """Yield the problems of ``value`` (decoded JSON); ``root`` contains the ``$defs`` (default: ``schema``)."""
     root = schema if root is None else root
     for keyword, rule in schema.items():
         if keyword in _LIMITS:
@@ -89,7 +89,7 @@ def _items(value: Any, rule: Any, _schema: Any, root: Any) -> Iterator[Problem]:
 
 
 def _any_of(value: Any, rule: Any, _schema: Any, root: Any) -> Iterator[Problem]:
-    """Report the alternative that comes nearest: the one whose first problem lies deepest."""
+    """Report the closest alternative: the one whose first problem is deepest in the document."""
     found = [list(problems(value, alternative, root)) for alternative in rule]
     if all(found):
         yield max((each[0] for each in found), key=lambda problem: len(problem[0]))
@@ -112,7 +112,7 @@ _RULES: dict[str, Callable[[Any, Any, Any, Any], Iterator[Problem]]] = {
 }
 
 KEYWORDS = frozenset({*_LIMITS, *_SILENT, *_RULES})
-"""What a schema may use."""
+"""The keywords that a schema may use."""
 
 
 def _below(part: str | int, found: Iterator[Problem]) -> Iterator[Problem]:

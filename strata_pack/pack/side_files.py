@@ -1,4 +1,4 @@
-"""Every file of a pack but the model, the manifest and what was proved of it: tokenizer, template, golden cases."""
+"""Writes the small files of a pack: tokenizer, template and golden cases."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.tokenizer.files import tokenizer_files
 
 SIDE_FILE_LIMIT = 256 << 20
-"""Bytes of the largest tokenizer file that is copied into a pack."""
+"""Maximum bytes of a tokenizer file that is copied into a pack."""
 
 
 def make_side_files(model: Model, metadata: Mapping[str, MetaValue], chosen: ChosenTemplate) -> dict[str, bytes]:
-    """Return the content of every file of the pack but the model, the manifest and the reports, by its place."""
+    """Return the content of every file of the pack except model, manifest and reports, by its path in the pack."""
     tokenizer = tokenizer_copies(model, chosen.text) | tokenizer_files(metadata)
     data = {f"{TOKENIZER_DIR}/{name}": content for name, content in tokenizer.items()}
     data[TEMPLATE] = chosen.text.encode("utf-8")
@@ -32,9 +32,10 @@ def make_side_files(model: Model, metadata: Mapping[str, MetaValue], chosen: Cho
 
 
 def write_side_files(root: Path, data: Mapping[str, bytes], report: GoldenReport | None) -> list[FileEntry]:
-    """Write everything but the model and the manifest; return the entries of what belongs to the pack's identity.
+    """Write all files except model and manifest; return the manifest's entries of those that the pack's identity
+    covers.
 
-    They are written anew each time: a stopped build may have left half of one under a temporary name.
+    They are always written again: an interrupted build may have left an incomplete one under a temporary name.
     """
     for entry in root.iterdir():
         if entry.name != MODEL_DIR:
@@ -47,9 +48,9 @@ def write_side_files(root: Path, data: Mapping[str, bytes], report: GoldenReport
 
 
 def tokenizer_copies(model: Model, template: str) -> dict[str, bytes]:
-    """Return the source's tokenizer files by name, as they are.
+    """Return the source's tokenizer files by name, unchanged.
 
-    Only a chat template inside ``tokenizer_config.json`` is replaced: its readers would take it for the pack's.
+    Only a chat template inside ``tokenizer_config.json`` is replaced by the pack's.
     """
     copies = {}
     for name in TOKENIZER_FILES:

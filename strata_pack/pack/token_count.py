@@ -1,4 +1,4 @@
-"""Counts tokens with the tokenizer at hand: a ``tokenizer.json``, or the vocabulary of a GGUF."""
+"""Counts tokens with a ``tokenizer.json`` or the vocabulary of a GGUF."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from strata_pack.extras import missing
 
 @contextmanager
 def open_tokenizer(path: Path | None) -> Iterator[Callable[[str], Sequence[int]] | None]:
-    """Yield a function from text to token ids, None without a ``path``; special tokens in the text count as such.
+    """Yield a function from text to token ids (special tokens in the text are recognised), or ``None`` without a
+    ``path``.
 
-    A ``.gguf`` is served by llama.cpp for the while; a ``tokenizer.json`` needs the package ``tokenizers``. Raises
-    ``BadInput`` for a file that is neither, ``EnvironmentFailure`` if what it needs is not there.
+    For a ``.gguf``, llama.cpp runs inside the block; a ``tokenizer.json`` needs the package ``tokenizers``. Raises
+    ``BadInput`` for any other file, ``EnvironmentFailure`` if llama.cpp or the package is missing.
     """
     if path is None:
         yield None

@@ -1,6 +1,6 @@
-"""Verifies a pack: manifest, sizes, hashes, GGUF structure, and that all copies of the template are equal.
+"""Verifies a pack: manifest, sizes, hashes, GGUF structure, equality of all copies of the template, and more.
 
-Every check runs even if another failed, so that one look shows all that is wrong.
+Every check runs even if another failed, so that one run shows all problems.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ CHECKS = (
     *("manifest", "files", "sizes", "hashes", "gguf", "tensors", "projector", "facts", "loads", "template", "golden"),
     *("tokenizer", "provenance", "sbom"),
 )
-"""The ids of the checks, in their order."""
+"""The ids of the checks, in order."""
 
 SHOWN = 10
-"""Differences that one check names before it says how many more there are."""
+"""Maximum number of differences that one check lists."""
 
 
 FurtherCheck = Callable[[Pack, Mapping[str, str]], Check]
-"""A check of a floor above: it gets the pack, and the SHA-256 of every listed file as computed just now."""
+"""A further check, from another package: it gets the pack and the computed SHA-256 of every listed file."""
 
 
 def verify(path: Path, progress: Progress | None = None, further: Iterable[FurtherCheck] = ()) -> Report:
-    """Verify the pack in ``path``, with the checks ``further`` last.
+    """Verify the pack in ``path``; the checks ``further`` run last.
 
-    Raises ``BadInput`` if there is no manifest to verify it by.
+    Raises ``BadInput`` if there is no manifest.
     """
     started = monotonic()
     try:
@@ -87,7 +87,7 @@ def verify(path: Path, progress: Progress | None = None, further: Iterable[Furth
 
 
 def checked(id: str, title: str, find: Callable[[], list[str]]) -> Check:
-    """Return the check ``id`` as ``find`` sees it: passed if it returns nothing, else failed with what it returns."""
+    """Return the check ``id``: passed if ``find`` returns no problems, else failed with these problems."""
     started = monotonic()
     status: Status = "passed"
     try:
@@ -125,7 +125,7 @@ def _sizes(pack: Pack) -> list[str]:
 
 
 def _hashes(pack: Pack, digests: dict[str, str], progress: Progress) -> list[str]:
-    """Say which files have other hashes than the manifest's, and note the hash of every file in ``digests``."""
+    """Return which files have other hashes than the manifest's, and store the hash of every file in ``digests``."""
     wrong = []
     for entry in pack.manifest["files"]:
         path = member(pack.path, entry["path"])
@@ -141,7 +141,7 @@ def _gguf(pack: Pack) -> list[str]:
     files = pack.model_files
     wrong = []
     if shard_paths(files[0]) != files:
-        wrong.append(f"the manifest names {len(files)} model file(s) and the shards' own names say otherwise")
+        wrong.append(f"the manifest names {len(files)} model files, which does not match the names of the shards")
     known = [*files, pack.projector_path]
     unlisted = sorted(path.name for path in (pack.path / MODEL_DIR).glob("*.gguf") if path not in known)
     wrong += [f"{name} is a GGUF that the manifest does not name" for name in unlisted]

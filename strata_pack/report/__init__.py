@@ -1,4 +1,4 @@
-"""Defines one result model, a ``Report`` of ``Check``s, and its outputs: terminal, JSON, JUnit XML, SARIF, HTML."""
+"""Defines the result model, a ``Report`` of ``Check``s, and its outputs: terminal, JSON, JUnit XML, SARIF, HTML."""
 
 from strata_pack.doors import door
 

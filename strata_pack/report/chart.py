@@ -10,11 +10,11 @@ from strata_pack.report.model import Chart
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 40, 44
 COLOURS = 4
-"""Series that have a colour of their own in the style sheet: ``.series0`` to ``.series3``."""
+"""Number of series with their own colour in the style sheet: ``.series0`` to ``.series3``."""
 
 
 def nice_ceiling(value: float) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is not smaller than ``value``."""
+    """Return the smallest value of the form 1, 2, 2.5 or 5 times a power of ten that is at least ``value``."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -22,7 +22,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def svg(chart: Chart) -> str:
-    """Return the chart as one ``<svg>`` element, with a title for those who do not see it."""
+    """Return the chart as one ``<svg>`` element, with a title for screen readers."""
     values = [value for series in chart.series.values() for value in series]
     top = nice_ceiling(max(values, default=0))
     plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM

@@ -1,7 +1,7 @@
-"""Compares two texts character by character, as segments that show white space.
+"""Compares two texts character by character, and makes white space visible.
 
-Linear outside the part that differs; inside it the exact comparison is quadratic, so it is bounded: beyond the bound
-the whole part counts as replaced, which is still true.
+The time is linear outside the differing part. Inside, the exact comparison is quadratic, so it is bounded: a larger
+part is reported as replaced as a whole.
 """
 
 from __future__ import annotations
@@ -12,29 +12,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 EXACT_BOUND = 4_000_000
-"""Characters of one side times characters of the other, up to which the part that differs is compared exactly."""
+"""Largest product of both sides' characters for which the differing part is compared exactly."""
 
 CONTEXT = 240
-"""Characters of an equal stretch that are shown next to a difference."""
+"""Characters of equal text that are shown next to a difference."""
 
 SegmentKind = Literal["equal", "removed", "added"]
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories that show nothing, or do something: controls, formats, surrogates, separators."""
+"""Unicode categories of invisible or control characters: controls, formats, surrogates, separators."""
 
 _VISIBLE = {" ": "·", "\n": "↵\n", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\ufeff": "␢"}
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch that both texts have, or that only the expected (``removed``) or the other one (``added``) has."""
+    """A piece of text that is in both texts (``equal``), only in the expected one (``removed``) or only in the other
+    (``added``)."""
 
     kind: SegmentKind
     text: str
 
 
 def differences(expected: str, got: str) -> list[Segment]:
-    """Return segments: ``equal`` and ``removed`` ones make up ``expected``, ``equal`` and ``added`` ones ``got``."""
+    """Return segments: the ``equal`` and ``removed`` ones make up ``expected``, the ``equal`` and ``added`` ones
+    ``got``."""
     start = _common(expected, got)
     end = _common(expected[start:][::-1], got[start:][::-1])
     middle = _middle(expected[start : len(expected) - end], got[start : len(got) - end])
@@ -43,7 +45,7 @@ def differences(expected: str, got: str) -> list[Segment]:
 
 
 def _common(a: str, b: str) -> int:
-    """Return the length of the common prefix, by bisection: comparing slices is what the interpreter is fast at."""
+    """Return the length of the common prefix, by bisection, because the interpreter compares slices fast."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -67,7 +69,7 @@ def _middle(a: str, b: str) -> list[Segment]:
 
 
 def shorten(segments: list[Segment], context: int = CONTEXT) -> list[Segment]:
-    """Cut the inside of long equal stretches, and say how much was cut."""
+    """Shorten long equal segments, and note how many characters were left out."""
     last = len(segments) - 1
     return [
         Segment("equal", _cut(part.text, context, first=index == 0, last=index == last))
@@ -86,14 +88,15 @@ def _cut(text: str, context: int, *, first: bool, last: bool) -> str:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` with its white space drawn, and what cannot be seen named; a line feed is drawn and kept."""
+    """Return ``text`` with white space replaced by visible symbols (a line feed is also kept) and invisible
+    characters named."""
     return printable("".join(_VISIBLE.get(char, char) for char in text))
 
 
 def printable(text: str) -> str:
-    """Return ``text`` without characters that a terminal obeys or hides: they are named, as ``<U+200B>``.
+    """Return ``text`` with control and invisible characters replaced by their names, such as ``<U+200B>``.
 
-    A prompt may hold anything: an escape sequence of somebody's template must not reach the screen.
+    A prompt is untrusted: an escape sequence from a template must not reach the terminal.
     """
     return "".join(f"<U+{ord(char):04X}>" if _is_hidden(char) else char for char in text)
 

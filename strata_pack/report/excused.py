@@ -1,4 +1,4 @@
-"""A report under a policy: what is excepted is shown as that, and an exception that has ended is a failure."""
+"""Applies a policy to a report: excepted checks are marked, and an expired exception is a failed check."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from strata_pack.report.model import Check, Report
 
 
 def excused(report: Report, policy: Policy, prefix: str, name: str) -> Report:
-    """Return ``report`` (on the pack ``name``) with the exceptions of ``policy``; a check's rule is ``prefix/id``."""
+    """Return ``report`` (on the pack ``name``) with the exceptions of ``policy`` applied; a check's rule is
+    ``prefix/id``."""
     checks = [_excused(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
     return replace(report, checks=(*checks, *overdue_checks(policy)))
 
 
 def overdue_checks(policy: Policy) -> list[Check]:
-    """Return a failed check for every exception that has ended."""
+    """Return a failed check for every expired exception."""
     title = "every exception still counts"
     return [
         Check(f"policy/{number}", title, "failed", one.overdue, where=str(policy.path))

@@ -1,6 +1,6 @@
-"""Folds checks with one cause: a server without Jinja fails 150 conversations alike, and one line says so.
+"""Groups checks with the same cause: if a server without Jinja fails 150 conversations alike, one line reports it.
 
-JSON keeps every check; the outputs for people and CI show the first of each cause, which names the others.
+JSON contains every check; the outputs for users and CI show the first of each group, which names the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from strata_pack.report.model import STATUSES, Check, Report, Status
 
 LEAST = 3
-"""Checks with the same status and the same words, shown as one."""
+"""Minimum number of checks with the same status and text that are shown as one."""
 
 NAMED = 3
 
@@ -19,7 +19,7 @@ FOLDED: tuple[Status, ...] = ("failed", "error", "skipped")
 
 
 def fold(report: Report) -> Report:
-    """Return ``report`` with the checks of one cause as one; what passed stays as it is."""
+    """Return ``report`` with checks of the same cause merged; passed checks are unchanged."""
     groups: dict[tuple[Status, str], list[Check]] = {}
     for check in report.checks:
         groups.setdefault((check.status, check.detail), []).append(check)
@@ -46,5 +46,5 @@ def _as_one(group: Sequence[Check]) -> Check:
 
 
 def worst_first(report: Report) -> list[Check]:
-    """Return the checks with those that need a person first, each kind in the order of the run."""
+    """Return the checks with those that need attention first, each status in the order of the run."""
     return sorted(report.checks, key=lambda check: STATUSES.index(check.status))

@@ -17,11 +17,11 @@ from strata_pack.report.model import Check, Report
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, not even escaped (section 2.2)."""
+"""Characters that XML 1.0 does not allow, even escaped (section 2.2)."""
 
 
 def to_json(report: Report) -> bytes:
-    """Return the report as a JSON file; ``schema()`` describes it."""
+    """Return the report as the bytes of a JSON file; ``schema()`` describes the format."""
     return dump_json(_encodable(report.to_dict()))
 
 
@@ -33,7 +33,7 @@ def schema() -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """Replace lone surrogates, which UTF-8 cannot hold, all the way down."""
+    """Replace lone surrogates, which UTF-8 cannot encode, recursively."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ def _encodable(value: Any) -> Any:
 
 
 def junit(report: Report) -> bytes:
-    """Return the report as JUnit XML, one test case a check (or a cause), valid by the schema that Jenkins reads by."""
+    """Return the report as JUnit XML, one test case per check (or group), valid by the schema that Jenkins uses."""
     told = fold(report)
     counts = {
         "tests": str(len(told.checks)),
@@ -50,7 +50,7 @@ def junit(report: Report) -> bytes:
         "errors": str(told.count("error")),
         "time": f"{report.seconds:.3f}",
     }
-    # The schema that Jenkins reads by knows "skipped" for a suite only, and a time without its zone (it is UTC).
+    # The schema that Jenkins uses allows "skipped" only for a suite, and a timestamp without a time zone (it is UTC).
     root = ET.Element("testsuites", {"name": _xml(report.title), **counts})
     suite = ET.SubElement(
         root, "testsuite", {"name": _xml(report.title), **counts, "skipped": str(told.count("skipped"))}
@@ -89,11 +89,11 @@ def _xml(text: str) -> str:
 
 
 _SARIF_LEVELS = {"failed": "error", "error": "warning"}
-"""A difference found is an error of the thing checked; a check that could not be made is a warning about it."""
+"""SARIF level by status: a found difference is an error, a check that could not be made is a warning."""
 
 
 def sarif(report: Report) -> bytes:
-    """Return what needs a person (failed checks, and checks that could not be made) as a SARIF 2.1.0 log."""
+    """Return the failed checks, and the checks that could not be made, as a SARIF 2.1.0 log."""
     told = [check for check in fold(report).checks if check.status in _SARIF_LEVELS]
     rules = [{"id": check.id, "shortDescription": {"text": check.title}} for check in told]
     results = [_sarif_result(check, index) for index, check in enumerate(told)]

@@ -1,6 +1,6 @@
 """Defines the result of a check as values: a ``Report`` of ``Check``s, which every output format reads.
 
-Nothing here knows how it will be shown, and nothing here does I/O.
+This module does no I/O and does not depend on any output format.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Literal, NotRequired, TypedDict, cast
 Status = Literal["passed", "failed", "skipped", "error"]
 
 STATUSES: tuple[Status, ...] = ("failed", "error", "skipped", "passed")
-"""All of them, the ones that need a person first."""
+"""All statuses, those that need attention first."""
 
 EXIT_CODES: Mapping[Status, int] = {"failed": 1, "error": 3, "skipped": 0, "passed": 0}
-"""What a status means for the exit code of a command: a difference found, or the environment's fault."""
+"""The exit code for each status: a difference was found, or the environment failed."""
 
 
 class TableDict(TypedDict):
@@ -54,7 +54,7 @@ class ScatterDict(TypedDict):
 
 
 class CheckDict(TypedDict):
-    """A ``Check`` as JSON; keys of what it does not have are missing."""
+    """A ``Check`` as JSON; optional keys without a value are absent."""
 
     id: str
     title: str
@@ -89,7 +89,7 @@ class ReportDict(TypedDict):
 
 @dataclass(frozen=True)
 class Table:
-    """Figures that belong to a check. Every row has as many cells as there are headers."""
+    """A table of figures of a check. Every row has as many cells as there are headers."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str | int | float, ...], ...]
@@ -120,7 +120,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Point:
-    """One thing with two figures; ``marked`` ones are joined by a line."""
+    """A labelled point; a line joins the ``marked`` ones."""
 
     name: str
     x: float
@@ -130,7 +130,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Points in two dimensions, both axes from 0 or, where ``log_y`` is set, y by powers of ten."""
+    """A scatter plot; both axes start at 0, or the y axis is logarithmic if ``log_y`` is set."""
 
     title: str
     x_label: str
@@ -145,12 +145,12 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked.
+    """The result of one check.
 
-    ``id`` is stable over runs and unique in a report; ``detail`` is one sentence about what was seen. ``failed`` means
-    a difference was found, ``error`` that the check could not be made; both say why in ``detail``. ``repeat`` is the
-    command that makes this check again; ``where`` names the file or URL concerned; ``data`` is JSON; ``links`` are
-    files by what to call them, relative to where the report lies.
+    ``id`` is stable across runs and unique in a report; ``detail`` is one sentence about the result. The status
+    ``failed`` means that a difference was found, ``error`` that the check could not be made; ``detail`` says why.
+    ``repeat`` is the command that repeats this check; ``where`` names the file or URL concerned; ``data`` is JSON;
+    ``links`` maps link texts to paths of files relative to the report.
     """
 
     id: str
@@ -170,7 +170,7 @@ class Check:
     links: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> CheckDict:
-        """Return the check as JSON; what it does not have is left out."""
+        """Return the check as JSON; keys without a value are left out."""
         optional = {
             "where": self.where,
             "prompt": self.prompt,
@@ -195,7 +195,8 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of one run. ``facts`` say on what: runtime, model, template; ``started`` is ISO 8601, UTC."""
+    """All checks of one run. ``facts`` describe what was checked (runtime, model, template); ``started`` is ISO
+    8601, UTC."""
 
     title: str
     checks: tuple[Check, ...]
@@ -218,17 +219,17 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed and none could not be made."""
+        """Whether no check has the status ``failed`` or ``error``."""
         return self.status in ("passed", "skipped")
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command that ran this: 0, 1 (a check failed) or 3 (one could not be made)."""
+        """The exit code of the command: 0, 1 (a check failed) or 3 (a check could not be made)."""
         return EXIT_CODES[self.status]
 
     @property
     def summary(self) -> str:
-        """The counts as words: ``"2 failed, 11 passed"``."""
+        """The counts as text: ``"2 failed, 11 passed"``."""
         parts = [f"{self.count(status)} {status}" for status in STATUSES if self.count(status)]
         return ", ".join(parts) or "nothing checked"
 

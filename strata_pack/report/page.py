@@ -1,7 +1,7 @@
-"""Writes a report as one HTML page that loads nothing, follows light and dark mode, and works without its script.
+"""Writes a report as one self-contained HTML page with light and dark mode, which works without its script.
 
-Everything in a report is untrusted text (a model wrote some of it), so every piece is escaped here, the page carries a
-content security policy that forbids all loading, and its script only shows and hides what is already there.
+All text in a report is untrusted (a model wrote some of it), so this module escapes every piece, the page has a content
+security policy that forbids all loading, and its script only shows and hides existing elements.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strata_pack.report.model import STATUSES, Check, Report, Scatter, Table
 from strata_pack.report.scatter import scatter_svg
 
 TEXT_LIMIT = 200_000
-"""Characters of one prompt or log that the page shows."""
+"""Maximum characters of one prompt or log that the page shows."""
 
 
 def html(report: Report) -> bytes:
@@ -51,7 +51,8 @@ def _file(name: str) -> str:
 
 
 def _fill(template: str, pieces: dict[str, str]) -> str:
-    """Put the pieces in the places marked with double braces, in one pass: no piece is read again."""
+    """Replace the placeholders in double braces by the pieces in one pass; placeholders inside a piece are not
+    replaced."""
     filled: list[str] = []
     for number, part in enumerate(template.split("{{")):
         if number == 0:
@@ -104,7 +105,7 @@ def _parts(check: Check) -> Iterable[str]:
 
 
 def _link(name: str, path: str) -> str:
-    """A link to a file near the page: a quoted path has no scheme, whatever it holds."""
+    """Return a link to a file near the page; quoting ensures that the path cannot contain a URL scheme."""
     return f'<a href="{_text(quote(path))}">{_text(name)}</a>'
 
 
@@ -121,7 +122,7 @@ _MARKS = {"removed": "del", "added": "ins"}
 
 
 def _difference(expected: str, got: str) -> str:
-    """The difference, white space drawn where the texts part."""
+    """Return the difference, with visible white space where the texts differ."""
     pieces = []
     for part in shorten(differences(expected, got)):
         mark = _MARKS.get(part.kind)

@@ -1,6 +1,6 @@
-"""Draws points in two dimensions as inline SVG; a line joins the best ones.
+"""Draws a scatter plot as inline SVG; a line joins the marked points.
 
-In a page the colours are the page's own; ``standalone`` makes a picture for a card or a README.
+In a page the colours come from the page's style sheet; ``standalone`` makes an image for a model card or a README.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from strata_pack.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, ni
 from strata_pack.report.model import Scatter
 
 STEPS = 4
-"""Grid lines of an axis that is not logarithmic."""
+"""Number of grid lines of a linear axis."""
 STYLE = (
     "svg{font:12px system-ui,sans-serif;background:#fff}.grid{stroke:#ddd}.front{fill:none;stroke:#0b6e99}"
     ".point{fill:#8a8f98}.marked{fill:#0b6e99}.tick,.axis,.label{fill:#333}"
@@ -20,7 +20,7 @@ STYLE = (
 
 
 def scatter_svg(scatter: Scatter, style: str = "") -> str:
-    """Return the picture as one ``<svg>`` element, with a title for those who do not see it."""
+    """Return the plot as one ``<svg>`` element, with a title for screen readers."""
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     right = nice_ceiling(max((point.x for point in scatter.points), default=0))
     ticks = _log_ticks(scatter) if scatter.log_y else _linear_ticks(scatter)
@@ -63,7 +63,7 @@ def scatter_svg(scatter: Scatter, style: str = "") -> str:
 
 
 def standalone(scatter: Scatter) -> bytes:
-    """Return the picture as an SVG file of its own, with its colours."""
+    """Return the plot as a separate SVG file with its own colours."""
     return (scatter_svg(scatter, STYLE) + "\n").encode()
 
 

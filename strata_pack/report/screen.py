@@ -1,4 +1,4 @@
-"""Prints a report on a terminal: one table, then the checks that need a person, with the first difference of texts."""
+"""Prints a report on a terminal: one table, then the failed checks with the first difference of the texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIFF_STYLES = {"equal": "dim", "removed": "red", "added": "green"}
 _MARKS = {"equal": ("", ""), "removed": ("[-", "-]"), "added": ("{+", "+}")}
 CONTEXT = 60
 TABLE_ROWS = 8
-"""Tables with more rows than these are for the page and the JSON."""
+"""Largest number of rows of a table that is printed; larger ones are only in the page and the JSON."""
 
 
 def terminal(found: Report) -> Group:
@@ -48,7 +48,7 @@ def _figures(check: Check, table: Table) -> RichTable:
 
 
 def _failure(check: Check) -> list[Text]:
-    """The difference between expected and got, white space drawn."""
+    """Return the difference between expected and got, with visible white space."""
     if check.expected is None or check.got is None:
         return []
     title = Text(f"{check.id}: expected (red) and got (green)", style="bold")
@@ -56,9 +56,10 @@ def _failure(check: Check) -> list[Text]:
 
 
 def difference(expected: str, got: str) -> Text:
-    """Return where two texts differ: what only ``expected`` has in red, only ``got`` in green, white space drawn.
+    """Return the differences of two texts: text only in ``expected`` in red, only in ``got`` in green, white space
+    visible.
 
-    Without colours (a pipe, a log) the two are marked ``[-...-]`` and ``{+...+}``.
+    Without colours (a pipe, a log) they are marked ``[-...-]`` and ``{+...+}``.
     """
     body = Text()
     for part in shorten(differences(expected, got), CONTEXT):

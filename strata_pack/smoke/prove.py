@@ -17,6 +17,7 @@ from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import REPORTS_DIR, SIGNATURE, is_pack, member
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
+from strata_pack.plural import counted
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
 from strata_pack.report.model import ReportDict
@@ -154,7 +155,9 @@ def prove_golden(pack: Pack, progress: Progress) -> Report:
         begun = monotonic()
         found = check_golden(text, suite, [engine], progress)
         counts, failures = found.counts(engine.name), found.failures
-        detail = f"{counts['passed']} of {len(suite.cases)} cases identical, {counts['known']} known differences"
+        detail = (
+            f"{counts['passed']} of {len(suite.cases)} cases identical, {counted(counts['known'], 'known difference')}"
+        )
         if failures:
             detail += f", {len(failures)} differ (first: {failures[0].case.id})"
         checks.append(

@@ -88,7 +88,7 @@ def test_repair_takes_the_template_out_of_a_gguf(tmp_path: Path) -> None:
 
 def test_a_gguf_without_a_template_is_told_so(tmp_path: Path) -> None:
     code, _, err = run("repair", str(write_stub_model(tmp_path / "stub.gguf")), *QUICK)
-    assert (code, "holds no chat template" in err) == (2, True)
+    assert (code, "has no chat template" in err) == (2, True)
 
 
 def test_repair_in_place_of_a_gguf_is_wrong_use(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_prefix_check_fails_for_a_template_that_drops_old_thinking() -> None:
     assert run("prefix", "qwen3.8-flash-next", "--check", "--quiet")[0] == 0
     code, _, err = run("prefix", str(stock("qwen35_like")), "--check", "--quiet")
     assert code == 1
-    assert "does not continue the one before" in err
+    assert "does not extend the previous one" in err
 
 
 def test_prefix_of_a_session_of_ones_own_in_one_mode(tmp_path: Path) -> None:

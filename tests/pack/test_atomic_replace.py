@@ -42,7 +42,7 @@ def test_exchange_with_a_missing_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_a_second_holder_of_the_lock_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    refused = pytest.raises(EnvironmentFailure, match="another process is at work")
+    refused = pytest.raises(EnvironmentFailure, match="another process is working")
     with atomic_replace.locked(path, "this pack"), refused, atomic_replace.locked(path, "this pack"):
         pass
 

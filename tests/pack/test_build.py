@@ -391,7 +391,7 @@ def test_force_never_replaces_a_folder_that_no_build_has_left_so(
 ) -> None:
     change(build_pack(replace(request_, layout="gguf")).path)
     before = hashes(request_.out)
-    with pytest.raises(WrongUse, match="other things in it"):
+    with pytest.raises(WrongUse, match="other files in it"):
         build_pack(replace(request_, layout="gguf", force=True))
     assert hashes(request_.out) == before
 

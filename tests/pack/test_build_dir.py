@@ -92,7 +92,7 @@ def test_force_allows_to_replace_a_pack(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", '{"name": "a web page"}', "[", ""])
 def test_a_folder_with_a_manifest_of_something_else_is_never_replaced(tmp_path: Path, content: str) -> None:
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(WrongUse, match="other things in it"):
+    with pytest.raises(WrongUse, match="other files in it"):
         check_target(tmp_path, force=True)
 
 
@@ -114,7 +114,7 @@ def test_a_partial_folder_that_is_a_link_is_not_built_in(tmp_path: Path) -> None
 @pytest.mark.parametrize("force", [False, True])
 def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path, force: bool) -> None:
     (tmp_path / "thesis.txt").write_text("!")
-    with pytest.raises(WrongUse, match="other things in it"):
+    with pytest.raises(WrongUse, match="other files in it"):
         check_target(tmp_path, force=force)
 
 
@@ -127,7 +127,7 @@ def test_a_link_is_never_replaced(tmp_path: Path) -> None:
 
 def test_a_second_build_leaves_the_folder_of_the_first_alone(tmp_path: Path) -> None:
     with open_build_dir(tmp_path / "p") as place:
-        with pytest.raises(EnvironmentFailure, match="another process is at work"), open_build_dir(tmp_path / "p"):
+        with pytest.raises(EnvironmentFailure, match="another process is working"), open_build_dir(tmp_path / "p"):
             pass
         assert place.root.is_dir()
 
@@ -140,7 +140,7 @@ def test_a_lock_on_a_file_that_was_removed_is_none(tmp_path: Path, monkeypatch: 
         flock(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(EnvironmentFailure, match="another process is at work"), open_build_dir(tmp_path / "p"):
+    with pytest.raises(EnvironmentFailure, match="another process is working"), open_build_dir(tmp_path / "p"):
         pass
 
 

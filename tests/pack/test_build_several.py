@@ -117,7 +117,7 @@ def test_stopped_between_two_installations_the_next_build_goes_on_with_the_rest(
 def test_one_that_cannot_be_built_leaves_all_unbuilt(requests: list[BuildRequest]) -> None:
     requests[1].out.mkdir(parents=True)
     (requests[1].out / "mine.txt").write_text("mine")
-    with pytest.raises(WrongUse, match="other things in it"):
+    with pytest.raises(WrongUse, match="other files in it"):
         build_packs(requests)
     assert [path.name for path in requests[0].out.parent.iterdir()] == [requests[1].out.name]
 
@@ -156,12 +156,12 @@ def test_a_template_that_all_packs_get_is_proved_once(
 def test_packs_of_different_readings_are_a_programming_error(
     requests: list[BuildRequest], change: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match="not of one reading"):
+    with pytest.raises(ValueError, match="cannot share one reading"):
         build_packs([requests[0], replace(requests[1], **change)])
 
 
 def test_two_packs_in_one_place_are_refused(requests: list[BuildRequest]) -> None:
-    with pytest.raises(WrongUse, match="place of two outputs"):
+    with pytest.raises(WrongUse, match="given for two outputs"):
         build_packs([requests[0], replace(requests[1], out=requests[0].out)])
 
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_said_of_several_packs_is_wrong_use(
 
 def test_a_pack_is_no_folder_for_several(requests: list[BuildRequest]) -> None:
     pack = build_pack(requests[0]).path
-    with pytest.raises(WrongUse, match="several packs need a folder"):
+    with pytest.raises(WrongUse, match="several packs need a common folder"):
         requests_by_recipe(replace(requests[0], out=pack), [make_recipe("Q8_0"), make_recipe("F16")])
 
 

@@ -187,7 +187,7 @@ def test_another_id_in_the_tokenizer_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": {"vocab": 7}}'])
 def test_a_file_that_is_no_tokenizer_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(BadInput, match="is no tokenizer"):
+    with pytest.raises(BadInput, match="is not a tokenizer"):
         tokenizer_problems(vocabulary(), tmp_path / "tokenizer.json")
 
 

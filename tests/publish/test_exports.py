@@ -93,7 +93,7 @@ def test_a_folder_of_something_else_is_no_layout(packs: list[Path], tmp_path: Pa
 @pytest.mark.parametrize("program", [one for one in PROGRAMS if one != "oci"])
 def test_a_file_that_is_there_is_not_replaced(packs: list[Path], tmp_path: Path, program: str) -> None:
     export(find_program(program), packs[0], tmp_path / "out")
-    with pytest.raises(WrongUse, match="is there already"):
+    with pytest.raises(WrongUse, match="exists already"):
         export(find_program(program), packs[0], tmp_path / "out")
     export(find_program(program), packs[0], tmp_path / "out", ExportOptions(force=True))
 

@@ -30,7 +30,7 @@ def test_both_halves_belong_together(tmp_path: Path) -> None:
 @pytest.mark.parametrize("there", ["key.pem", "key.pub"])
 def test_a_key_is_never_overwritten(tmp_path: Path, there: str) -> None:
     (tmp_path / there).write_text("mine")
-    with pytest.raises(WrongUse, match="is there already"):
+    with pytest.raises(WrongUse, match="exists already"):
         make_keys(tmp_path / "key.pem")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 

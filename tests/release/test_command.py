@@ -69,7 +69,7 @@ def test_init_writes_a_file_and_keeps_one_that_is_there(tmp_path: Path) -> None:
     assert call("init", str(tmp_path / "r/tiny.gguf"), "--out", str(file))[0] == 0
     code, value = call("init", str(tmp_path / "r/tiny.gguf"), "--out", str(file))
     assert code == 2
-    assert "is there already" in value["error"]
+    assert "exists already" in value["error"]
     assert "tiny" in file.read_text()
 
 

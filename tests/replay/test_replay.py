@@ -145,7 +145,7 @@ def test_the_command_prints_a_table_and_the_examples(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(path)])
     assert done.exit_code == 0, done.output
     assert f"{path}:2 (a): run_code; saved by any, guarded, strict" in done.output
-    assert "1 lines hold no reply" in done.output
+    assert "1 lines are not replies" in done.output
 
 
 def test_the_command_prints_one_json_object(tmp_path: Path) -> None:

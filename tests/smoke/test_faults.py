@@ -162,7 +162,7 @@ def test_a_model_that_does_not_fit_is_not_started_and_what_needs_no_server_is_pl
     assert (played.id, played.status) == ("chat-template", "passed")
     assert (start.id, start.status, skipped.status) == ("start", "error", "skipped")
     assert "GB of KV cache and buffers" in start.detail
-    assert start.detail.endswith("or start it all the same with --anyway")
+    assert start.detail.endswith("or start it anyway with --anyway")
 
 
 def test_a_model_that_does_not_fit_is_started_all_the_same_with_anyway(tiny, two):

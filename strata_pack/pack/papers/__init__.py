@@ -1,1 +1,1 @@
-"""The papers of a pack, derived from its manifest: where it comes from (SLSA) and what is in it (CycloneDX)."""
+"""Derives a pack's attestations from its manifest: provenance (SLSA) and bill of materials (CycloneDX)."""

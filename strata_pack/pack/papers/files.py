@@ -1,4 +1,4 @@
-"""The papers as files of a pack, and whether those that are there say what the manifest says."""
+"""Writes provenance and bill of materials as files of a pack, and checks existing ones against the manifest."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from strata_pack.pack.papers.sbom import sbom
 from strata_pack.pack.paths import MANIFEST, PROVENANCE, SBOM, member
 
 LIMIT = 64 << 20
-"""Bytes of a paper; a file of the pack costs about 200 of them."""
+"""Maximum bytes of such a file; it has about 200 bytes for each file of the pack."""
 
 SHOWN = 120
-"""Characters of a value that a difference shows."""
+"""Maximum characters of a value that a difference shows."""
 
 _MISSING = object()
 
 PAPERS: Mapping[str, Callable[[Manifest, str], dict[str, Any]]] = {PROVENANCE: provenance, SBOM: sbom}
-"""How each paper is made from the manifest and its SHA-256."""
+"""The function that makes each file from the manifest and its SHA-256."""
 
 
 def paper_files(manifest: Manifest) -> dict[str, bytes]:
-    """Return the papers of a pack by their names in it."""
+    """Return the content of both files by their names in the pack."""
     digest = sha256_bytes(dump_json(manifest))
     return {name: dump_json(make(manifest, digest)) for name, make in PAPERS.items()}
 
 
 def provenance_problems(root: Path, manifest: Manifest) -> list[str]:
-    """Return what the statement in the pack ``root`` says differently from the manifest; none where there is none."""
+    """Return the differences between the statement in the pack ``root`` and the manifest; none if there is no
+    statement."""
     path = member(root, PROVENANCE)
     if not path.is_file():
         return []
@@ -43,9 +44,9 @@ def provenance_problems(root: Path, manifest: Manifest) -> list[str]:
 
 
 def sbom_problems(root: Path, manifest: Manifest) -> list[str]:
-    """Return what the bill of materials in the pack ``root`` says differently from the manifest.
+    """Return the differences between the bill of materials in the pack ``root`` and the manifest.
 
-    Somebody may have added to it: what the manifest does not know counts for nothing.
+    Additions by others are allowed: keys that the manifest does not determine are ignored.
     """
     path = member(root, SBOM)
     if not path.is_file():
@@ -56,10 +57,10 @@ def sbom_problems(root: Path, manifest: Manifest) -> list[str]:
 
 
 def read_statement(path: Path) -> dict[str, Any]:
-    """Return the provenance statement in ``path``; ``BadInput`` for one that this tool cannot read."""
+    """Return the provenance statement in ``path``; ``BadInput`` for a file that is not one of this tool."""
     said = read_json_object(path, LIMIT)
     if said.get("predicateType") != PREDICATE_TYPE:
-        raise BadInput(f"is no SLSA provenance ({str(said.get('predicateType'))[:SHOWN]!r})", where=path)
+        raise BadInput(f"is not SLSA provenance ({str(said.get('predicateType'))[:SHOWN]!r})", where=path)
     predicate = said.get("predicate")
     definition = predicate.get("buildDefinition") if isinstance(predicate, dict) else None
     kind = definition.get("buildType") if isinstance(definition, dict) else None
@@ -70,9 +71,9 @@ def read_statement(path: Path) -> dict[str, Any]:
 
 
 def differences(said: Any, wanted: Any, at: str = "", *, more: bool = False) -> Iterator[str]:
-    """Yield where ``said`` is not ``wanted`` (decoded JSON), by path; ``more`` lets it say more.
+    """Yield the differences of ``said`` from ``wanted`` (decoded JSON), by path; ``more`` allows additional keys.
 
-    Items of lists are compared by what identifies them (``bom-ref`` or ``name``), else by their places.
+    Items of lists are matched by their ``bom-ref`` or ``name``, else by position.
     """
     if isinstance(said, dict) and isinstance(wanted, dict):
         for key in wanted if more else dict.fromkeys([*wanted, *said]):
@@ -80,7 +81,7 @@ def differences(said: Any, wanted: Any, at: str = "", *, more: bool = False) -> 
             if key not in said:
                 yield f"lacks {inner}"
             elif key not in wanted:
-                yield f"has {inner}, which the manifest knows nothing of"
+                yield f"has {inner}, which is not in the manifest"
             else:
                 yield from differences(said[key], wanted[key], inner, more=more)
     elif isinstance(said, list) and isinstance(wanted, list):

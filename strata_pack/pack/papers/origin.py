@@ -1,6 +1,6 @@
-"""What a source says of itself: its licence and the models that it is made from.
+"""Reads a source's licence and base models.
 
-The model card's head next to the weights comes first, then the header of the GGUF.
+The YAML head of the model card next to the weights takes precedence over the header of the GGUF.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:  # it imports the converter
     from strata_pack.pack.model_source import Model
 
 CARD_LIMIT = 4 << 20
-"""Bytes of the largest model card that is read."""
+"""Maximum bytes of a model card that is read."""
 
 MODELS_NAMED = 64
-"""Base models of one model that are read; merges name a few."""
+"""Maximum number of base models that are read; merges have a few."""
 
 _HEAD = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re.MULTILINE)
 
 
 def card_head(text: str, where: str) -> dict[str, Any]:
-    """Return the YAML at the head of a model card, empty without one; ``BadInput`` if it is not a mapping."""
+    """Return the YAML head of a model card, empty if there is none; ``BadInput`` if it is not a mapping."""
     found = _HEAD.match(text)
     if found is None:
         return {}
@@ -41,19 +41,19 @@ def card_head(text: str, where: str) -> dict[str, Any]:
             f"the head of the model card is malformed ({' '.join(str(error).split())})", where=where
         ) from None
     if value is not None and not isinstance(value, dict):
-        raise BadInput("the head of the model card is no mapping", where=where)
+        raise BadInput("the head of the model card is not a mapping", where=where)
     return value or {}
 
 
 def add_origin(entry: SourceEntry, model: Model, metadata: Mapping[str, MetaValue]) -> SourceEntry:
-    """Return ``entry`` with licence and base models, as far as the source says them."""
+    """Return ``entry`` with licence and base models, if the source states them."""
     card = model.side_file("README.md")
     head: dict[str, Any] = {}
     if card is not None:
         try:
             head = card_head(read_bytes(card, CARD_LIMIT).decode("utf-8", "replace"), str(card))
         except BadInput:
-            head = {}  # a card that nobody can read says nothing; the weights are what is built from
+            head = {}  # a malformed card is ignored: the build needs only the weights
     found = SourceEntry(**entry)
     if (licence := _license(head, metadata)) is not None:
         found["license"] = licence
@@ -82,9 +82,9 @@ def _license(head: Mapping[str, Any], metadata: Mapping[str, MetaValue]) -> Lice
 
 
 def _base_models(head: Mapping[str, Any], metadata: Mapping[str, MetaValue], model: Model) -> list[str]:
-    """Return what a pack of ``model`` is a quantization of, as hub ids.
+    """Return the hub ids of the models of which a pack of ``model`` is a quantization.
 
-    Of a checkpoint on the Hub that is the repository itself; a GGUF is a quantization already, of what it names.
+    For a checkpoint on the Hub, that is the repository itself; for a GGUF, the base models that it names.
     """
     if model.repo is not None and model.weights.format == "safetensors":
         return [model.repo]

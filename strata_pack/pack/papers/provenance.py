@@ -1,6 +1,6 @@
-"""Where a pack comes from: an in-toto statement with SLSA provenance, derived from the manifest alone.
+"""Makes a pack's provenance: an in-toto statement with SLSA provenance, derived from the manifest only.
 
-It holds no time and no name of a machine: the same inputs give the same statement. Sources: in-toto Attestation
+It contains no time and no machine name: the same inputs give the same statement. Sources: in-toto Attestation
 Framework, Statement v1; SLSA Provenance v1; package URLs of the type ``huggingface``.
 """
 
@@ -15,7 +15,7 @@ from strata_pack.pack.paths import MANIFEST
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:strata-pack:build:v1"
-"""Says how the parameters below are to be read; it changes with their meaning."""
+"""Identifies the meaning of the parameters below; it changes when their meaning changes."""
 BUILDER = "urn:strata-pack:builder"
 
 
@@ -71,7 +71,7 @@ def _dependencies(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def hub_url(source: SourceEntry, path: str | None = None) -> str | None:
-    """Return the package URL of a Hub source, or of a file of it; ``None`` for a source of this disk."""
+    """Return the package URL of a Hub source, or of a file of it; ``None`` for a local source."""
     if source["repo"] is None:
         return None
     return repo_url(source["repo"], source["commit"]) + ("" if path is None else f"#{quote(path)}")

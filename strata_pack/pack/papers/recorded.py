@@ -1,4 +1,4 @@
-"""What a provenance statement says of a pack, in the form of a manifest, as far as a statement knows it."""
+"""Converts a provenance statement to a manifest, as far as the statement has the manifest's facts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def recorded_manifest(path: Path) -> Manifest:
     """Return the manifest that the statement in ``path`` describes.
 
     Sizes, tensors, parameters and the architecture are not in a statement: they are empty or 0. Raises ``BadInput``
-    for a file that is no statement of this tool.
+    for a file that is not a statement of this tool.
     """
     said = read_statement(path)
     try:

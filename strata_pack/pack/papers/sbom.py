@@ -1,6 +1,6 @@
-"""What is in a pack: a CycloneDX 1.6 ML-BOM, derived from the manifest alone.
+"""Makes a pack's bill of materials: a CycloneDX 1.6 ML-BOM, derived from the manifest only.
 
-It holds no time, and its serial number is made from the manifest's hash: the same pack gives the same bytes.
+It contains no time, and its serial number is derived from the manifest's hash: the same pack gives the same bytes.
 Sources: CycloneDX 1.6 (ECMA-424), SPDX licence identifiers, RFC 9562 (name-based UUIDs).
 """
 
@@ -42,10 +42,10 @@ SPDX = {
         *("WTFPL", "Zlib"),
     )
 }
-"""SPDX identifiers by their spelling on the Hub, which is in lower case."""
+"""SPDX identifiers by their lower-case spelling on the Hub."""
 SPDX |= {
     name: SPDX[f"{name}-only"] for name in ("agpl-3.0", "gpl-2.0", "gpl-3.0", "lgpl-2.1", "lgpl-3.0")
-}  # the Hub does not say "only" or "or later"
+}  # the Hub does not distinguish "only" and "or later"
 
 
 def sbom(manifest: Manifest, manifest_sha256: str) -> dict[str, Any]:

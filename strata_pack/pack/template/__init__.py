@@ -1,1 +1,1 @@
-"""Choosing a pack's template, and installing one into a finished pack."""
+"""Chooses a pack's chat template, and installs a template into a finished pack."""

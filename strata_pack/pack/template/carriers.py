@@ -1,4 +1,4 @@
-"""Reads what the files of a folder or repository carry of templates: of GGUF files the header alone."""
+"""Reads the templates in the files of a folder or repository; of GGUF files only the header."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.source import HubSource
 
 NOT_MODELS = frozenset({"mmproj", "adapter", "imatrix"})
-"""Values of ``general.type`` of files that carry no template."""
+"""Values of ``general.type`` of files without a template."""
 _NAME_KEYS = ("general.basename", "general.finetune", "general.size_label", "general.version")
 
 
 @dataclass(frozen=True)
 class TemplateCarrier:
-    """What one file holds: its templates by name, empty for a GGUF without; ``identity`` is the model's, if it says."""
+    """The templates of one file by name, empty for a GGUF without one; ``identity`` names the model, if the file
+    does."""
 
     place: str
     texts: Mapping[str, str]
@@ -38,7 +39,7 @@ class TemplateCarrier:
 
 
 def is_carrier(place: str) -> bool:
-    """Say whether the file at ``place`` may hold a template: of a split GGUF, the first shard alone."""
+    """Return whether the file at ``place`` may contain a template; of a split GGUF, only the first shard."""
     folder, _, name = place.rpartition("/")
     if _is_gguf(name):
         shard = SHARD_NAME.fullmatch(name)
@@ -53,7 +54,7 @@ def _is_gguf(place: str) -> bool:
 
 
 def carried_in(path: Path, place: str) -> Iterator[TemplateCarrier]:
-    """Yield what the file ``path``, which lies at ``place`` of its folder or repository, carries."""
+    """Yield the templates of the file ``path``; ``place`` is its path in its folder or repository."""
     try:
         if path.suffix.lower() == ".gguf":
             recover(path)
@@ -83,9 +84,9 @@ def _never() -> bool:
 def hub_templates(
     source: HubSource, progress: Progress, enough: Callable[[], bool] = _never
 ) -> Iterator[TemplateCarrier]:
-    """Yield what the files of a repository hold: small files whole, then of GGUF files the header alone.
+    """Yield the templates of a repository's files: first of small files, then of the headers of GGUF files.
 
-    No further header is read when ``enough`` says so.
+    Stops reading headers when ``enough`` returns true.
     """
     from strata_pack.weights.hub.connection import connect
     from strata_pack.weights.hub.repo import read_tree
@@ -132,7 +133,7 @@ def _reader(tree: RepoTree, folder: Path) -> Any:
 
 
 def hub_carriers(source: HubSource, progress: Progress | None = None) -> list[TemplateCarrier]:
-    """Return every template that ``source`` holds, what counts first; ``BadInput`` for a file that cannot be read."""
+    """Return every template of ``source``, in the order of precedence; ``BadInput`` for a file that cannot be read."""
     found = list(hub_templates(source, progress or Silent()))
     broken = next((one for one in found if one.problem is not None), None)
     if broken is not None and all(one.problem is not None for one in found):
@@ -141,7 +142,7 @@ def hub_carriers(source: HubSource, progress: Progress | None = None) -> list[Te
 
 
 def hub_texts(source: HubSource, progress: Progress | None = None) -> dict[str, str]:
-    """Return the templates of a repository by name: what its small files say goes before its GGUF files."""
+    """Return the templates of a repository by name; its small files take precedence over its GGUF files."""
     texts: dict[str, str] = {}
     for one in hub_templates(source, progress or Silent(), lambda: DEFAULT_NAME in texts):
         for name, text in one.texts.items():

@@ -1,4 +1,4 @@
-"""Chooses the template of a pack and the golden cases that prove it."""
+"""Chooses the template of a pack and the golden cases to check it with."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class ChosenTemplate:
-    """``text`` goes into the pack; ``entry`` into its manifest; ``suite`` is what it must render, if there is one;
-    ``notes`` are what to say about the search for triggers."""
+    """``text`` goes into the pack, ``entry`` into its manifest; ``suite`` has its golden cases, if there are any;
+    ``notes`` are messages of the search for triggers."""
 
     text: str
     entry: TemplateEntry
@@ -39,10 +39,10 @@ def choose_template(
 
     ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
     shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
-    has none of its own, gets those it was proved on. Line ends become LF and a byte order mark goes, wherever the text
-    comes from: the copies in a pack are compared to the byte.
-    Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, unless ``allow_triggers`` (they
-    stand in the entry then), ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does
+    has none of its own, gets those it was proved on. Line ends become LF and a byte order mark is removed, because
+    the copies in a pack are compared byte by byte.
+    Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, unless ``allow_triggers`` (the
+    entry then lists them), ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does
     not compile or the template cannot be repaired.
     """
     suite: GoldenSuite | None = None
@@ -88,7 +88,7 @@ def choose_template(
 
 
 class HidesSomething(CheckFailed):
-    """A template that says or hides something on a trigger; ``triggers`` are all that were found."""
+    """The template adds or hides text on a trigger; ``triggers`` are all that were found."""
 
     def __init__(self, triggers: Sequence[Trigger]) -> None:
         first = triggers[0]
@@ -97,15 +97,15 @@ class HidesSomething(CheckFailed):
             f"{first.sentence()}{more}; nothing was changed",
             where="chat template" if first.line is None else f"chat template, line {first.line}",
             remedy="see all of it with `strata-pack template lint --select ST605`; use another template or, if you "
-            "have looked at it and want it so, repeat with --allow-triggers",
+            "have checked it and accept it, repeat with --allow-triggers",
         )
         self.triggers = tuple(triggers)
 
 
 def _triggers(text: str, *, allow: bool) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
-    """Return the triggers that are allowed, and notes for the user; a template that we ship has none.
+    """Return the allowed triggers and notes for the user; a shipped template has none.
 
-    Raises ``HidesSomething`` if the template says or hides something on a trigger and that is not allowed.
+    Raises ``HidesSomething`` if the template has a trigger and ``allow`` is false.
     """
     if _known_id(text) is not None:
         return (), ()

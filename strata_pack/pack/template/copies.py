@@ -1,4 +1,4 @@
-"""Reads all copies of a chat template that lie in one place: a file, a GGUF, a model folder or a pack."""
+"""Reads all copies of a chat template in a file, a GGUF, a model folder or a pack."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ JINJA_FILES = ("chat_template.jinja", TEMPLATE)
 
 @dataclass(frozen=True)
 class NamedTemplate:
-    """A template's text, as it lies there, and where that is.
+    """The unchanged text of a template, and where it was found.
 
-    ``name`` is "default" for the main one; transformers and llama.cpp use "tool_use" when there are tools.
+    ``name`` is "default" for the main template; transformers and llama.cpp use "tool_use" if the request has tools.
     """
 
     text: str
     where: str
     name: str = DEFAULT_NAME
     kind: str = "file"
-    """"gguf" for one that lies in a GGUF."""
+    """"gguf" for a template in a GGUF."""
 
     @property
     def main(self) -> bool:
-        """Whether it is the one that is used where nothing else is asked for."""
+        """Whether it is the main template, used by default."""
         return self.name == DEFAULT_NAME
 
 
 def read_copies(path: Path) -> list[NamedTemplate]:
-    """Return every copy of the template in a file, GGUF, model folder or pack: the one that counts comes first."""
+    """Return every copy of the template in a file, GGUF, model folder or pack: the effective one comes first."""
     return [one for one in read_all(path) if one.main]
 
 
 def read_all(path: Path) -> list[NamedTemplate]:
-    """Return every template in a file, GGUF, model folder or pack: of the main ones, the first counts.
+    """Return every template in a file, GGUF, model folder or pack: the first main one is effective.
 
-    In a folder that is ``chat_template.jinja``, then the JSON files, then the GGUF files.
+    The order in a folder is ``chat_template.jinja``, the JSON files, the GGUF files.
     """
     if not path.is_dir():
         if path.suffix.lower() == ".gguf":
@@ -83,7 +83,7 @@ def _text(path: Path) -> str:
 
 
 def _from_json(path: Path) -> Iterator[NamedTemplate]:
-    """Yield the templates of a tokenizer's JSON file: a text, or a list of named ones of which the default counts."""
+    """Yield the templates of a tokenizer's JSON file: one string, or a list of named templates."""
     data = read_json(path)
     value = data.get("chat_template") if isinstance(data, dict) else None
     named = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [{"template": value}]

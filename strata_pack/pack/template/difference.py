@@ -1,6 +1,6 @@
-"""Compares two templates, as texts and by the prompts that they make of the same conversations.
+"""Compares two templates, as texts and by their prompts for the same conversations.
 
-A change of the text may change no prompt, and a change of one tag all of them; what counts for a model is the prompt.
+A change of the text may change no prompt, and the change of one tag may change every prompt; a model sees the prompt.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from strata_pack.weights.source import HubSource
 
 @dataclass(frozen=True)
 class Rendering:
-    """A conversation of which two templates make different prompts (or refusals: the template's own sentence)."""
+    """A conversation for which two templates render different prompts (or raise different errors)."""
 
     conversation: str
     first: str
@@ -41,8 +41,8 @@ class Rendering:
 class TemplateDifference:
     """What was compared and where it differs.
 
-    ``name`` is that of the templates in their sets; ``text`` a unified difference, empty for equal texts; ``compared``
-    counts the conversations; ``note`` is a known relation of the two.
+    ``name`` is the templates' name ("default", "tool_use"); ``text`` a unified diff, empty for equal texts;
+    ``compared`` the number of conversations; ``note`` a known relation of the two.
     """
 
     name: str
@@ -59,7 +59,8 @@ class TemplateDifference:
 
 
 def compare_sets(first: TemplateSet, second: TemplateSet) -> list[TemplateDifference]:
-    """Compare the main templates, and those for tools if either side has one (the main one stands in for the other)."""
+    """Compare the main templates, and the templates for tools if a side has one (a side without one uses its main
+    one)."""
     pairs = [(DEFAULT_NAME, first.main, second.main)]
     if first.tools is not None or second.tools is not None:
         pairs.append((TOOLS_NAME, first.tools or first.main, second.tools or second.main))
@@ -67,9 +68,9 @@ def compare_sets(first: TemplateSet, second: TemplateSet) -> list[TemplateDiffer
 
 
 def compare_templates(first: NamedTemplate, second: NamedTemplate, name: str = DEFAULT_NAME) -> TemplateDifference:
-    """Render the conversations on which repairs are proved with both, on jinja2, and compare.
+    """Render the conversations of the repair proof with both templates on jinja2, and compare.
 
-    Raises ``TemplateError`` for one that does not compile.
+    Raises ``TemplateError`` for a template that does not compile.
     """
     a, b = normalize_source(first.text), normalize_source(second.text)
     engine = Jinja2Engine()
@@ -91,9 +92,10 @@ def compare_templates(first: NamedTemplate, second: NamedTemplate, name: str = D
 
 
 def vendor_set(pack: Path, progress: Progress | None = None) -> TemplateSet:
-    """Return the templates that the repository a pack was built from holds now.
+    """Return the current templates of the repository from which ``pack`` was built.
 
-    Raises ``WrongUse`` for what was not built from a repository, ``EnvironmentFailure`` if the Hub is out of reach.
+    Raises ``WrongUse`` for a pack that was not built from a repository, ``EnvironmentFailure`` if the Hub cannot be
+    reached.
     """
     repo = Pack.open(pack).manifest["source"]["repo"] if is_pack(pack) else None
     if repo is None:
@@ -108,7 +110,7 @@ def vendor_set(pack: Path, progress: Progress | None = None) -> TemplateSet:
 
 
 def _form(texts: Sequence[str], engine: Engine) -> Any:
-    """Return the form of calls that one of ``texts`` writes, "xml" if none says."""
+    """Return the format of calls in the first of ``texts`` that has one, else "xml"."""
     for text in texts:
         try:
             if form := call_form(text, engine):

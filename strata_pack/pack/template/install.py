@@ -1,8 +1,8 @@
-"""Installs a template into a finished pack or GGUF, or takes it out again, in one atomic step; no tensor moves.
+"""Installs a template into a finished pack or GGUF, or rolls it back, in one atomic step without moving tensors.
 
-``install`` decides, proves and plans first (``template_choice``, golden cases, ``template_install_plan``), then writes
-a journal and carries it out (``template_install_journal``). ``recover`` finishes what was interrupted; everything that
-opens a pack calls it.
+``install_template`` first chooses, checks and plans (``choice``, golden cases, ``plan``), then writes a journal and
+applies it (``strata_pack.pack.journal``). ``recover``, which everything that opens a pack calls, completes an
+interrupted installation.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ TRIAL = [
     {"role": "assistant", "content": "Hi there"},
     {"role": "user", "content": "How are you?"},
 ]
-"""What llama-server renders at start: a template that fails on it keeps the server from loading."""
+"""The conversation that llama-server renders at start: it does not load a template that fails on it."""
 
 
 class TemplateNotRecognised(CheckFailed):
-    """The target's template is not one we know; ``diff`` shows what would change."""
+    """The target's template is unknown; ``diff`` shows what would change."""
 
     def __init__(self, copy: TemplateCopy, status: str, diff: str) -> None:
         super().__init__(
-            f"holds a template that is {status}, so somebody's changes would be lost; nothing was changed",
+            f"holds a template that is {status}, so changes in it would be lost; nothing was changed",
             where=copy.place,
             remedy="look at the difference, then use --template auto (keeps and repairs it) or --force (replaces it)",
         )
@@ -62,10 +62,10 @@ class TemplateNotRecognised(CheckFailed):
 
 
 class GoldenFailed(CheckFailed):
-    """The new template does not render the golden cases; ``report`` says which."""
+    """The new template fails golden cases; ``report`` says which."""
 
     def __init__(self, report: GoldenReport, *, of_the_old: Path | None = None) -> None:
-        """``of_the_old`` is where the cases lie, if they are those of the template that was to be replaced."""
+        """``of_the_old`` is the place of the cases if they are those of the replaced template."""
         failures = report.failures
         first = failures[0]
         differ = (
@@ -77,7 +77,7 @@ class GoldenFailed(CheckFailed):
             super().__init__(differ, where=f"suite {report.suite}", remedy=remedy)
         else:
             super().__init__(
-                f"the new template brings no golden cases, and with those of the template it replaces {differ}",
+                f"the new template has no golden cases, and with those of the template it replaces {differ}",
                 where=of_the_old,
                 remedy="give its own with --golden FILE (`strata-pack golden add` records them), or see what differs "
                 "with `strata-pack golden check TEMPLATE --golden` and this file",
@@ -87,7 +87,7 @@ class GoldenFailed(CheckFailed):
 
 @dataclass(frozen=True)
 class InstallResult:
-    """What was done, or with ``dry_run`` would be. ``plan`` is ``template_install_plan.describe``."""
+    """What was done, or would be done with ``dry_run``. ``plan`` is that of ``describe_plan``."""
 
     target: str
     kind: str
@@ -108,8 +108,8 @@ class InstallResult:
 
 @dataclass(frozen=True)
 class TargetStatus:
-    """The template of a pack or GGUF. ``status`` is that of the GGUF's own; ``previous`` counts what can be rolled
-    back; ``recovered`` says what an interrupted installation was brought to just now."""
+    """The template of a pack or GGUF. ``status`` is that of the copy in the GGUF; ``previous`` is the number of
+    installations that can be rolled back; ``recovered`` says what was completed of an interrupted installation."""
 
     target: str
     kind: str
@@ -142,8 +142,8 @@ def install_template(
 
     ``allow_triggers`` is as in ``choose_template``.
     Raises ``TemplateNotRecognised``, ``HidesSomething`` or ``GoldenFailed`` (nothing has changed then), ``BadInput``
-    for a target or template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides the first
-    only.
+    for a target or template that cannot be read, ``EnvironmentFailure`` for a full disk. ``force`` overrides only
+    the first.
     """
     progress = progress or Silent()
     refuse_inside_pack(path)
@@ -166,7 +166,7 @@ def install_template(
         if steps and not dry_run:
             if model.method == "copy":
                 progress.note(
-                    f"{target.files[0].name}: its header has no room, so the file is copied under a longer one"
+                    f"{target.files[0].name}: its header has no room, so the file is copied with a longer header"
                 )
             carry_out(target.root, target.state_dir, Journal(before, after, tuple(steps)), progress)
             _renew_report(target, after["sha256"], report)
@@ -187,9 +187,9 @@ def install_template(
 
 
 def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress | None = None) -> InstallResult:
-    """Put back what the last installation replaced, to the byte; with ``dry_run`` say what that would be.
+    """Restore byte for byte what the last installation replaced; with ``dry_run`` only return what that would be.
 
-    Raises ``WrongUse`` if there is nothing to go back to, ``BadInput`` if a file was changed by something else since.
+    Raises ``WrongUse`` if there is no installation to undo, ``BadInput`` if another program has changed a file since.
     """
     refuse_inside_pack(path)
     recovered = recover(path)
@@ -197,7 +197,7 @@ def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress |
     with locked_folder(root):
         backups = backups_in(state_dir)
         if not backups:
-            raise WrongUse("has no earlier template to go back to", where=path)
+            raise WrongUse("has no earlier template to restore", where=path)
         target = open_target(path)
         back = read_allowed(backups[-1], path).inverted()
         if not dry_run:
@@ -219,7 +219,7 @@ def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress |
 
 
 def template_status(path: Path) -> TargetStatus:
-    """Return which templates a PACK or GGUF holds and what they are; finishes an interrupted installation first."""
+    """Return which templates a PACK or GGUF holds and what they are; completes an interrupted installation first."""
     linked = path.is_symlink() and not path.is_dir() and path.resolve().suffix != ".gguf"
     recovered = None if linked else recover(path)
     target = open_linked(path) if linked else open_target(path.resolve())
@@ -266,9 +266,10 @@ def _identity(text: str | None) -> dict[str, Any]:
 
 
 def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
-    """Refuse to lose somebody's changes. ``kept``: the new texts are the target's own, repaired, so those are in it.
+    """Raise ``TemplateNotRecognised`` if the user's changes would be lost. ``kept``: the new texts contain the target's
+    own.
 
-    A pack has one template alone: of other names nothing is kept there.
+    A pack has a single template: templates of other names are not kept in it.
     """
     own = {copy.name: copy.text for copy in target.copies} if kept and target.pack is None else {}
     if kept and target.text is not None:
@@ -280,7 +281,7 @@ def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
 
 
 def _kept_by_name(target: TemplateTarget) -> dict[str, str]:
-    """Return a plain GGUF's templates of other names, the one for tools with history repair added."""
+    """Return a plain GGUF's named templates; the template for tools gets history repair."""
     others = {copy.name: copy.text for copy in target.copies if not copy.main}
     return {name: choose_template(AUTO, text).text if name == TOOLS_NAME else text for name, text in others.items()}
 
@@ -307,9 +308,9 @@ def _prove(
 
 
 def _renew_report(target: TemplateTarget, sha256: str | None, report: GoldenReport | None) -> None:
-    """Write the pack's golden report, or remove one that is about another template. Not part of the pack's identity.
+    """Write the pack's golden report, or remove an outdated one. It is not part of the pack's identity.
 
-    A signature over what the pack was before is removed.
+    An outdated signature is removed.
     """
     path = target.root / REPORTS_DIR / "golden.json"
     if target.pack is None:
@@ -333,7 +334,7 @@ def _all_steps(
     model: ModelPlan,
     progress: Progress,
 ) -> tuple[list[JournalStep], list[str]]:
-    """Return the steps and the places they change: the GGUF first, the manifest last."""
+    """Return the steps and the copies they change: the GGUF first, the manifest last."""
     places = [f"{target.files[0].name}: tokenizer.chat_template"] if model.steps else []
     if target.pack is None:
         return list(model.steps), places
@@ -349,7 +350,7 @@ def _all_steps(
 
 
 def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:
-    """Return what a manifest says of a golden check."""
+    """Return the manifest's entry of a golden check."""
     engines = {}
     for name, version in report.engines.items():
         counts = report.counts(name)
@@ -369,9 +370,9 @@ def _notes(
     if suite is None:
         notes.append("no golden cases are known for this template: only the trial conversation was rendered")
     if model.removed_keys:
-        notes.append(f"removed {', '.join(model.removed_keys)}: llama.cpp would use it instead when there are tools")
+        notes.append(f"removed {', '.join(model.removed_keys)}: llama.cpp would use it instead if a request has tools")
     if model.method == "copy":
-        notes.append("the header had no room: the file was copied under a longer one; the next installation will fit")
+        notes.append("the header had no room: the file was copied with a longer header; the next installation will fit")
     if model.method == "first shard":
         notes.append(f"the header had no room: the model now starts with the shard {model.files[0].name}")
     if target.pack is None and model.steps:
@@ -379,8 +380,8 @@ def _notes(
     if note := modelfile_note(target.files[0].parent):
         notes.append(note)
     if signed:
-        notes.append("the pack was signed as it was before: sign it again with `strata-pack sign`")
-    notes.append("a server that runs with this model keeps the old template until it is started again")
+        notes.append("the pack was signed before the change: sign it again with `strata-pack sign`")
+    notes.append("a running server keeps the old template until it is restarted")
     return notes
 
 

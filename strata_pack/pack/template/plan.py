@@ -1,7 +1,7 @@
-"""Plans an installation: the list of changes that puts a template into a target, without writing anything.
+"""Plans an installation: the changes that put a template into a target, without writing them.
 
-The GGUF's key is changed in place when the header has room. When it has not, a pack gets a header-only first shard, and
-a plain file, which must keep its name, is copied under a longer header.
+The GGUF's key is changed in place if the header has room. If not, a pack gets a header-only first shard, and a plain
+file, which must keep its name, is copied with a longer header.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Method = Literal["in place", "first shard", "copy", "none"]
 
 _SHARD_SUFFIX = re.compile(r"-\d{5}-of-\d{5}$")
 MARGIN = 16 << 20
-"""Bytes kept free in addition to what is written."""
+"""Bytes that must remain free on the disk in addition to the bytes written."""
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """One GGUF after the change: its new name, its header before and after (``None``: it is new)."""
+    """One GGUF after the change: its new name, its header before (``None``: a new file) and after."""
 
     path: Path
     name: str
@@ -66,7 +66,8 @@ class ModelFile:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """``files`` are all GGUF files of the model afterwards, in shard order; ``written`` is what the disk gets."""
+    """``files`` are all GGUF files of the model afterwards, in shard order; ``written`` is the number of bytes
+    written."""
 
     method: Method
     files: tuple[ModelFile, ...]
@@ -76,9 +77,9 @@ class ModelPlan:
 
 
 def plan_model(target: TemplateTarget, text: str, kept: Mapping[str, str]) -> ModelPlan:
-    """Plan the change of the GGUF's own template; ``kept`` are the texts of those of other names, the rest goes.
+    """Plan the change of the GGUF's template; ``kept`` are the named templates to keep, other named ones are removed.
 
-    Raises ``EnvironmentFailure`` when a copy is needed and the disk has no room for it.
+    Raises ``EnvironmentFailure`` if a copy is needed and the disk has no room for it.
     """
     headers = [read_header(path) for path in target.files]
     first = headers[0]
@@ -110,7 +111,7 @@ def plan_model(target: TemplateTarget, text: str, kept: Mapping[str, str]) -> Mo
 
 
 def _fitting_or_longer(fitting: bytes | None, header: Header, metadata: dict[str, MetaValue]) -> bytes:
-    """Return the header that fits, or else the longer one."""
+    """Return the header that fits in place, else a longer one."""
     return fitting if fitting is not None else outgrow(header, metadata)
 
 
@@ -172,7 +173,7 @@ def _plan_copy(
             f"its header has no room for this template, and a copy of the file needs {need / 1e9:.1f} GB where "
             f"{free / 1e9:.1f} GB are free",
             where=first.path,
-            remedy="free some, or use the template from a file with --chat-template-file",
+            remedy="free some space, or use the template from a file with --chat-template-file",
         )
     file = ModelFile(first.path, first.path.name, first, new)
     step = Rewrite(_relative(target.root, first.path), first.file_size, file.size, first.raw, new)
@@ -180,9 +181,9 @@ def _plan_copy(
 
 
 def plan_folder(target: TemplateTarget, text: str, suite: GoldenSuite | None) -> tuple[list[Put], list[str]]:
-    """Plan the changes of a pack's small files; also return the places of the copies that change.
+    """Plan the changes of a pack's small files; return them and the places of the copies that change.
 
-    Copies of other names get the same text: a pack has one template.
+    Named copies get the same text: a pack has a single template.
     """
     steps: list[Put] = []
     changed: list[str] = []
@@ -219,9 +220,9 @@ def plan_manifest(
     golden: GoldenEntry | None,
     progress: Progress,
 ) -> Put:
-    """Plan the new manifest; the files that change are hashed as they are and as they will be.
+    """Plan the new manifest; changed files are hashed before and after the change.
 
-    Raises ``CheckFailed`` when a file is not what the manifest says: a damaged pack must not get a fresh hash.
+    Raises ``CheckFailed`` if a file does not match the manifest: a damaged file must not get a new hash.
     """
     assert target.pack is not None
     manifest: Manifest = copy.deepcopy(target.pack.manifest)
@@ -251,7 +252,7 @@ def plan_manifest(
 
 
 def plan_papers(target: TemplateTarget, manifest: Put) -> list[Put]:
-    """Plan the papers of a pack that gets ``manifest``, as far as it has them."""
+    """Plan the provenance and bill of materials of a pack with the new ``manifest``, if it has them."""
     assert manifest.new is not None
     new = paper_files(parse_json_object(manifest.new, MANIFEST))  # type: ignore[arg-type]
     there = {name: target.root / name for name in new if (target.root / name).is_file()}
@@ -259,7 +260,7 @@ def plan_papers(target: TemplateTarget, manifest: Put) -> list[Put]:
 
 
 def _hash_both(file: ModelFile, progress: Progress) -> tuple[str, str]:
-    """Return the SHA-256 of the file as it is and as it will be, in one reading."""
+    """Return the SHA-256 of the file before and after the change, from one reading."""
     before, after = hashlib.sha256(), hashlib.sha256(file.new)
     if file.old is None:
         return sha256_file(file.path) if file.path.exists() else "", after.hexdigest()
@@ -276,7 +277,7 @@ def _hash_both(file: ModelFile, progress: Progress) -> tuple[str, str]:
 
 
 def describe_plan(model: ModelPlan, target: TemplateTarget) -> dict[str, Any]:
-    """Return what will be written, for people and programs, before it is."""
+    """Return the description of what will be written, as text and data."""
     return {
         "method": model.method,
         "bytes_written": model.written,

@@ -1,4 +1,4 @@
-"""Finds the commit of a repository since which its chat template differs from another one."""
+"""Finds the commit since which a repository's chat template differs from a given one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOST_COMMITS = 200
 
 @dataclass(frozen=True)
 class DiffersSince:
-    """Since when a repository's template differs: ``commit`` changed it, on ``date``, with ``title``.
+    """Since when a repository's template differs: ``commit``, of ``date`` and with ``title``, changed it.
 
-    ``always``: it was the same in none of the ``examined`` commits, of which ``commit`` is the oldest.
+    ``always``: it differs in all ``examined`` commits, of which ``commit`` is the oldest.
     """
 
     commit: str
@@ -33,10 +33,10 @@ class DiffersSince:
     examined: int
 
     def sentence(self) -> str:
-        """Return it in words."""
+        """Return a sentence for the user."""
         if self.always:
             oldest = f"the oldest {self.commit[:12]} of {self.date}"
-            return f"differs in all of the {self.examined} commits looked at, {oldest}"
+            return f"differs in all {self.examined} examined commits, {oldest}"
         return f"differs since commit {self.commit[:12]} of {self.date}: {self.title}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -45,10 +45,11 @@ class DiffersSince:
 
 
 def differs_since(ours: NamedTemplate, source: HubSource, progress: Progress | None = None) -> DiffersSince | None:
-    """Return since which commit the template of ``source`` renders otherwise than ``ours``; ``None`` if it does not.
+    """Return the commit since which the template of ``source`` renders differently from ``ours``; ``None`` if it does
+    not.
 
-    Commits are walked from the newest one back; a text is read only where a file that carries one has changed. Raises
-    ``EnvironmentFailure`` if the Hub is out of reach.
+    Commits are examined from the newest back; a template is read only at commits that change a file with a template.
+    Raises ``EnvironmentFailure`` if the Hub cannot be reached.
     """
     from strata_pack.weights.hub.api import get_pages
     from strata_pack.weights.hub.connection import connect
@@ -75,7 +76,8 @@ def differs_since(ours: NamedTemplate, source: HubSource, progress: Progress | N
 
 
 def _comparer(ours: NamedTemplate, source: HubSource) -> Callable[[str], bool]:
-    """Return what says whether the template at a commit renders as ``ours``; each set of files is looked at once."""
+    """Return a function that says whether the template at a commit renders like ``ours``; each set of files is read
+    once."""
     from strata_pack.weights.hub.connection import connect
     from strata_pack.weights.hub.repo import read_tree
 

@@ -1,7 +1,7 @@
-"""Reads a chat template from an id of ours, a file, a GGUF, a model folder, a pack or a Hub repository.
+"""Reads a chat template from a shipped id, a file, a GGUF, a model folder, a pack or a Hub repository.
 
-A model often carries its template several times (``copies.py``). The order is that of transformers: what lies in a
-``chat_template.jinja`` goes before what a JSON file says. Of a repository only small files and headers travel.
+A model often has several copies of its template (``copies.py``). The precedence is that of transformers: a
+``chat_template.jinja`` before a JSON file. Of a repository only small files and headers are downloaded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strata_pack.weights.source import HubSource, parse_source
 
 @dataclass(frozen=True)
 class TemplateSet:
-    """The templates that engines use of one model: ``main``, and ``tools`` where tools are given (or ``None``)."""
+    """The templates of one model that engines use: ``main``, and ``tools`` (or ``None``) for requests with tools."""
 
     main: NamedTemplate
     tools: NamedTemplate | None = None
@@ -33,9 +33,9 @@ class TemplateSet:
 
 @dataclass(frozen=True)
 class FoundTemplates:
-    """All templates that lie in one place (but not in a pack or GGUF), each as ``TemplateCopy`` describes it.
+    """All templates of a file, folder or repository (not a pack or GGUF), as ``TemplateCopy`` describes each.
 
-    ``status`` and ``sha256`` are those of the one that counts, which lies in ``where``; ``None`` if none does.
+    ``status`` and ``sha256`` are those of the effective template, found in ``where``; ``None`` if there is none.
     """
 
     status: str
@@ -49,14 +49,15 @@ _NONE_ON_HUB = "has no chat template, neither in its tokenizer files nor in a GG
 
 
 def load_template(target: str, progress: Progress | None = None) -> NamedTemplate:
-    """Return the main template of what ``target`` names; as ``load_set``."""
+    """Return the main template of ``target``; arguments and errors as for ``load_set``."""
     return load_set(target, progress).main
 
 
 def load_set(target: str, progress: Progress | None = None) -> TemplateSet:
-    """Return the templates that ``target`` names: the id of a shipped one, a path, or a hub id (``org/name``, ``hf://``).
+    """Return the templates that ``target`` names: the id of a shipped one, a path, or a hub id (``org/name``,
+    ``hf://``).
 
-    The texts are not cleaned: line ends and a byte order mark are still there. Raises ``BadInput`` if there is none.
+    The texts are unchanged, with their line ends and byte order mark. Raises ``BadInput`` if there is no template.
     """
     shipped = find_shipped(target)
     if shipped is not None:
@@ -74,7 +75,7 @@ def load_set(target: str, progress: Progress | None = None) -> TemplateSet:
 
 
 def _set_of(found: Sequence[NamedTemplate]) -> TemplateSet | None:
-    """Return the first of each name: the main one and the one for tools, where it is another text."""
+    """Return the first of each name: the main template, and the template for tools if its text differs."""
     main = next((one for one in found if one.main), None)
     if main is None:
         return None
@@ -84,7 +85,7 @@ def _set_of(found: Sequence[NamedTemplate]) -> TemplateSet | None:
 
 
 def find_templates(path: Path) -> FoundTemplates:
-    """Return which templates a file or model folder holds and what they are; ``BadInput`` if there are none."""
+    """Return the templates of a file or model folder with their status; ``BadInput`` if there are none."""
     found = read_all(path)
     if not found:
         raise _none_in(path)
@@ -92,7 +93,7 @@ def find_templates(path: Path) -> FoundTemplates:
 
 
 def find_hub_templates(source: HubSource, progress: Progress | None = None) -> FoundTemplates:
-    """Return which templates a repository, or the file of it that ``source`` names, holds; as ``find_templates``."""
+    """Return the templates of a repository, or of its file that ``source`` names; as ``find_templates``."""
     found = [
         NamedTemplate(text, f"hf://{source.repo_id}/{one.place}", name, "gguf" if one.is_gguf else "file")
         for one in hub_carriers(source, progress)
@@ -133,12 +134,12 @@ def read_pack_template(path: Path) -> str:
 
 
 def _none_in(path: Path) -> BadInput:
-    remedy = f"one can lie in {', '.join((*JINJA_FILES, *JSON_FILES))} or a .gguf" if path.is_dir() else None
-    return BadInput("holds no chat template", where=path, remedy=remedy)
+    remedy = f"a template can be in {', '.join((*JINJA_FILES, *JSON_FILES))} or a .gguf" if path.is_dir() else None
+    return BadInput("has no chat template", where=path, remedy=remedy)
 
 
 def _from_hub(source: HubSource, progress: Progress | None) -> TemplateSet:
-    """Read the template out of the tokenizer's files, or else out of the headers of GGUF files."""
+    """Read the template from the tokenizer's files, or else from the headers of GGUF files."""
     texts = hub_texts(source, progress)
     found = _set_of([NamedTemplate(text, _place(source, name), name) for name, text in texts.items()])
     if found is None:

@@ -1,7 +1,7 @@
-"""Finds all copies of a chat template in a folder tree or on the Hub, and those that differ.
+"""Finds all copies of a chat template in a folder or on the Hub, and those that differ.
 
 A repository often holds a template a dozen times: in every quantization, next to the tokenizer, in its configuration.
-They should be one text; a fix that reached some of them is the usual fault.
+They should be equal; usually they differ because a fix was applied only to some of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SKIPPED_FOLDERS = frozenset({".git", STATE_DIR, STATE_FOLDER})
 
 @dataclass(frozen=True)
 class SurveyedCopy:
-    """One copy: where it lies, whose it is, and whether it differs from most copies of that model and ``name``.
+    """One copy: its place, its model, and whether it differs from most copies of the same model and ``name``.
 
     ``status`` is that of ``library.status_of``, or "unreadable" with the reason in ``problem``.
     """
@@ -53,7 +53,7 @@ class Survey:
 
     @property
     def differing(self) -> list[SurveyedCopy]:
-        """The copies that should be as the others of their model and are not."""
+        """The copies that differ from the other copies of their model."""
         return [copy for copy in self.copies if copy.differs]
 
     @property
@@ -82,7 +82,7 @@ def survey(target: str, progress: Progress | None = None) -> Survey:
         groups = {repo: list(hub_templates(source, progress)) for repo, source in _repositories(target)}
     copies = tuple(copy for model, found in groups.items() for copy in _judged(model, found))
     if all(copy.status == "missing" for copy in copies):
-        raise BadInput("holds no chat template", where=target)
+        raise BadInput("has no chat template", where=target)
     return Survey(target, copies)
 
 
@@ -96,7 +96,7 @@ def _judged(model: str, found: Iterable[TemplateCarrier]) -> Iterator[SurveyedCo
         for name, text in {**absent, **one.texts}.items():
             clean = None if text is None else normalize_source(text)
             digest = None if clean is None else sha256_text(clean)
-            # Engines drop a line feed at the end, so converters may, too.
+            # Engines ignore a line feed at the end, so converters may drop it.
             key = None if clean is None else clean.removesuffix("\n")
             rows.append((SurveyedCopy(model, one.place, name, status_of(clean), digest), key))
     usual = {
@@ -120,10 +120,10 @@ def _in_folder(root: Path) -> Iterator[TemplateCarrier]:
 
 
 def _by_model(root: Path, found: list[TemplateCarrier]) -> dict[str, list[TemplateCarrier]]:
-    """Return the copies by model: a folder that holds one itself is one model, with all below it.
+    """Return the copies by model: a folder that directly contains a copy is one model, with all its subfolders.
 
-    Otherwise each folder in it is a model (in the Hub's cache each snapshot), and folders whose GGUF files name the
-    same model are one.
+    Otherwise each subfolder is a model (in the Hub's cache, each snapshot); subfolders whose GGUF files name the same
+    model are merged.
     """
     here = str(root)
     if any("/" not in one.place for one in found) or (root / "manifest.json").is_file():

@@ -1,4 +1,4 @@
-"""Opens what a template can be installed into: a pack or a GGUF, with every copy of a template that it holds.
+"""Opens the target of an installation: a pack or a GGUF, with every copy of a template in it.
 
 Nothing is written here.
 """
@@ -40,7 +40,7 @@ _RENDERER = re.compile(r"^\s*(RENDERER|PARSER)\s+\S+", re.MULTILINE | re.IGNOREC
 
 @dataclass(frozen=True)
 class Reader:
-    """An engine: which copy of the template it reads, what overrides that copy, and what else one must know."""
+    """An engine: which copy of the template it reads, what overrides that copy, and further notes."""
 
     engine: str
     copy: str
@@ -63,12 +63,13 @@ READERS = (
     Reader("transformers", "file", "chat_template= of apply_chat_template"),
     Reader("vLLM, SGLang", "file", "--chat-template"),
 )
-"""Everywhere the command line wins over the model's own template."""
+"""For each engine, the listed options override the model's own template."""
 
 
 @dataclass(frozen=True)
 class TemplateCopy:
-    """One copy of a template in the target. ``place`` says where, for people; copies of one ``name`` must be equal."""
+    """One copy of a template in the target. ``place`` describes it for users; copies with the same ``name`` must be
+    equal."""
 
     place: str
     kind: str
@@ -77,7 +78,7 @@ class TemplateCopy:
 
     @property
     def main(self) -> bool:
-        """Whether it is the one that is used where nothing else is asked for."""
+        """Whether it is the main template, used by default."""
         return self.name == DEFAULT_NAME
 
     @property
@@ -98,7 +99,7 @@ class TemplateCopy:
 
 
 def tools_note(copies: Sequence[TemplateCopy]) -> str | None:
-    """Return what happens when tools are given, if another template than the main one is used then."""
+    """Return a note on the template that engines use for requests with tools, if it is not the main one."""
     main = next((copy.text for copy in copies if copy.main), None)
     others = [copy for copy in copies if copy.name == TOOLS_NAME and copy.text != main]
     if not others:
@@ -107,12 +108,12 @@ def tools_note(copies: Sequence[TemplateCopy]) -> str | None:
     readers = {"gguf": "llama.cpp"}
     who = " and ".join(sorted({readers.get(copy.kind, "transformers") for copy in others}))
     verb = "takes" if " and " not in who else "take"
-    return f"when tools are given, {who} {verb} {places} in place of the main template"
+    return f"for requests with tools, {who} {verb} {places} in place of the main template"
 
 
 @dataclass(frozen=True)
 class TemplateTarget:
-    """``root`` is the folder that all changes stay in; ``files`` the GGUF files in shard order."""
+    """``root`` is the folder that contains all changes; ``files`` are the GGUF files in shard order."""
 
     root: Path
     state_dir: Path
@@ -122,28 +123,29 @@ class TemplateTarget:
 
     @property
     def text(self) -> str | None:
-        """The template an engine that reads only the GGUF gets, or ``None``."""
+        """The GGUF's main template, or ``None``."""
         return next((copy.text for copy in self.copies if copy.kind == "gguf" and copy.main), None)
 
     @property
     def disagreeing(self) -> list[TemplateCopy]:
-        """The copies that differ from the first one of their name, which is the GGUF's if it has one."""
+        """The copies that differ from the first copy of the same name, which is the GGUF's if it has one."""
         return [copy for copy in self.copies if copy.text != self.first(copy.name).text]
 
     def first(self, name: str) -> TemplateCopy:
-        """Return the first copy that is called ``name``."""
+        """Return the first copy with the name ``name``."""
         return next(copy for copy in self.copies if copy.name == name)
 
 
 def resolve(path: Path) -> tuple[Path, Path]:
-    """Return (root, state folder) of a PACK or GGUF; any shard stands for the first.
+    """Return (root, state folder) of a PACK or GGUF (any of its shards).
 
-    Raises ``BadInput`` for what is neither, and for a linked GGUF: its file may be a cache's and must keep its bytes.
+    Raises ``BadInput`` for anything else, and for a GGUF that is a link: its target may be in a cache and must not
+    change.
     """
     if path.is_dir():
         return state_folder(path.resolve())
     if path.is_symlink():
-        remedy = "copy it, or name what it points to if that is yours to change"
+        remedy = "copy it, or name the link's target if you may change that"
         raise BadInput(f"is a link to {os.readlink(path)}", where=path, remedy=remedy)
     if not path.exists():
         raise BadInput("no such pack or GGUF file", where=path)
@@ -153,7 +155,7 @@ def resolve(path: Path) -> tuple[Path, Path]:
 
 
 def refuse_inside_pack(path: Path) -> None:
-    """Raise ``BadInput`` for a GGUF that is a pack's: alone it would no longer be what the manifest says."""
+    """Raise ``BadInput`` for a GGUF of a pack: changed alone, it would no longer match the manifest."""
     root = path.absolute().parent.parent
     if not path.is_dir() and path.absolute().parent.name == MODEL_DIR and is_pack(root):
         raise BadInput(f"belongs to the pack {root}", where=path, remedy="name the pack, so that all copies change")
@@ -170,13 +172,13 @@ def _why_not(path: Path) -> str:
 
 
 def open_linked(path: Path) -> TemplateTarget:
-    """Open a GGUF that is a link, as the Hub's cache holds it, to look at it: nothing may be installed through it.
+    """Open a GGUF that is a link, as in the Hub's cache, for reading only.
 
-    The link's own name counts (a cache's blob is named by its hash), for the other shards too. Raises ``BadInput`` for
-    a link that leads nowhere or to no GGUF.
+    The link's name is used, also to find the other shards (a cache names its files by hash). Raises ``BadInput`` for a
+    broken link, or a link to something else.
     """
     if not path.exists():
-        raise BadInput(f"is a link to {os.readlink(path)}, which is not there", where=path)
+        raise BadInput(f"is a link to {os.readlink(path)}, which does not exist", where=path)
     files = tuple(file.absolute() for file in shard_paths(path))
     root, state_dir = state_folder(files[0])
     with GgufFile.open(files[0]) as gguf:
@@ -184,9 +186,9 @@ def open_linked(path: Path) -> TemplateTarget:
 
 
 def open_target(path: Path) -> TemplateTarget:
-    """Open a PACK or GGUF (which no interrupted installation may be waiting for).
+    """Open a PACK or GGUF. An interrupted installation must have been recovered before.
 
-    Raises ``BadInput`` for what is neither, or is damaged.
+    Raises ``BadInput`` for anything else, or a damaged target.
     """
     root, state_dir = resolve(path)
     pack = Pack.open(root) if path.is_dir() else None
@@ -228,14 +230,14 @@ def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
 
 
 def modelfile_note(root: Path) -> str | None:
-    """Return what an Ollama Modelfile in ``root`` does to the template, or ``None`` if there is none."""
+    """Return how an Ollama Modelfile in ``root`` overrides the template, or ``None`` if it does not."""
     path = root / "Modelfile"
     if not path.is_file():
         return None
     with path.open("rb") as file:
         text = file.read(1 << 16).decode("utf-8", "replace")
     if built_in := _RENDERER.search(text):
-        return f"{path.name} says {built_in[1].upper()}: Ollama will not use this template, whatever the GGUF holds"
+        return f"{path.name} has {built_in[1].upper()}: Ollama will not use this template, whatever the GGUF holds"
     if re.search(r"^\s*TEMPLATE\s", text, re.MULTILINE | re.IGNORECASE):
         return f"{path.name} has a TEMPLATE: Ollama will use that one instead of the GGUF's"
     return None

@@ -49,7 +49,7 @@ def check_folder(run: Run) -> None:
     code, out = cli("status", str(run.folder), "--json")
     assert code == 0
     (note,) = json.loads(out)["notes"]
-    assert note.startswith("when tools are given, transformers takes ")
+    assert note.startswith("for requests with tools, transformers takes ")
     assert "tool_use.jinja" in note
 
 

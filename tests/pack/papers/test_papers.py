@@ -172,7 +172,7 @@ LIES: dict[str, tuple[str, Callable[[Path], None]]] = {
         edit("provenance.json", lambda said: definition(said)["internalParameters"]["quantizer"].update(version="1")),
     ),
     "a statement of another kind": (
-        "is no SLSA provenance",
+        "is not SLSA provenance",
         edit("provenance.json", lambda said: said.update(predicateType="https://x/v1")),
     ),
     "a build of another kind": (
@@ -273,5 +273,5 @@ def test_differences_are_named_by_their_place() -> None:
         "says 'True' for a/y/v and the manifest '1'",
         "lacks c",
         "has 2 items in d and not 1",
-        "has b, which the manifest knows nothing of",
+        "has b, which is not in the manifest",
     ]

@@ -189,7 +189,7 @@ def test_status_says_which_template_llama_cpp_takes_with_tools(tmp_path: Path) -
     found = template_status(tmp_path / "m.gguf")
     assert found.agree
     assert found.notes == [
-        f"when tools are given, llama.cpp takes m.gguf: {TEMPLATE_KEY}.tool_use (unknown) in place of the main template"
+        f"for requests with tools, llama.cpp takes m.gguf: {TEMPLATE_KEY}.tool_use (unknown) in place of the main template"
     ]
 
 
@@ -207,7 +207,7 @@ def test_status_follows_the_link_of_a_hub_cache_to_a_blob_without_a_suffix(tmp_p
 def test_status_of_a_link_that_leads_nowhere_says_so(tmp_path: Path) -> None:
     link = tmp_path / "m.gguf"
     link.symlink_to("gone")
-    with pytest.raises(BadInput, match="link to gone, which is not there"):
+    with pytest.raises(BadInput, match="link to gone, which does not exist"):
         template_status(link)
 
 
@@ -360,7 +360,7 @@ def test_rollback_refuses_when_a_file_was_changed_since(tmp_path: Path, put: Any
     put(root, SHORT)
     (root / TEMPLATE).write_text("by hand")
     before = hashes(root)
-    with pytest.raises(BadInput, match="changed by something else"):
+    with pytest.raises(BadInput, match="changed by another program"):
         rollback_template(root)
     assert hashes(root) == before
 
@@ -435,7 +435,7 @@ def test_a_template_that_fails_the_packs_golden_cases_is_not_installed(tmp_path:
 
 def test_a_template_without_cases_is_told_whose_cases_it_fails_and_to_bring_its_own(tmp_path: Path, put: Any) -> None:
     root = write_pack(tmp_path / "pack", golden=[CASE])
-    with pytest.raises(GoldenFailed, match=r"brings no golden cases.*give its own with --golden FILE") as refused:
+    with pytest.raises(GoldenFailed, match=r"has no golden cases.*give its own with --golden FILE") as refused:
         put(root, SHORT)
     assert refused.value.where == str(root / GOLDEN)
 
@@ -479,7 +479,7 @@ def test_two_installations_do_not_work_in_one_folder_at_once(
     monkeypatch.setattr(recovery, "WAIT_SECONDS", 0.1)
     with (
         recovery.locked_folder(root),
-        pytest.raises(EnvironmentFailure, match="another installation is at work"),
+        pytest.raises(EnvironmentFailure, match="another installation is running"),
     ):
         put(root, SHORT)
     assert hashes(root) == before
@@ -615,7 +615,7 @@ def test_shard_names_decide_which_files_a_journal_beside_a_gguf_may_touch(tmp_pa
     state = tmp_path / f"m.gguf{STATE_DIR}"
     state.mkdir()
     (state / "journal").write_bytes(Journal({}, {"sha256": "0"}, (Put(".profile", None, b"evil"),)).dump())
-    with pytest.raises(BadInput, match="no file of this model"):
+    with pytest.raises(BadInput, match="not a file of this model"):
         recover(path)
     assert not (tmp_path / ".profile").exists()
     assert shard_paths(path) == [path]

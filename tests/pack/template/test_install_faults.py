@@ -162,7 +162,7 @@ def test_a_torn_write_leaves_bytes_that_recovery_accepts_and_no_others(tmp_path:
         if sound:
             assert patch.pending(tmp_path)
         else:
-            with pytest.raises(Exception, match="changed by something else"):
+            with pytest.raises(Exception, match="changed by another program"):
                 patch.pending(tmp_path)
 
 
@@ -262,7 +262,7 @@ def test_status_tells_of_an_installation_that_it_finished(tmp_path: Path, templa
     shutil.copy(tmp_path / "journal", root / STATE_DIR / "journal")
     found = template_status(root)
     assert found.recovered is not None
-    assert "finished an interrupted installation" in found.notes[0]
+    assert "completed an interrupted installation" in found.notes[0]
     assert hashes(root) == new
 
 
@@ -296,6 +296,6 @@ def test_recovery_refuses_a_gguf_that_was_replaced_in_between(tmp_path: Path, te
     (state / "backup-0001").rename(state / "journal")
     path.write_bytes(b"GGUF" + bytes(9999))
     data = path.read_bytes()
-    with pytest.raises(Exception, match="changed by something else"):
+    with pytest.raises(Exception, match="changed by another program"):
         recover(path)
     assert path.read_bytes() == data

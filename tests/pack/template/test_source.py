@@ -113,7 +113,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_change_what_a_template_is(tmp_pa
 def test_a_folder_without_a_template_is_told_what_was_looked_for(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match=r"holds no chat template.*tokenizer_config\.json"):
+    with pytest.raises(BadInput, match=r"has no chat template.*tokenizer_config\.json"):
         read(tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_a_folder_without_a_template_is_told_what_was_looked_for(
     ("name", "data", "message"),
     [
         ("tokenizer_config.json", b"{", "is not JSON"),
-        ("tokenizer_config.json", b'{"chat_template": 5}', "holds no chat template"),
+        ("tokenizer_config.json", b'{"chat_template": 5}', "has no chat template"),
         ("t.jinja", b"\xff", "is not UTF-8"),
         ("t.jinja", b"x" * (2 << 20), "is larger than"),
     ],

@@ -257,7 +257,7 @@ def test_output_that_is_there_is_kept_without_force(tiny: Any, tmp_path: Path) -
 
 def test_tower_that_is_left_out_is_told_with_the_way_to_convert_it(tiny: Any, tmp_path: Path) -> None:
     result = run(tiny("qwen35-vision"), "--out", tmp_path / "x.gguf")
-    assert "45 tensors of a tower for images or sound are left out; convert it with --mmproj" in result.stderr
+    assert "45 tensors of a vision or audio tower are left out; convert it with --mmproj" in result.stderr
     assert run(tiny("qwen35-vision"), "--out", tmp_path / "eyes.gguf", "--mmproj").exit_code == 0
     with GgufFile.open(tmp_path / "eyes.gguf") as file:
         assert file.text("general.type") == "mmproj"

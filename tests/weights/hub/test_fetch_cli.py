@@ -68,7 +68,7 @@ def test_uri_names_revision_and_file(hub: HubServer, dest: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        ((".",), 2, "is on this disk already"),
+        ((".",), 2, "is a local path"),
         (("nonsense",), 2, "not a hub id either"),
         ((f"{REPO}@main", "--revision", "main"), 2, "the revision is given twice"),
         ((REPO, "--revision", "nothing"), 2, "no such revision"),

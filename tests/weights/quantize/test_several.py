@@ -162,7 +162,7 @@ def test_several_presets_need_a_folder(name: str, source: Path, tmp_path: Path) 
 
 def test_an_output_that_is_there_already_is_not_replaced(source: Path, tmp_path: Path) -> None:
     (tmp_path / "Model-7B-Q6_K.gguf").write_bytes(b"mine")
-    with pytest.raises(WrongUse, match="is there already"):
+    with pytest.raises(WrongUse, match="exists already"):
         quantize_files(request(source, tmp_path), RECIPES)
     assert (tmp_path / "Model-7B-Q6_K.gguf").read_bytes() == b"mine"
 
