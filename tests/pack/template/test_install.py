@@ -189,7 +189,8 @@ def test_status_says_which_template_llama_cpp_takes_with_tools(tmp_path: Path) -
     found = template_status(tmp_path / "m.gguf")
     assert found.agree
     assert found.notes == [
-        f"for requests with tools, llama.cpp takes m.gguf: {TEMPLATE_KEY}.tool_use (unknown) in place of the main template"
+        f"for requests with tools, llama.cpp takes m.gguf: {TEMPLATE_KEY}.tool_use (unknown) "
+        "in place of the main template"
     ]
 
 
