@@ -97,7 +97,7 @@ def status_of(text: str | None) -> TemplateState:
 
 
 def is_ours(text: str) -> bool:
-    """Say whether ``text`` is a template that the tool ships or shipped, or has its history repair in front."""
+    """Return whether ``text`` is a template that the tool ships or shipped, or has its history repair in front."""
     shipped = any(one.sha256 in _digests(text) for one in list_templates())
     return shipped or _listed(text, "earlier") is not None or without_prelude(text) is not None
 

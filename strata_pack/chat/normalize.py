@@ -279,7 +279,7 @@ def _arguments(arguments: Any) -> dict[str, Any]:
 
 
 def _is_deep(value: Any) -> bool:
-    """Whether JSON is nested deeper than ``MAX_ARGUMENT_DEPTH``."""
+    """Return whether JSON is nested deeper than ``MAX_ARGUMENT_DEPTH``."""
     level = [value]
     for _ in range(MAX_ARGUMENT_DEPTH):
         level = [inner for one in level for inner in _inside(one)]

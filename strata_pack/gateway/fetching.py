@@ -33,7 +33,7 @@ class NotFetched(Exception):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet, also where it hides a v4 address in a v6 one."""
+    """Return whether an IP address is one of the public internet, also where it hides a v4 address in a v6 one."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inside = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)

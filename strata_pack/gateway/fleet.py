@@ -54,7 +54,7 @@ class Fleet:
             gateway.draining = True
 
     async def ready(self) -> bool:
-        """Whether a request would be answered: of several models each one is loaded when it is asked for."""
+        """Return whether a request would be answered: of several models each one is loaded when it is asked for."""
         return self.first.host is not None or await self.first.ready()
 
     async def status(self) -> dict[str, Any]:

@@ -178,7 +178,8 @@ class Generation:
         self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
 
     def _cut_call(self) -> bool:
-        """Whether the reply breaks off in a call: to a client that is "length", or it would take half a call for whole.
+        """Return whether the reply breaks off in a call: to a client that is "length", or it would take half a call for
+        whole.
 
         A stop string of the client's own may cut one that it has not received yet; that is what it asked for.
         """
@@ -236,7 +237,7 @@ class Generation:
             raise
 
     async def _wants_call(self, prompt: Prompt) -> bool:
-        """Whether a turn whose answer must be JSON, but which may call tools, goes on with a call.
+        """Return whether a turn whose answer must be JSON, but which may call tools, goes on with a call.
 
         A grammar of JSON would forbid the call, and a JSON Schema cannot be joined to a grammar: so the model is asked
         for the first few tokens without one.
@@ -263,7 +264,7 @@ class Generation:
         return self.turn.reasoning_budget is not None or not self.turn.parallel_tool_calls
 
     def _one_by_one(self, batch: list[dict[str, Any]]) -> bool:
-        """Whether each token of a batch must be looked at by itself; else their text is fed in one piece."""
+        """Return whether each token of a batch must be looked at by itself; else their text is fed in one piece."""
         if self._logprobs is not None or self._may_cut or (self._believes_ids and self._may_spell(batch)):
             return True
         # The thinking may end in this batch, and its tokens are counted.
@@ -363,7 +364,7 @@ class Generation:
         usage.read_again += _count(timings, "prompt_n")
 
     def _budget_spent(self, delta: str, events: list[Event]) -> bool:
-        """Whether the thinking has to end here: its budget is spent, and the parser has let go of all its text.
+        """Return whether the thinking has to end here: its budget is spent, and the parser has let go of all its text.
 
         All of the delta must have come out as reasoning: text that has not may be a ``</think>`` just read.
         """

@@ -70,7 +70,7 @@ def image_number(part: Any) -> int | None:
 
 
 def is_media(part: Any) -> bool:
-    """Whether ``part`` was made by ``media_part``."""
+    """Return whether ``part`` was made by ``media_part``."""
     return isinstance(part, dict) and part.get("type") == MEDIA
 
 

@@ -116,7 +116,7 @@ def _format(data: bytes) -> str:
 
 
 def _is_whole(data: bytes, form: str) -> bool:
-    """Whether the end of a file is there: the decoders forgive its loss where they have all pixels."""
+    """Return whether the end of a file is there: the decoders forgive its loss where they have all pixels."""
     if form == "PNG":
         return PNG_END in data
     if form == "JPEG":

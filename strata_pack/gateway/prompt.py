@@ -122,7 +122,8 @@ def booleans_read(variables: dict[str, Any], names: frozenset[str]) -> dict[str,
 
 
 def is_sound(text: str) -> bool:
-    """Whether a text can be encoded: it cannot if it holds half a surrogate pair, as the JSON in an argument may."""
+    """Return whether a text can be encoded: it cannot if it holds half a surrogate pair, as the JSON in an argument
+    may."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

@@ -182,7 +182,7 @@ class Gateway:
         }
 
     async def ready(self) -> bool:
-        """Whether the upstream says that it can generate."""
+        """Return whether the upstream says that it can generate."""
         if self.host is not None and self.host.state != "loaded":
             return False
         try:

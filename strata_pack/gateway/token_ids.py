@@ -56,7 +56,7 @@ class TokenPieces:
         return None if token is None or self._texts.get(token) != text else text in self._tags
 
     def begins_tag(self, text: str) -> bool:
-        """Whether ``text`` ends with the beginning of a tag."""
+        """Return whether ``text`` ends with the beginning of a tag."""
         ends = (text.endswith(tag[:size]) for tag in self._tags for size in range(1, len(tag)))
         return "<" in text and any(ends)
 

@@ -66,7 +66,7 @@ class Vision:
         self._counts: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def sees(self, part: MediaPart) -> bool:
-        """Whether an image that no user can take out of the history again can be shown to the model."""
+        """Return whether an image that no user can take out of the history again can be shown to the model."""
         address = _address(part)
         return address is not None and (self._fetcher is not None or not _is_remote(address))
 
@@ -205,7 +205,8 @@ def _addresses(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_remote(address: str) -> bool:
-    """Whether an address is that of another place; base64 has no colon, and neither has what is nothing at all."""
+    """Return whether an address is that of another place; base64 has no colon, and neither has what is nothing at
+    all."""
     return address[:5].lower() != "data:" and ":" in address[:64]
 
 

@@ -198,7 +198,7 @@ class LlamaClient:
         return left
 
     def _alive(self) -> bool:
-        """Whether trying again can help."""
+        """Return whether trying again can help."""
         return self._process is None or self._process.running
 
     @contextmanager

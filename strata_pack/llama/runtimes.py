@@ -182,7 +182,7 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
 
 @lru_cache(maxsize=16)
 def can_draft(runtime: Runtime) -> bool:
-    """Whether a runtime can draft with a model's own head (MTP): a binary says so in its ``--help``."""
+    """Return whether a runtime can draft with a model's own head (MTP): a binary says so in its ``--help``."""
     if runtime.path is None:
         return True
     try:

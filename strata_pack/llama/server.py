@@ -202,7 +202,8 @@ class LlamaServer:
         raise self._post_mortem()
 
     def _answers(self, until: float) -> bool:
-        """Whether the server is healthy, and it is ours: after a lost race for the port somebody else would answer."""
+        """Return whether the server is healthy, and it is ours: after a lost race for the port somebody else would
+        answer."""
         with self.client.time_limit(max(until - time.monotonic(), POLL)):
             return self.client.health() and self.running
 

@@ -192,7 +192,8 @@ class Machine:
             self._again.append((text, may_end))
 
     def _is_quoted(self, text: str, at: int) -> bool | None:
-        """Whether the ``</think>`` at ``text[at]`` has a backtick directly on both sides; None: not yet known."""
+        """Return whether the ``</think>`` at ``text[at]`` has a backtick directly on both sides; None: not yet
+        known."""
         if not self._last.endswith("`"):
             return False
         behind = text[at + len(self._think_close) :][:1]

@@ -44,7 +44,7 @@ class SignedFiles:
     left_out: tuple[str, ...]
 
     def covers(self, path: str) -> bool:
-        """Whether ``path`` would have to be among the files, were it there."""
+        """Return whether ``path`` would have to be among the files, were it there."""
         return not any(PurePosixPath(path).is_relative_to(out) for out in self.left_out)
 
 

@@ -108,7 +108,7 @@ def _body(pack: Pack, text: str, *, alone: bool) -> Iterator[str]:
 
 
 def _is_another_size(number: str, unit: str, size: int) -> bool:
-    """Whether ``number unit`` is another size than ``size`` bytes, beyond what rounding explains."""
+    """Return whether ``number unit`` is another size than ``size`` bytes, beyond what rounding explains."""
     digits = len(number.partition(".")[2])
     said = float(number) * _UNITS[unit]
     step: float = _UNITS[unit] / 10**digits

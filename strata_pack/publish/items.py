@@ -72,7 +72,7 @@ class There:
     blob_id: str | None = None
 
     def is_same(self, item: PublishedFile) -> bool:
-        """Whether the target's file has the content of ``item``."""
+        """Return whether the target's file has the content of ``item``."""
         if self.size != item.size:
             return False
         return self.sha256 == item.sha256 if self.sha256 is not None else self.blob_id == item.blob_id()

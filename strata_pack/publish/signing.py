@@ -106,7 +106,7 @@ def signature_check(key: Path | None, progress: Progress | None = None) -> Furth
 
 
 def is_signed(pack: Path) -> bool:
-    """Whether there is a signature in the pack; it is not looked at."""
+    """Return whether there is a signature in the pack; it is not looked at."""
     return (pack / SIGNATURE).is_file()
 
 

@@ -156,7 +156,7 @@ def _manifest_hash(out: Path) -> str | None:
 
 
 def _is_to_build(task: Task, results: Results) -> bool:
-    """Say whether the pack is not there: it is if its build ended and its worker was killed before it said so."""
+    """Return whether the pack is not there: it is if its build ended and its worker was killed before it said so."""
     out, begun = results.out / task.pack, results.begun(task.node)
     if partial_folder(out).is_dir():
         # The build that is run again finds what it had installed, and tidies up.
@@ -168,7 +168,7 @@ def _is_to_build(task: Task, results: Results) -> bool:
 
 
 def _is_whole(out: Path, manifest: str | None) -> bool:
-    """Say whether the pack in ``out`` is what its manifest says."""
+    """Return whether the pack in ``out`` is what its manifest says."""
     if manifest is None:
         return False
     entries = read_manifest(out / MANIFEST)["files"]

@@ -80,7 +80,7 @@ def _overview(task: Task, packs: list[str]) -> Check:
 
 
 def _is_best(name: str, points: list[tuple[str, float, float]]) -> bool:
-    """Say whether no other pack is both smaller (or as small) and nearer to the source."""
+    """Return whether no other pack is both smaller (or as small) and nearer to the source."""
     _, x, y = next(point for point in points if point[0] == name)
     return not any(a <= x and b <= y and (a, b) != (x, y) for _, a, b in points)
 

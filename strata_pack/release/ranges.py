@@ -48,5 +48,5 @@ def prove_ranges(split: Path, model: Model, moved: dict[str, int]) -> None:
 
 
 def is_proved(split: Path) -> bool:
-    """Say whether what was written from the ranges is from the bytes that the Hub names."""
+    """Return whether what was written from the ranges is from the bytes that the Hub names."""
     return (split / PROVED).is_file()

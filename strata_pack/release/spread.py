@@ -57,7 +57,7 @@ def spread(board: Board, progress: Progress) -> Board:
 
 
 def _can_be_planned(board: Board, node: str) -> bool:
-    """Whether everything but the source itself that a pack needs is there."""
+    """Return whether everything but the source itself that a pack needs is there."""
     return all(need == "fetch" or need in board.found for need in board.graph[node].needs)
 
 

@@ -35,7 +35,8 @@ def build_name(runtime: Runtime | None, props: Props) -> str:
 
 
 def is_recorded(runtime: Runtime | None) -> bool:
-    """Whether this is the build for which capabilities and differences are recorded: that of the embedded one."""
+    """Return whether this is the build for which capabilities and differences are recorded: that of the embedded
+    one."""
     package = None if runtime is None else runtime.package_version
     return package is not None and package.partition("+")[0] == embedded().package_version
 

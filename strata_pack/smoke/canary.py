@@ -132,7 +132,7 @@ def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _reads_thinking(template: str) -> bool:
-    """Whether the template itself, not the history repair in front of it, reads the thinking of messages."""
+    """Return whether the template itself, not the history repair in front of it, reads the thinking of messages."""
     own = template.partition("End of the history repair by strata-pack")[2] or template
     return REASONING_KEY in own
 

@@ -108,7 +108,7 @@ def _tokens(answer: Completion) -> list[int]:
 
 
 def _is_tie(plain: Completion, at: int, other: Sequence[int]) -> bool:
-    """Whether the two texts part where the trunk finds both of their tokens as likely."""
+    """Return whether the two texts part where the trunk finds both of their tokens as likely."""
     entries: Any = plain.raw.get("completion_probabilities")
     if not isinstance(entries, list) or at >= len(entries) or at >= len(other):
         return False

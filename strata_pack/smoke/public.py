@@ -61,7 +61,7 @@ PICK = [
 
 
 def unavailable(refused: RequestRefused) -> bool:
-    """Whether the status is about the server and not about what was asked."""
+    """Return whether the status is about the server and not about what was asked."""
     return refused.status in UNAVAILABLE or refused.status >= 500 or 300 <= refused.status < 400
 
 
@@ -261,7 +261,7 @@ def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _takes_both(stage: SmokeContext, server: str) -> bool:
-    """Whether the server takes a grammar and tools in one request."""
+    """Return whether the server takes a grammar and tools in one request."""
     options = {"max_tokens": 64, "temperature": 0.0, **_body(server, grammar_of(PROBE))}
     try:
         stage.client.chat_answer(_user("Hello."), read("tools"), **_named(stage, options))

@@ -202,7 +202,8 @@ def _repeatable(
 
 
 def played_to_its_end(report: Report) -> bool:
-    """Whether there was a server from the first scenario to the last. Only such a report replaces an earlier one."""
+    """Return whether there was a server from the first scenario to the last. Only such a report replaces an earlier
+    one."""
     lost = ("start", "restart")
     return not any(check.id in lost and check.status == "error" for check in report.checks)
 

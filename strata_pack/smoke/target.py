@@ -68,7 +68,7 @@ def _gguf(path: Path, template: str | None, suite: Path | None) -> Target:
 
 
 def _is_recurrent(model: Path) -> bool:
-    """Whether the header names the state of recurrent layers, as llama.cpp's hybrid and Mamba-like models do."""
+    """Return whether the header names the state of recurrent layers, as llama.cpp's hybrid and Mamba-like models do."""
     with GgufFile.open(model) as gguf:
         return any(".ssm." in key or ".wkv." in key for key in gguf.metadata)
 

@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
 
 
 def _bare(text: str, declared: set[str]) -> bool:
-    """Whether a call of a declared tool stands in ``text`` without its tags, outside code fences."""
+    """Return whether a call of a declared tool stands in ``text`` without its tags, outside code fences."""
     plain = _FENCE.sub("", text)
     if any(match.group(1) in declared for match in _BARE_XML.finditer(plain)):
         return True

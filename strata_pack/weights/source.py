@@ -91,7 +91,7 @@ def hub_source(text: str) -> HubSource | None:
 
 
 def is_repo_id(text: str) -> bool:
-    """Say whether ``text`` is a name as the Hub allows them: ``org/name``."""
+    """Return whether ``text`` is a name as the Hub allows them: ``org/name``."""
     halves = text.split("/")
     return (
         len(halves) == 2

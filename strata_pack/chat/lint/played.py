@@ -131,14 +131,14 @@ class PromptPiece:
         return min((place for place in places if place >= 0), default=-1)
 
     def is_cut(self, prompt: str) -> bool:
-        """Say whether the words it begins with are there and one of its lines is not, as it was said."""
+        """Return whether the words it begins with are there and one of its lines is not, as it was said."""
         if self.is_left_out(prompt) or self.place(prompt) >= 0 or JSON_TEXT.match(self.text):
             return False
         lines = filter(None, map(str.strip, self.text.split("\n")))
         return any(all(form not in prompt for form in spellings(line)) for line in lines)
 
     def is_left_out(self, prompt: str) -> bool:
-        """Say whether not even the words it begins with are there."""
+        """Return whether not even the words it begins with are there."""
         key = KEY.search(self.text)
         return key is not None and key[0] not in prompt and self.place(prompt) < 0
 

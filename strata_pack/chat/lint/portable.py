@@ -177,14 +177,14 @@ def filters(subject: Subject) -> Iterator[Found]:
 
 
 def _is_text(node: nodes.Node | None) -> bool:
-    """Say whether ``node`` is surely a text: a literal, a concatenation, or what a text filter returns."""
+    """Return whether ``node`` is surely a text: a literal, a concatenation, or what a text filter returns."""
     if isinstance(node, nodes.Filter):
         return node.name in ("trim", "string", "tojson", "join", "lower", "upper", "replace")
     return isinstance(node, nodes.Concat) or (isinstance(node, nodes.Const) and isinstance(node.value, str))
 
 
 def _prints_alike(node: nodes.Node | None) -> bool:
-    """Say whether ``node`` is surely a text or a number, of which hf.js makes a text as well."""
+    """Return whether ``node`` is surely a text or a number, of which hf.js makes a text as well."""
     arithmetic = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.Neg)
     counted = isinstance(node, nodes.Filter) and node.name in ("length", "count", "int", "float", "abs")
     number = isinstance(node, nodes.Const) and isinstance(node.value, (int, float))
@@ -263,7 +263,7 @@ def _may_print(statement: nodes.Node) -> bool:
 
 
 def _prints_nothing(node: nodes.Node) -> bool:
-    """Whether an output is no text: empty, or the call that refuses the conversation."""
+    """Return whether an output is no text: empty, or the call that refuses the conversation."""
     raises = isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "raise_exception"
     return raises or (isinstance(node, nodes.TemplateData) and not node.data)
 

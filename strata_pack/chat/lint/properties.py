@@ -214,20 +214,20 @@ def left_out(subject: Subject) -> Iterator[Found]:
 
 
 def _writes(plays: Plays, role: str) -> bool:
-    """Say whether any prompt holds a text of ``role``."""
+    """Return whether any prompt holds a text of ``role``."""
     return any(
         piece.role == role and not piece.is_left_out(one.prompt) for one in plays.fine for piece in pieces(one.shape)
     )
 
 
 def _names_calls(plays: Plays) -> bool:
-    """Say whether the name of a called tool is there, next to those of the declared ones."""
+    """Return whether the name of a called tool is there, next to those of the declared ones."""
     made, declared = (plays.by_name.get(name) for name in ("a result without a name", "tools that nobody called"))
     return made is not None and declared is not None and made.prompt.count("zqfind") > declared.prompt.count("zqfind")
 
 
 def _left_out_tools(one: Played, plays: Plays) -> bool:
-    """Say whether a declared tool is missing, in a template that declares tools."""
+    """Return whether a declared tool is missing, in a template that declares tools."""
     declared = plays.by_name.get("tools that nobody called")
     if declared is None or "zqfind" not in declared.prompt:
         return False

@@ -50,7 +50,8 @@ def _maybe_set(statements: list[nodes.Node], *, inside: bool = False) -> Iterato
 
 
 def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple[bool, bool]:
-    """Say whether ``statements`` read ``name`` where this turn may not have set it, and whether they surely set it."""
+    """Return whether ``statements`` read ``name`` where this turn may not have set it, and whether they surely set
+    it."""
     for statement in statements:
         if is_set:
             break
@@ -76,7 +77,7 @@ def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple
 
 
 def _inner_loop_reads(loop: nodes.For, name: str) -> bool:
-    """Whether a loop in the loop reads ``name`` unset; its own variable of that name is another one."""
+    """Return whether a loop in the loop reads ``name`` unset; its own variable of that name is another one."""
     if _loads(loop.iter, name):
         return True
     if name in _names(loop.target):
@@ -86,7 +87,7 @@ def _inner_loop_reads(loop: nodes.For, name: str) -> bool:
 
 
 def _leaves(statement: nodes.Node) -> bool:
-    """Whether nothing after ``statement`` runs in this turn: it refuses the conversation, or leaves the turn."""
+    """Return whether nothing after ``statement`` runs in this turn: it refuses the conversation, or leaves the turn."""
     if isinstance(statement, nodes.Output):
         called = [node.node for node in statement.nodes if isinstance(node, nodes.Call)]
         return any(isinstance(target, nodes.Name) and target.name == "raise_exception" for target in called)

@@ -110,7 +110,7 @@ def _counts(found: Sequence[TurnToken]) -> Counter[str]:
 
 
 def _closes_users(chat: Played, ends: str) -> bool:
-    """Say whether ``ends`` stands between every user's text and the answer after it."""
+    """Return whether ``ends`` stands between every user's text and the answer after it."""
     placed = [(piece, piece.place(chat.prompt)) for piece in pieces(chat.shape)]
     for (one, start), (other, end) in itertools.pairwise(placed):
         if one.role == "user" and other.role == "assistant" and ends not in chat.prompt[start:end]:
@@ -119,7 +119,7 @@ def _closes_users(chat: Played, ends: str) -> bool:
 
 
 def is_open(marks: TurnMarks, prompt: str) -> bool:
-    """Say whether ``prompt`` ends inside of a turn: a mark stands after the last end."""
+    """Return whether ``prompt`` ends inside of a turn: a mark stands after the last end."""
     found = tokens(prompt)
     return bool(found) and found[-1].text != marks.ends
 
@@ -178,7 +178,7 @@ def _opened_again(marks: TurnMarks, played: Played) -> Iterator[str]:
 
 
 def _is_ended(marks: TurnMarks, prompt: str, start: int, end: int) -> bool:
-    """Say whether a turn ends between two places: by the usual mark, or by a token of its own (``<|call|>``) that
+    """Return whether a turn ends between two places: by the usual mark, or by a token of its own (``<|call|>``) that
     stands right before the next turn and closes nothing else."""
     everything = tokens(prompt)
     found = [token for token in everything if start <= token.start < end]

@@ -230,7 +230,7 @@ def _as_the_template_thinks(template: ChatTemplate, session: Session) -> Session
 
 
 def _closes_thinking(template: ChatTemplate, session: Session, variables: Mapping[str, Any]) -> bool:
-    """Say whether the generation prompt ends with a think block that is closed already."""
+    """Return whether the generation prompt ends with a think block that is closed already."""
     given = {**session.variables, **variables}
     first = next(index for index, message in enumerate(session.messages) if message.get("role") == "assistant")
     with_prompt, without = (
@@ -359,7 +359,7 @@ def _end_of_known(
 
 
 def _query_follows(messages: Sequence[Mapping[str, Any]], index: int, end: int) -> bool:
-    """Say whether a user message comes between the turn and the next prompt."""
+    """Return whether a user message comes between the turn and the next prompt."""
     return any(message.get("role") == "user" for message in messages[index + 1 : end])
 
 

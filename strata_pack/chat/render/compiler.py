@@ -97,5 +97,5 @@ class CountingCode(CodeGenerator):
 
 
 def _is_plain(node: nodes.Expr) -> bool:
-    """Whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
+    """Return whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
     return isinstance(node, nodes.Const) and isinstance(node.value, SCALARS)

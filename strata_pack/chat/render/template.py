@@ -70,12 +70,12 @@ class ChatTemplate:
         return render_compiled(self._compiled, values, self.limits)
 
     def in_thinking(self, prompt: str) -> bool:
-        """Say whether what a model generates after ``prompt`` starts inside its thinking (see ``in_thinking``)."""
+        """Return whether what a model generates after ``prompt`` starts inside its thinking (see ``in_thinking``)."""
         return in_thinking(prompt)
 
 
 def in_thinking(prompt: str) -> bool:
-    """Say whether a generation after ``prompt`` starts inside the thinking.
+    """Return whether a generation after ``prompt`` starts inside the thinking.
 
     Only the turn that is being generated counts: it is in thinking if it begins with ``<think>`` and holds no
     ``</think>``; tags that a user or a tool wrote earlier in the prompt do not matter. In families without

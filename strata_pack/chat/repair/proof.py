@@ -145,8 +145,8 @@ def _problem(one: Conversation, wanted: RenderOutcome, got: RenderOutcome) -> st
 
 
 def inside_thinking(prompt: str, text: str, after: str) -> bool:
-    """Say whether ``text`` stands in ``prompt`` between ``<think>`` and ``</think>``; only tags of its own turn count,
-    which comes after the text ``after``."""
+    """Return whether ``text`` stands in ``prompt`` between ``<think>`` and ``</think>``; only tags of its own turn
+    count, which comes after the text ``after``."""
     position = prompt.index(text)
     start = prompt.rfind(after, 0, position)
     turn = prompt[start + len(after) if start >= 0 else 0 : position]

@@ -126,7 +126,7 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
 
 
 def _runs(base: Baseline) -> bool:
-    """Say whether the engine can run the template at all; what the template itself refuses, it has run."""
+    """Return whether the engine can run the template at all; what the template itself refuses, it has run."""
     return any(kind != "failed" for kind, _ in base.as_is)
 
 

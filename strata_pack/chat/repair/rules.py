@@ -54,7 +54,7 @@ def split_stranded(hay: str, form: CallForm, dialect: Dialect = QWEN) -> tuple[s
 
 
 def _opens_call(line: str, following: str, form: CallForm, dialect: Dialect) -> bool:
-    """Whether a line opens a call, with the line after it."""
+    """Return whether a line opens a call, with the line after it."""
     if form == "json":
         return line == dialect.call_open and following.startswith(BODY_START[form])
     if dialect.function_open:
@@ -117,7 +117,7 @@ def _is_text(part: Any) -> bool:
 
 
 def is_continued(messages: list[Any], variables: Mapping[str, Any], index: int) -> bool:
-    """Say whether message ``index`` is the one that the generation continues."""
+    """Return whether message ``index`` is the one that the generation continues."""
     return index == len(messages) - 1 and bool(variables.get("continue_final_message"))
 
 

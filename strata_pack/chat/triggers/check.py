@@ -283,7 +283,7 @@ def _everywhere(
 def _says_more(
     bench: Workbench, stage: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Say whether a prompt has words that are nobody's, or lacks words of a text."""
+    """Return whether a prompt has words that are nobody's, or lacks words of a text."""
     if prompt is None:
         return False
     filled = {**BASE, **texts}
@@ -296,7 +296,7 @@ def _says_more(
 def _does_nothing(
     bench: Workbench, stage: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Say whether the same texts with a neutral word give the same prompt, so that the literal does not matter."""
+    """Return whether the same texts with a neutral word give the same prompt, so that the literal does not matter."""
     other = bench.render(stage.shape.inputs({**BASE, **plain}))
     if other.prompt is None or rendered.prompt is None:
         return other.prompt is rendered.prompt
@@ -346,7 +346,7 @@ def _is_right(
     wanted: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Say whether the prompt is the plain one with its texts exchanged, or another one for a reason."""
+    """Return whether the prompt is the plain one with its texts exchanged, or another one for a reason."""
     if set(changed) <= NAMES and set(wanted) & SCHEMA:
         return True
     if rendered.prompt is None:
@@ -372,7 +372,7 @@ def _is_right(
 def _is_switched(
     bench: Workbench, stage: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Say whether a command in a text (``/no_think``) does what a variable does to the same texts without it."""
+    """Return whether a command in a text (``/no_think``) does what a variable does to the same texts without it."""
     commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
     if not commands:
         return False

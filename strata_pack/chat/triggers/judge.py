@@ -93,7 +93,8 @@ def split_prompt(prompt: str) -> Split:
 
 
 def is_made_of(prompt: str, split: Split, texts: Mapping[str, str]) -> bool:
-    """Say whether ``prompt`` is ``split`` with ``texts`` in its slots, each in a form that templates print text in."""
+    """Return whether ``prompt`` is ``split`` with ``texts`` in its slots, each in a form that templates print text
+    in."""
     if not prompt.startswith(split.constants[0]):
         return False
     ends = {len(split.constants[0])}
@@ -133,7 +134,7 @@ class TemplateWords:
         return cls(frozenset(map(str.lower, words_of("\n".join(texts)))), "\n".join(texts).replace("/", ""))
 
     def is_tag(self, literal: str) -> bool:
-        """Say whether ``literal`` is markup that the template itself writes (or its closing half)."""
+        """Return whether ``literal`` is markup that the template itself writes (or its closing half)."""
         bare = literal.replace("/", "").strip()
         return bool(bare) and any(char in bare for char in "<>[]|") and bare in self.text
 
@@ -149,7 +150,7 @@ def _is_known(word: str, known: Set[str]) -> bool:
 
 
 def is_markup(literal: str) -> bool:
-    """Say whether ``literal`` is written as a tag."""
+    """Return whether ``literal`` is written as a tag."""
     stripped = literal.strip()
     return len(stripped) > 2 and stripped[0] in "<[{|/" and any(char in stripped for char in "<>[]{}|")
 
@@ -162,7 +163,8 @@ def is_syntax(
     literals: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Say whether ``literals`` in the slots ``changed`` act as tags, or (in a system text) become the template's words.
+    """Return whether ``literals`` in the slots ``changed`` act as tags, or (in a system text) become the template's
+    words.
 
     Nothing new may be said then, and no text lost but an assistant's, which templates cut at the tags of its thinking.
     """
@@ -199,8 +201,8 @@ def is_layout(
     literals: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Say whether only signs and the order differ: of an assistant's own turn, or because of a sign that no word is in
-    (a full stop that is not doubled; a name that is split at its dot)."""
+    """Return whether only signs and the order differ: of an assistant's own turn, or because of a sign that no word
+    is in (a full stop that is not doubled; a name that is split at its dot)."""
     said, expected = words_of(prompt), words_of(wanted)
     if all(SLOTS[slot] == "assistant" for slot in changed) and sorted(said) == sorted(expected):
         return True
@@ -213,7 +215,7 @@ def is_layout(
 def is_call_syntax(
     prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str], changed: Sequence[str]
 ) -> bool:
-    """Say whether the name of a called tool only chooses the syntax of its call: a special token stands for the name
+    """Return whether the name of a called tool only chooses the syntax of its call: a special token stands for the name
     and for what the template writes around it (``<|python_tag|>`` for the tool that runs code), and all else is there.
     """
     if "called" not in changed or not NAMES.issuperset(changed):
@@ -230,14 +232,14 @@ def is_call_syntax(
 
 
 def is_cut(missing: str, literals: Sequence[str]) -> bool:
-    """Say whether what is ``missing``, with nothing in its stead, is a cut at a closing tag (of thinking, in a text of
-    any role), or a text that holds the very tag (an instruction to use it, which is there already)."""
+    """Return whether what is ``missing``, with nothing in its stead, is a cut at a closing tag (of thinking, in a
+    text of any role), or a text that holds the very tag (an instruction to use it, which is there already)."""
     tags = [literal.strip() for literal in literals]
     return bool(tags) and all(CLOSING.fullmatch(tag) or (is_markup(tag) and tag in missing) for tag in tags)
 
 
 def is_command(prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str]) -> bool:
-    """Say whether a tag in a user's text (``<chart2csv>``) stands for a text of the template's: the tag is gone, the
+    """Return whether a tag in a user's text (``<chart2csv>``) stands for a text of the template's: the tag is gone, the
     new text is in the place of the user's, and nothing else is another. Tags of HTML, of which people write, do not."""
     if not all(COMMAND.fullmatch(one) and one[1:-1].lower() not in HTML_TAGS for one in map(str.strip, literals)):
         return False

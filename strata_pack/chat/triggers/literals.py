@@ -84,7 +84,7 @@ class TextTests:
             self._follow_macros(tree)
 
     def depends(self, test: nodes.Node) -> bool:
-        """Say whether the condition ``test`` asks what a text says."""
+        """Return whether the condition ``test`` asks what a text says."""
         if isinstance(test, nodes.Compare):
             return self._compares_text(test)
         if isinstance(test, nodes.Test):
@@ -110,7 +110,7 @@ class TextTests:
         return any(self._says(side) for side in sides)
 
     def _says(self, node: nodes.Node | None) -> bool:
-        """Say whether the value of ``node`` is made of a text of the conversation."""
+        """Return whether the value of ``node`` is made of a text of the conversation."""
         if node is None:
             return False
         if isinstance(node, nodes.Name):
@@ -162,7 +162,7 @@ class TextTests:
 
 
 def _has_parts(loop: nodes.For) -> bool:
-    """Say whether what a loop runs over are objects (the parts of a content), not characters or words."""
+    """Return whether what a loop runs over are objects (the parts of a content), not characters or words."""
     names = _targets(loop.target)
     looked_up: list[tuple[nodes.Expr, object]] = [(node.node, node.attr) for node in loop.find_all(nodes.Getattr)]
     looked_up += [(node.node, getattr(node.arg, "value", None)) for node in loop.find_all(nodes.Getitem)]

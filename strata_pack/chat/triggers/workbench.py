@@ -125,7 +125,7 @@ class Workbench:
         self._share = share
 
     def spent(self) -> bool:
-        """Say whether what is allowed is spent; ``cut_short`` says from then on that something was not tried."""
+        """Return whether what is allowed is spent; ``cut_short`` says from then on that something was not tried."""
         seconds = time.thread_time() - self._started
         rendered, lasted = self.renders / self._limits.renders, seconds / self._limits.seconds
         if max(rendered, lasted) < self._share:

@@ -166,7 +166,7 @@ def read_part(kind: type[B], where: str, value: Any) -> B:
 
 
 def _may_hold_odd_numbers(data: bytes) -> bool:
-    """Whether a body may hold a number that JSON does not have, or one too large to be one here.
+    """Return whether a body may hold a number that JSON does not have, or one too large to be one here.
 
     Plain searches, because they are quick whatever the body, and nothing else runs meanwhile.
     """
@@ -202,7 +202,7 @@ def _complaint(error: ValidationError, where: str = "") -> ApiError:
 
 
 def _is_member(part: int | str) -> bool:
-    """Whether a step of a path names a union's member (``list[...]``, ``str``, a class) instead of a field."""
+    """Return whether a step of a path names a union's member (``list[...]``, ``str``, a class) instead of a field."""
     return isinstance(part, str) and (
         part in ("str", "dict", "bool", "float", "int") or "[" in part or "-" in part or part[:1].isupper()
     )

@@ -45,7 +45,7 @@ _BRACES = re.compile(r"(?<!\\)\{(\d+),?(\d*)\}")
 
 
 def convertible(schema: Any) -> bool:
-    """Whether every llama-server makes a grammar of ``schema``."""
+    """Return whether every llama-server makes a grammar of ``schema``."""
     return _Checker(schema).check()
 
 
@@ -117,7 +117,7 @@ class _Checker:
         return isinstance(members, list) and bool(members) and self._all(members, nested)
 
     def _one_of(self, schema: Schema, nested: int) -> bool:
-        """Whether the members exclude each other, which a server has to see, by their types."""
+        """Return whether the members exclude each other, which a server has to see, by their types."""
         members = schema["oneOf"]
         if not isinstance(members, list) or not members or not self._all(members, nested):
             return False
@@ -126,7 +126,7 @@ class _Checker:
         return len(set(named)) == len(types)
 
     def _all_of(self, schema: Schema, nested: int) -> bool:
-        """Whether the members are objects that share no property."""
+        """Return whether the members are objects that share no property."""
         members = schema["allOf"]
         if not isinstance(members, list) or not members or schema.get("type", "object") != "object":
             return False
@@ -259,7 +259,7 @@ def _is_count(value: Any, most: int) -> bool:
 
 
 def _is_range(schema: Schema, least: str, most: str, limit: int) -> bool:
-    """Whether two counts are what they should be, and leave something between them."""
+    """Return whether two counts are what they should be, and leave something between them."""
     if not all(_is_count(schema[name], limit) for name in (least, most) if name in schema):
         return False
     first: int = schema.get(least, 0)
@@ -274,7 +274,7 @@ def _is_bound(value: Any, *, whole: bool) -> bool:
 
 
 def _is_plain_pattern(pattern: Any) -> bool:
-    """Whether a pattern is anchored and plain: characters, classes, groups and how often they stand."""
+    """Return whether a pattern is anchored and plain: characters, classes, groups and how often they stand."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return False
     copies = 1 + len(re.findall(r"[*+?{(]", pattern))

@@ -266,7 +266,7 @@ class _Writer:
         return self._left >= 0
 
     def fits(self, expression: str) -> bool:
-        """Whether the grammar has room for ``expression``."""
+        """Return whether the grammar has room for ``expression``."""
         return self._size + len(expression) <= MAX_GRAMMAR // 2
 
     def rule(self, body: str) -> str:

@@ -117,7 +117,8 @@ class SchemaReader:
         return list(dict.fromkeys(allowed))
 
     def is_endless(self, name: str) -> bool:
-        """Whether what the reference ``name`` leads to is itself again, with nothing around it: ``{"$ref": "#"}``."""
+        """Return whether what the reference ``name`` leads to is itself again, with nothing around it: ``{"$ref":
+        "#"}``."""
         waiting = [self.target(name)]
         seen: set[str] = set()
         while waiting:

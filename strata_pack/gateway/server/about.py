@@ -41,7 +41,7 @@ async def model(fleet: Fleet, request: Request) -> Response:
 
 
 async def health(fleet: Fleet, _request: Request) -> Response:
-    """Say whether a request would be answered; 503 if not."""
+    """Return whether a request would be answered; 503 if not."""
     if fleet.draining:
         raise shutting_down()
     if not await fleet.ready():

@@ -93,7 +93,7 @@ class Doors:
 
     @staticmethod
     def _is_ours(origin: str, host: str) -> bool:
-        """Whether the page is our own: its origin is the name under which it asks."""
+        """Return whether the page is our own: its origin is the name under which it asks."""
         return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 

@@ -43,7 +43,8 @@ STALL_CHECK_SECONDS = 5.0
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Whether the client speaks Anthropic's API: by the path, else (``/v1/models``) by the header they all send."""
+    """Return whether the client speaks Anthropic's API: by the path, else (``/v1/models``) by the header they all
+    send."""
     return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 

@@ -45,6 +45,6 @@ def caller_of(request: Request) -> Caller:
 
 
 def wants_extra(request: Request) -> bool:
-    """Whether the client asks for ``x_strata`` in its reply."""
+    """Return whether the client asks for ``x_strata`` in its reply."""
     value: Any = request.headers.get(EXTRA_HEADER, "")
     return value.lower() in ("1", "true", "yes")

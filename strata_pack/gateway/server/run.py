@@ -222,7 +222,7 @@ def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str],
 
 
 def _is_ready(client: LlamaClient) -> bool:
-    """Whether the server says so within a moment; one that accepts connections and is silent is not."""
+    """Return whether the server says so within a moment; one that accepts connections and is silent is not."""
     with client.time_limit(ANSWER_SECONDS):
         return client.health()
 

@@ -153,7 +153,8 @@ def supported_classes() -> tuple[str, ...]:
 
 
 def is_known(folder: Path) -> bool:
-    """Whether the class of a checkpoint can be converted here; raises ``BadInput`` where config.json names none."""
+    """Return whether the class of a checkpoint can be converted here; raises ``BadInput`` where config.json names
+    none."""
     path = folder / "config.json"
     return architecture_name(read_json_object(path), path) in _BY_CLASS
 

@@ -23,7 +23,7 @@ _SAME = {("F32", F32), ("F16", F16)}
 
 
 def is_copy(dtype: str, target: GGMLQuantizationType) -> bool:
-    """Say whether the stored bytes are the output's bytes."""
+    """Return whether the stored bytes are the output's bytes."""
     return (dtype, target) in _SAME
 
 

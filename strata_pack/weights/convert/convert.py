@@ -259,7 +259,8 @@ class SafetensorsSource:
 
 
 def _is_read(path: Path) -> bool:
-    """Whether a file of a checkpoint's folder decides about the model: weights, index, configuration, tokenizer."""
+    """Return whether a file of a checkpoint's folder decides about the model: weights, index, configuration,
+    tokenizer."""
     return path.is_file() and (path.name.endswith((".safetensors", INDEX_SUFFIX)) or path.name in SIDE_FILES)
 
 

@@ -59,7 +59,7 @@ class Tower:
 
 
 def has_tower(raw: Mapping[str, Any]) -> bool:
-    """Say whether a config.json is of a class with the tower that this module knows."""
+    """Return whether a config.json is of a class with the tower that this module knows."""
     return isinstance(raw.get("vision_config"), dict) and _class(raw) in CLASSES
 
 

@@ -33,7 +33,8 @@ def allocated_bytes(path: Path) -> int:
 
 
 def can_share(path: Path) -> bool:
-    """Whether the file system can make a second ``path`` next to it that shares its bytes. Tried out, not guessed."""
+    """Return whether the file system can make a second ``path`` next to it that shares its bytes. Tried out, not
+    guessed."""
     if sys.platform != "linux":
         return False
     with path.open("rb") as source, tempfile.TemporaryFile(dir=path.parent) as target:

@@ -74,7 +74,7 @@ class ContentHash:
         return self._sha256.hexdigest()
 
     def matches(self) -> bool:
-        """Say whether the content is the one that the repository names."""
+        """Return whether the content is the one that the repository names."""
         return (self._sha256 if self._blob is None else self._blob).hexdigest() == self._file.key
 
 

@@ -60,12 +60,12 @@ def connect(endpoint: str | None = None, token: str | None = None, patience: Pat
 
 
 def is_offline() -> bool:
-    """Say whether ``HF_HUB_OFFLINE`` forbids the network."""
+    """Return whether ``HF_HUB_OFFLINE`` forbids the network."""
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}
 
 
 def may_pass(status: int) -> bool:
-    """Say whether an HTTP status is one of those that go away by themselves."""
+    """Return whether an HTTP status is one of those that go away by themselves."""
     return status in (408, 425, 429) or 500 <= status <= 599
 
 

@@ -27,7 +27,7 @@ class BpeVocabulary:
 
 
 def is_byte_level_bpe(tokenizer: Mapping[str, Any]) -> bool:
-    """Say whether a tokenizer.json is a byte-level BPE (GPT-2's kind)."""
+    """Return whether a tokenizer.json is a byte-level BPE (GPT-2's kind)."""
     model, decoder = tokenizer.get("model"), tokenizer.get("decoder")
     return (
         isinstance(model, dict)
@@ -138,7 +138,7 @@ def _added_token(text: str, entry: Mapping[str, Any] | None, *, named: bool) -> 
 
 
 def looks_special(text: str) -> bool:
-    """Say whether a token that is not marked special is one all the same (llama.cpp's list)."""
+    """Return whether a token that is not marked special is one all the same (llama.cpp's list)."""
     return (
         text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (text.startswith("<|") and text.endswith("|>"))
