@@ -1,6 +1,6 @@
 """Lists and loads the shipped templates: one folder each below ``templates/``, described by ``template.toml``.
 
-A template text is recognised by its SHA-256 (UTF-8, LF, no byte order mark); ``status_of`` says what it is to us.
+A template text is recognised by its SHA-256 (UTF-8, LF, no byte order mark); ``status_of`` classifies it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_DESCRIPTION_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class KnownText:
-    """A published text that is known by its hash alone: what it is to us, and where it comes from."""
+    """A published text that is known by its hash only: its status and its origin."""
 
     sha256: str
     origin: str
@@ -35,11 +35,11 @@ class KnownText:
 
 @dataclass(frozen=True)
 class ShippedTemplate:
-    """One template of the library. ``formats``: the forms of its tool calls ("xml", "json").
+    """One template of the library. ``formats``: the formats of its tool calls ("xml", "json").
 
-    ``markers`` are the texts by which a template of this family is known when its hash is not; ``llama_server_caps``
+    ``markers`` are texts that identify a template of this family with an unknown hash; ``llama_server_caps``
     are the capability flags that llama-server must derive from it (``chat_template_caps`` of ``/props``). ``stock`` are
-    the publishers' texts that it replaces, ``upstream`` those that others repaired, ``earlier`` what it was itself.
+    the publishers' texts that it replaces, ``upstream`` texts that others repaired, ``earlier`` its own former texts.
     """
 
     id: str
@@ -65,15 +65,16 @@ def list_templates() -> list[ShippedTemplate]:
 
 
 def find_shipped(name: str) -> ShippedTemplate | None:
-    """Return the shipped template that an argument names, ``None`` if it is none's id: then it is a path.
+    """Return the shipped template whose id is ``name``, or ``None``: then the argument is a path.
 
-    An id counts before a file or folder of that name in the working directory, for every command; ``./id`` is the file.
+    In every command, an id takes precedence over a file or folder of that name in the working directory; ``./id`` is
+    the file.
     """
     return next((shipped for shipped in list_templates() if shipped.id == name), None)
 
 
 def load_shipped(template_id: str) -> ShippedTemplate:
-    """Return the shipped template with this id; raises ``WrongUse`` that lists the ids there are."""
+    """Return the shipped template with this id; raises ``WrongUse``, which lists the existing ids."""
     found = {shipped.id: shipped for shipped in list_templates()}
     if template_id not in found:
         raise unknown("shipped template", template_id, found)
@@ -81,11 +82,11 @@ def load_shipped(template_id: str) -> ShippedTemplate:
 
 
 def status_of(text: str | None) -> TemplateState:
-    """Say what ``text``, the template of some model, is.
+    """Return the status of ``text``, a model's template.
 
-    "repaired": one of ours (also an earlier one), any with our history repair in front, or a published repair that we
-    know; "stock": a publisher's, which one of ours replaces; "modified": of a family that we know, but changed;
-    "unknown": anything else; "missing": there is none.
+    "repaired": a shipped template (also a former text of it), any template with our history repair prepended, or a
+    known published repair; "stock": a publisher's template that a shipped one replaces; "modified": an unknown text of
+    a known family; "unknown": anything else; "missing": no template.
     """
     if text is None or not text.strip():
         return "missing"
@@ -97,13 +98,13 @@ def status_of(text: str | None) -> TemplateState:
 
 
 def is_ours(text: str) -> bool:
-    """Return whether ``text`` is a template that the tool ships or shipped, or has its history repair in front."""
+    """Return whether ``text`` is a template that the tool ships or shipped, or has the history repair prepended."""
     shipped = any(one.sha256 in _digests(text) for one in list_templates())
     return shipped or _listed(text, "earlier") is not None or without_prelude(text) is not None
 
 
 def origin_of(text: str) -> str | None:
-    """Return where a text that is known by its hash comes from, ``None`` for any other."""
+    """Return the origin of a text that is known by its hash, ``None`` for any other."""
     found = (_listed(text, kind) for kind in ("stock", "upstream", "earlier"))
     return next((one.origin for one in found if one is not None), None)
 
@@ -117,7 +118,7 @@ def _listed(text: str, kind: Literal["stock", "upstream", "earlier"]) -> KnownTe
 
 
 def _digests(text: str) -> frozenset[str]:
-    """Return the hashes by which ``text`` is known: engines drop a newline at its end, so converters may too."""
+    """Return the hashes to look up ``text`` by: engines ignore a newline at its end, so converters may drop it."""
     return frozenset(map(sha256_text, (text, text.removesuffix("\n"), f"{text}\n")))
 
 

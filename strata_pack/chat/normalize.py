@@ -1,14 +1,14 @@
-"""Normalizes the messages of a request, as clients write them, to the messages that a template takes.
+"""Normalizes the messages of a client's request to the form that templates expect.
 
-Pure: nothing is changed in place, nothing is read from anywhere. What a template prints exactly as it is given (users'
-and tools' texts) stays as it is; what it cannot take, or what a client has put in another place than the template
-looks for it, is moved. A conversation that no moving can help is left as it is, for the template to refuse in its own
-words. Results of parallel calls are put in the order of their calls: a prompt has no ids, so their place alone tells
-the model which result belongs to which call.
+Pure functions: nothing is changed in place and there is no I/O. Texts that a template prints verbatim (of users and
+tools) are unchanged; content in a form that templates do not accept, or at a place where they do not look for it, is
+converted or moved. A conversation that cannot be normalized is left unchanged, so that the template refuses it with its
+own message. Results of parallel calls are sorted in the order of their calls: a prompt has no ids, so only the order
+tells the model which result belongs to which call.
 
 A server that ends a history with the assistant's unfinished turn and lets the model continue it must say so
 (``continues``): that turn is not repaired. llama-server's own chat endpoint does not render such a turn at all; it
-appends it to the prompt behind the template's back.
+appends it to the prompt, and the template never sees it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata_pack.chat.repair.rules import QWEN, CallForm, one_thinking, split_st
 from strata_pack.parsing import Dialect
 
 ROLES: Mapping[str, str] = {"developer": "system", "function": "tool"}
-"""Roles that templates know under an older or newer name."""
+"""Roles that templates know by an older or newer name."""
 
 TEXT_PARTS: Mapping[str, str] = {
     "text": "text",
@@ -33,19 +33,19 @@ TEXT_PARTS: Mapping[str, str] = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-"""Types of content parts that hold text -> the key that holds it."""
+"""Maps the types of text parts to the key of their text."""
 
 THINKING_PARTS = ("thinking", "reasoning_text", "summary_text")
-"""Types of parts that are thinking, also where a client has put them into an assistant's content."""
+"""Types of content parts that are thinking; clients may send them in an assistant's content."""
 
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-"""Where clients send the thinking back; the first that has any counts."""
+"""Keys in which clients send the thinking back; the first one with a text is used."""
 
 UNREADABLE_ARGUMENTS = "arguments"
-"""The parameter that shows arguments which are not a JSON object, so that the model sees what it wrote."""
+"""Name of the parameter that carries arguments which are not a JSON object, so that the model sees what it wrote."""
 
 MAX_ARGUMENT_DEPTH = 200
-"""Levels of arguments; as many as the readers of requests allow a body."""
+"""Maximum nesting depth of arguments; equal to the limit for request bodies."""
 
 
 def normalize_messages(
@@ -55,10 +55,10 @@ def normalize_messages(
     form: CallForm = "xml",
     dialect: Dialect = QWEN,
 ) -> list[dict[str, Any]]:
-    """Return ``messages`` in the form that templates take.
+    """Return ``messages`` in the form that templates expect.
 
-    ``continues``: the last message is an assistant's turn that the model will continue. ``form``: how this model writes
-    its calls, ``dialect`` its tags.
+    ``continues``: the last message is an assistant's turn that the model will continue. ``form``: the format of this
+    model's calls, ``dialect``: its tags.
     """
     last = len(messages) - 1
     normal = [
@@ -98,7 +98,7 @@ def _message(message: Mapping[str, Any], *, continued: bool, form: CallForm, dia
 
 
 def _content(content: Any) -> Any:
-    """Return content as a text or a list of parts whose texts are under ``text``; what is neither stays as it is."""
+    """Return content as a string or a list of parts with their texts under ``text``; any other value is unchanged."""
     if content is None:
         return ""
     return [_part(part) for part in content] if isinstance(content, list) else content
@@ -124,7 +124,7 @@ def _is_all_text(content: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return the text of a text or of a list of text parts, joined by nothing; "" for anything else."""
+    """Return a string, or the concatenated texts of a list of text parts; "" for anything else."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -152,16 +152,16 @@ def _is_thinking(part: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Split:
-    """How thinking and answer of one message part. ``movable``: a stranded call may be closed."""
+    """Separates thinking and answer of one message. ``movable``: a stranded call may be closed."""
 
     movable: bool
     form: CallForm
     dialect: Dialect
 
     def parted(self, reasoning: str, text: str, content: Any) -> tuple[str, Any]:
-        """Return reasoning and content with the thinking that stands in the content moved, and stranded calls closed.
+        """Return reasoning and content, with thinking moved out of the content and stranded calls closed.
 
-        ``text`` is the text of ``content``, which is returned as it is where nothing moves.
+        ``text`` is the text of ``content``, which is returned unchanged if nothing moves.
         """
         think_open, think_close = self.dialect.think_open, self.dialect.think_close
         reasoning, text_lf = self._line_ends(reasoning), self._line_ends(text)
@@ -180,9 +180,9 @@ class _Split:
         return reasoning, content if text_lf == text else text_lf
 
     def _open_thinking(self, hay: str) -> tuple[str, str]:
-        """Return thinking and answer of content that starts with the thinking's tag (cut off here).
+        """Return thinking and answer of a content that started with ``<think>`` (already removed).
 
-        They part at a stranded run, else at the end of the thinking; else all of it is thinking.
+        The border is a stranded run, else the end of the thinking; without either, all of it is thinking.
         """
         if (parts := self._closed(hay)) is not None:
             return parts
@@ -190,15 +190,15 @@ class _Split:
         return reasoning.removeprefix("\n"), answer.strip()
 
     def _closed(self, hay: str) -> tuple[str, str] | None:
-        """Return what precedes the stranded run, and the run, if the thinking is still open where it starts.
+        """Return the text before the stranded run, and the run, if the run starts inside the thinking.
 
-        An end of the thinking inside the run is an argument's text.
+        An end of the thinking inside the run is part of an argument.
         """
         parts = split_stranded(hay, self.form, self.dialect) if self.movable else None
         return None if parts is None or self.dialect.think_close in parts[0] else parts
 
     def _line_ends(self, text: str) -> str:
-        """Return text with LF line ends if its calls are written with CRLF; a CRLF elsewhere is somebody's data."""
+        """Return text with LF line ends if its calls are written with CRLF; a CRLF elsewhere is user data."""
         return text.replace("\r\n", "\n") if f"{self.dialect.call_open}\r\n" in text else text
 
 
@@ -206,7 +206,7 @@ class _Split:
 
 
 def _results_in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``messages`` with the results after each assistant's turn in the order of its calls."""
+    """Return ``messages`` with the results after each assistant's turn sorted in the order of its calls."""
     ordered = list(messages)
     for number, message in enumerate(messages):
         calls = message.get("tool_calls")
@@ -220,9 +220,9 @@ def _results_in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _in_order_of(calls: list[Any], results: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``results`` sorted by the place of their call; one of an unknown call stays where it is.
+    """Return ``results`` sorted by the position of their call; the result of an unknown call keeps its position.
 
-    Calls that share an id, or have none, tell nothing: then all results stay.
+    If calls share an id or lack one, the order is unchanged.
     """
     ids = [call.get("id") if isinstance(call, dict) else None for call in calls]
     place = {one: number for number, one in enumerate(ids) if isinstance(one, str) and one}
@@ -248,7 +248,7 @@ def _tool_calls(message: Mapping[str, Any]) -> list[Any]:
 
 
 def _tool_call(call: Any) -> Any:
-    """Return a call in the function wrapper, its arguments an object. What has no name is left for the template."""
+    """Return a call in the function wrapper, with its arguments as an object; a call without a name is unchanged."""
     if not isinstance(call, dict):
         return call
     wrapped = call.get("function")
@@ -261,9 +261,9 @@ def _tool_call(call: Any) -> Any:
 
 
 def _arguments(arguments: Any) -> dict[str, Any]:
-    """Return arguments, on the wire a JSON text, as an object.
+    """Return arguments, which the API sends as JSON text, as an object.
 
-    Text that is not JSON (truncated, say), or is nested deeper than a template can follow, is shown as it is.
+    Text that is not JSON (truncated, for example) or too deeply nested for a template becomes one parameter's value.
     """
     if isinstance(arguments, str):
         try:
@@ -279,7 +279,7 @@ def _arguments(arguments: Any) -> dict[str, Any]:
 
 
 def _is_deep(value: Any) -> bool:
-    """Return whether JSON is nested deeper than ``MAX_ARGUMENT_DEPTH``."""
+    """Return whether a JSON value is nested deeper than ``MAX_ARGUMENT_DEPTH``."""
     level = [value]
     for _ in range(MAX_ARGUMENT_DEPTH):
         level = [inner for one in level for inner in _inside(one)]

@@ -1,6 +1,6 @@
-"""Gives every template engine in use (jinja2, minijinja, transformers, llama.cpp) the same small interface.
+"""Gives the template engines (jinja2, minijinja, transformers, llama.cpp) a common interface.
 
-``jinja2`` is always there; ``minijinja`` and ``transformers`` are optional packages; ``llama.cpp`` is a real server.
+``jinja2`` is always available; ``minijinja`` and ``transformers`` are optional packages; ``llama.cpp`` runs a server.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """Something that renders templates.
+    """A template engine.
 
     ``known_as`` are the names under which a golden case's ``differs_on`` lists this engine.
     """
@@ -49,13 +49,13 @@ class Engine(Protocol):
         """Return the prompt of template ``source`` for ``inputs`` (``messages``, ``tools`` and all other variables).
 
         Raises ``TemplateRefused`` with the template's own message, ``TemplateError`` for any other failure of the
-        template, ``EnvironmentFailure`` if the engine itself is not there.
+        template, ``EnvironmentFailure`` if the engine is not available.
         """
         ...
 
 
 class Jinja2Engine:
-    """jinja2 as transformers sets it up, under limits: the reference."""
+    """The reference engine: jinja2 as transformers configures it, with limits."""
 
     name = "jinja2"
     known_as = ("jinja2",)
@@ -79,7 +79,7 @@ IN_PROCESS: Mapping[str, tuple[str, Callable[[], Engine]]] = {
     "minijinja": ("minijinja", MinijinjaEngine),
     "transformers": ("transformers", TransformersEngine),
 }
-"""Name -> the package it needs, how to make it."""
+"""Maps a name to the package it needs and the function that creates the engine."""
 
 ENGINE_NAMES = (*IN_PROCESS, SERVER)
 
@@ -90,7 +90,7 @@ def available_engines() -> list[Engine]:
 
 
 def expand_names(names: Sequence[str] | None) -> list[str]:
-    """Return the engines that a command line means: jinja2 for none, for "all" those installed and the server."""
+    """Return the engines of a command line: jinja2 if none is named; for "all", the installed ones and llama.cpp."""
     if not names:
         return ["jinja2"]
     every = [*(engine.name for engine in available_engines()), SERVER] if "all" in names else []
@@ -98,17 +98,17 @@ def expand_names(names: Sequence[str] | None) -> list[str]:
 
 
 def missing_engines() -> dict[str, str]:
-    """Return the engines that "all" leaves out because they are not installed, each with what to do about it."""
+    """Return the engines that "all" skips because they are not installed, each with the remedy."""
     absent = (package for package, _ in IN_PROCESS.values() if importlib.util.find_spec(package) is None)
     return {package: f"run: {install_command('engines')}" for package in absent}
 
 
 @contextmanager
 def open_engines(names: Sequence[str], source: str, *, model: Path | None = None) -> Iterator[list[Engine]]:
-    """Yield the engines called ``names``, ready for the template ``source``, a server among them if it is asked for.
+    """Yield the engines ``names``, ready for the template ``source``; for "llama.cpp" a server is started.
 
-    ``model`` is what the server loads; it needs none for rendering. Raises ``WrongUse`` for an unknown name,
-    ``EnvironmentFailure`` for an engine that is not there, ``TemplateError`` if the server refuses to start with it.
+    ``model`` is the GGUF that the server loads (default: a stub model). Raises ``WrongUse`` for an unknown name,
+    ``EnvironmentFailure`` for an unavailable engine, ``TemplateError`` if the server does not start with the template.
     """
     unknown = [name for name in names if name not in ENGINE_NAMES]
     if unknown:

@@ -1,4 +1,4 @@
-"""Engines that are optional Python packages: minijinja (the Rust servers' engine) and transformers."""
+"""Defines the engines from optional Python packages: minijinja (the engine of Rust servers) and transformers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from strata_pack.chat.render.sandbox import strftime_now
 from strata_pack.extras import need
 
 FUEL = 100_000_000
-"""What minijinja may spend on one rendering, in its own instructions: some seconds."""
+"""Limit of one rendering in minijinja's instructions ("fuel"): some seconds."""
 
 
 class MinijinjaEngine:
-    """minijinja with its Python methods on, ``strftime_now``, and ``tojson`` as Python writes JSON: what Rust servers
-    set up. Of the options of ``tojson`` it knows ``indent``, as minijinja's own does."""
+    """minijinja as Rust servers configure it: with Python methods, ``strftime_now``, and ``tojson`` in Python's
+    spelling.
+
+    Of the options of ``tojson`` only ``indent`` is supported, as in minijinja's own."""
 
     name = "minijinja"
     known_as = ("minijinja",)
@@ -61,7 +63,7 @@ def _json(value: Any, indent: int | None = None) -> str:
 
 
 class _Recorded(Exception):
-    """Stops a rendering whose refusal is already recorded."""
+    """Stops a rendering after its refusal was recorded."""
 
 
 def _recorder(refusals: list[str]) -> Callable[[object], NoReturn]:
@@ -73,7 +75,7 @@ def _recorder(refusals: list[str]) -> Callable[[object], NoReturn]:
 
 
 class TransformersEngine:
-    """transformers' own renderer, without torch. It has no limits: for templates that are trusted."""
+    """transformers' own renderer, without torch. It has no limits, so use it only for trusted templates."""
 
     name = "transformers"
     known_as = ("transformers",)

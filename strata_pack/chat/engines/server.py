@@ -1,9 +1,9 @@
-"""llama.cpp's own template engine, as a real ``llama-server`` runs it: ``POST /apply-template``.
+"""Renders with llama.cpp's own template engine in a real ``llama-server``: ``POST /apply-template``.
 
-What a server does to a request before the template sees it is part of the result: it drops message keys, rebuilds the
-tools, refuses media. Two things it does are kept out of the way: assistant prefill, which takes a last assistant
-message out of the conversation and appends it in C++, so that no template ever sees it, and the model, of which only
-the loader needs to be happy (``stub_model``).
+The server's processing of a request before the template is part of the result: it drops message keys, rebuilds the
+tools, refuses media. Two features are disabled: assistant prefill, which removes a last assistant message from the
+conversation and appends it in C++, so the template never sees it; and the model, for which a stub that only loads is
+enough (``stub_model``).
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from strata_pack.llama.stub_model import write_stub_model
 
 REFUSAL = "Jinja Exception: "
 TRACE = "While executing"
-"""What llama.cpp's engine writes in the message of a template that fails, as opposed to a refused request."""
+"""Prefix of the error message of a failing template, as opposed to a refused request."""
 
 BODY_VARIABLES = ("add_generation_prompt",)
 CONTEXT_TOKENS = 256
 
 
 class LlamaServerEngine:
-    """The engine of a running server, which renders the template that it was started with and no other.
+    """The engine of a running server, which renders only the template that it was started with.
 
     ``started_with`` is that template. The server replaces conditions of some published templates in memory (gpt-oss,
-    Mistral), so what it shows as its own need not be the text that it was given.
+    Mistral), so the template that it reports may differ from the given one.
     """
 
     name = "llama.cpp"
@@ -47,7 +47,7 @@ class LlamaServerEngine:
         self.version = _version(server, props.build)
 
     def render(self, source: str, inputs: Mapping[str, Any]) -> str:
-        """Return the prompt; raises as every engine does, and ``WrongUse`` for another template than the server's."""
+        """Return the prompt; raises as ``Engine.render``, and ``WrongUse`` for another template than the server's."""
         # The server drops a newline at the end of the file, as every engine does.
         if source.rstrip("\n") != self._template:
             raise WrongUse("the server was started with another template", where=self._server.url)
@@ -66,16 +66,16 @@ class LlamaServerEngine:
 
 
 def _version(server: LlamaServer, build: str) -> str:
-    """Return what renders: the package of an embedded server, the build of a binary."""
+    """Return the renderer's version: the package of an embedded server, the build number of a binary."""
     package = server.runtime.package_version
     return build if package is None else f"xllamacpp {package}"
 
 
 @contextmanager
 def serve_template(source: str, *, model: Path | None = None, runtime: Runtime | None = None) -> Iterator[LlamaServer]:
-    """Start a server with the template ``source`` and yield it; without ``model``, with a stub of a model.
+    """Start a server with the template ``source`` and yield it; without ``model``, with a stub model.
 
-    Raises ``TemplateError`` with the server's words if it does not start with this template (it renders trial
+    Raises ``TemplateError`` with the server's message if it does not start with this template (it renders trial
     conversations first), ``StartFailed`` if it does not start for another reason.
     """
     with tempfile.TemporaryDirectory(prefix="strata-template-") as folder:

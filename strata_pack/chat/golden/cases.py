@@ -1,7 +1,7 @@
-"""Reads golden suites: files of cases, each a conversation and the exact prompt (or error) that it must give.
+"""Reads golden suites: files of cases, each with a conversation and the exact prompt (or error) that it must give.
 
-Two forms are read. Ours: ``name``, ``messages``, ``tools``, ``kwargs`` (the template's other variables), ``expected``
-or ``error``, and ``differs_on`` (engines known to differ, as a list or as engine -> reason). The common flat form: a
+Two formats are read. Ours: ``name``, ``messages``, ``tools``, ``kwargs`` (the template's other variables), ``expected``
+or ``error``, and ``differs_on`` (engines known to differ, as a list or as engine -> reason). The common flat format: a
 list of cases with ``add_generation_prompt`` (true where it is missing), ``enable_thinking`` ... next to ``rendered`` or
 ``hf``.
 """
@@ -38,10 +38,10 @@ FLAT_VARIABLES = (
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One conversation and what it must become: ``expected`` (a prompt) or ``error`` (the template's exact message).
+    """One conversation and its required result: ``expected`` (a prompt) or ``error`` (the template's exact message).
 
-    ``variables`` are the template's inputs other than ``messages`` and ``tools``; ``tools`` is ``None`` where the case
-    has none. ``differs_on`` maps an engine's name to why its result is known to differ ("" if no reason is recorded).
+    ``variables`` are the template's inputs other than ``messages`` and ``tools``; ``tools`` is ``None`` if the case
+    has none. ``differs_on`` maps an engine's name to the reason of its known difference ("" if none is recorded).
     """
 
     name: str
@@ -55,7 +55,7 @@ class GoldenCase:
 
     @property
     def id(self) -> str:
-        """The name with the file it stands in: unique in a suite."""
+        """The name together with the file; unique in a suite."""
         return f"{self.file}: {self.name}" if self.file else self.name
 
     def inputs(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class GoldenCase:
         return given
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case in our own form, without the keys that say nothing."""
+        """Return the case in our own format, without empty keys."""
         data: dict[str, Any] = {"name": self.name, "messages": self.messages}
         if self.tools is not None:
             data["tools"] = self.tools
@@ -80,7 +80,7 @@ class GoldenCase:
 
 @dataclass(frozen=True)
 class GoldenSuite:
-    """The cases of one template. ``sha256`` is that of their content, whatever the layout of the files."""
+    """The cases of one template. ``sha256`` depends on their content, not on the layout of the files."""
 
     name: str
     cases: tuple[GoldenCase, ...]
@@ -98,7 +98,7 @@ class GoldenSuite:
 def load_suite(path: Path) -> GoldenSuite:
     """Return the suite in ``path``: one JSON file, or every ``*.json`` of a folder, in the order of their names.
 
-    Raises ``BadInput`` naming file and case for anything that is not a case, and for two cases of one name.
+    Raises ``BadInput``, which names file and case, for an invalid case and for two cases with the same name.
     """
     files = suite_files(path)
     cases = [case for file in files for case in read_cases(file)]
@@ -106,7 +106,7 @@ def load_suite(path: Path) -> GoldenSuite:
     if twice := next((name for name, count in names.items() if count > 1), None):
         raise BadInput(f"two cases are called {twice!r}", where=path, remedy="rename one")
     if not cases:
-        raise BadInput("holds no golden cases", where=path)
+        raise BadInput("has no golden cases", where=path)
     if len(cases) > MAX_CASES:
         raise BadInput(f"holds {len(cases)} cases; {MAX_CASES} is the limit", where=path)
     return GoldenSuite(name=path.name if path.is_dir() else path.stem, cases=tuple(cases))
@@ -116,12 +116,12 @@ def suite_files(path: Path) -> list[Path]:
     """Return the files of the suite ``path``: itself, or every ``*.json`` of the folder in the order of their names."""
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     if not files:
-        raise BadInput("holds no golden cases (*.json)", where=path)
+        raise BadInput("has no golden cases (*.json)", where=path)
     return files
 
 
 def read_cases(path: Path) -> list[GoldenCase]:
-    """Return the cases in the JSON file ``path``, in either form."""
+    """Return the cases in the JSON file ``path``, in either format."""
     items = cases_in(read_json(path, MAX_SUITE_BYTES), path)
     return [_read_case(item, number, path) for number, item in enumerate(items, 1)]
 
@@ -135,7 +135,7 @@ def cases_in(data: Any, path: Path) -> list[Any]:
 
 
 def case_name(item: dict[str, Any], number: int) -> Any:
-    """Return what the case, the ``number``-th of its file, is called: some forms have no names."""
+    """Return the name of a case, or one made of its ``number`` in the file: some formats have no names."""
     name = item.get("name", item.get("id", f"case {number}"))
     return str(name) if type(name) is int else name
 

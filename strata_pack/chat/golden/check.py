@@ -20,7 +20,7 @@ CaseStatus = Literal["passed", "failed", "known"]
 
 
 class CaseResultDict(TypedDict):
-    """A ``CaseResult`` as JSON; what was expected and what was got are there only if they differ."""
+    """A ``CaseResult`` as JSON; the expected and the actual result are present only if they differ."""
 
     case: str
     engine: str
@@ -33,7 +33,7 @@ class CaseResultDict(TypedDict):
 
 
 class EngineCountsDict(TypedDict):
-    """How many cases have which status on one engine."""
+    """The number of cases on one engine by status."""
 
     name: str
     version: str
@@ -55,10 +55,10 @@ class GoldenReportDict(TypedDict):
 
 @dataclass(frozen=True)
 class CaseResult:
-    """What one engine made of one case.
+    """The result of one case on one engine.
 
-    ``status``: "passed", "failed", or "known" (it differs, as the case says it does on this engine, for ``reason``).
-    ``got`` is the prompt, ``got_error`` the message where the template or the engine refused; exactly one is a text.
+    ``status``: "passed", "failed", or "known" (a difference that the case lists for this engine, with ``reason``).
+    ``got`` is the prompt, ``got_error`` the message of a refusal by the template or engine; exactly one is a string.
     """
 
     case: GoldenCase
@@ -69,7 +69,7 @@ class CaseResult:
     reason: str = ""
 
     def to_dict(self) -> CaseResultDict:
-        """Return the result as JSON; what was got is there only if it differs."""
+        """Return the result as JSON; the actual result is present only if it differs."""
         data: CaseResultDict = {"case": self.case.id, "engine": self.engine, "status": self.status}
         if self.status == "passed":
             return data
@@ -88,7 +88,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class GoldenReport:
-    """The matrix of a suite's cases by engines. ``engines`` maps an engine's name to its version."""
+    """The results of a suite's cases on all engines. ``engines`` maps an engine's name to its version."""
 
     suite: str
     suite_sha256: str
@@ -103,11 +103,11 @@ class GoldenReport:
 
     @property
     def failures(self) -> list[CaseResult]:
-        """The results that differ and should not."""
+        """The failed results."""
         return [result for result in self.results if result.status == "failed"]
 
     def counts(self, engine: str) -> dict[CaseStatus, int]:
-        """Return how many cases have which status on ``engine``."""
+        """Return the number of cases on ``engine`` by status."""
         found = Counter(result.status for result in self.results if result.engine == engine)
         return {"passed": found["passed"], "known": found["known"], "failed": found["failed"]}
 
@@ -122,7 +122,7 @@ class GoldenReport:
         }
 
     def to_dict(self) -> GoldenReportDict:
-        """Return the report as JSON, the same for the same results: no times, no paths."""
+        """Return the report as JSON. It has no times and no paths: the same results give the same JSON."""
         return {
             "ok": self.ok,
             "suite": self.suite,
@@ -141,7 +141,7 @@ def check_golden(
 ) -> GoldenReport:
     """Render every case of ``suite`` with ``template`` on every engine and compare.
 
-    Raises only what the engines raise when they cannot run at all (``EnvironmentFailure``).
+    Raises only ``EnvironmentFailure``, if an engine cannot run.
     """
     source = template if isinstance(template, str) else template.source
     task = (progress or Silent()).task("golden cases", len(suite.cases) * len(engines), "cases")

@@ -1,8 +1,7 @@
-"""Adds a case to a golden file, or replaces recorded results by what the template renders today.
+"""Adds a case to a golden file, or replaces recorded results by the template's current output.
 
-The file keeps every character outside of the results that change: order, indentation, escapes, line ends, a byte order
-mark. Nothing is written here that the caller has not been given to look at first: ``plan_add`` and ``plan_update``
-return the change, ``write`` carries it out.
+The file keeps every character outside the changed results: order, indentation, escapes, line ends, a byte order mark.
+``plan_add`` and ``plan_update`` return the change without writing, so that the caller can show it; ``write`` writes it.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes, read_json, write_atomic
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half a character. JSON can hold one, as an escape; UTF-8, and so the file, cannot."""
+"""A lone surrogate. JSON can contain one as an escape; UTF-8, and so the file, cannot."""
 LINE = re.compile(r"\r?\n[ \t]*")
-"""The end of a line and the indentation of the next one."""
+"""The end of a line with the indentation of the next one."""
 INDENT = " "
-"""What a level of a new file is indented by."""
+"""The indentation of one level in a new file."""
 
 
 @dataclass(frozen=True)
 class SuiteChange:
-    """A golden file as it will be: ``cases`` are the new or changed ones."""
+    """The new content of a golden file; ``cases`` are the new or changed cases."""
 
     path: Path
     cases: tuple[GoldenCase, ...]
@@ -50,13 +49,13 @@ class SuiteChange:
 def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
     """Return messages, tools (or ``None``) and the template's other variables of the conversation in ``path``.
 
-    Read are a list of messages, a golden case, and the body of a chat request (``chat_template_kwargs``). A generation
-    prompt is asked for unless the file says otherwise.
+    The file is a list of messages, a golden case, or the body of a chat request (``chat_template_kwargs``).
+    ``add_generation_prompt`` is true unless the file sets it.
     """
     data = read_json(path, MAX_SUITE_BYTES)
     body: dict[str, Any] = {"messages": data} if isinstance(data, list) else data
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):
-        raise BadInput('holds no conversation (a list of messages, or an object with "messages")', where=path)
+        raise BadInput('has no conversation (a list of messages, or an object with "messages")', where=path)
     variables: dict[str, Any] = {"add_generation_prompt": True}
     for key in NESTED_VARIABLES:
         if isinstance(body.get(key), dict):
@@ -68,15 +67,15 @@ def read_conversation(path: Path) -> tuple[list[Any], Any, dict[str, Any]]:
 
 
 def plan_add(suite: Path, conversation: Path, name: str, template: ChatTemplate) -> SuiteChange:
-    """Return ``suite`` (a file, which need not exist) with the case ``name`` added as ``template`` renders it today.
+    """Return ``suite`` (a file, which need not exist) with the case ``name`` added, as ``template`` renders it now.
 
-    A conversation that the template refuses becomes a case with ``error``. Raises ``WrongUse`` if there is a case of
-    that name, or if ``name`` is empty.
+    A conversation that the template refuses becomes a case with ``error``. Raises ``WrongUse`` if a case of that
+    name exists, or if ``name`` is empty.
     """
     if not name:
         raise WrongUse("is empty", where="--name", remedy="state the fact that the case shows")
     if suite.is_dir():
-        raise WrongUse("is a folder", where=suite, remedy="name the JSON file in it that shall hold the case")
+        raise WrongUse("is a folder", where=suite, remedy="name the JSON file in it for the case")
     text = _read(suite) if suite.exists() else "[]\n"
     if suite.exists() and any(case.name == name for case in read_cases(suite)):
         raise WrongUse(f"has a case called {name!r} already", where=suite, remedy="choose another --name")
@@ -112,11 +111,11 @@ def plan_update(files: Sequence[Path], report: GoldenReport) -> list[SuiteChange
 
 
 def _record(case: dict[str, Span], result: CaseResult) -> Iterator[Edit]:
-    """Yield the edits that make the members of a case say what ``result`` is."""
+    """Yield the edits that replace a case's recorded result by ``result``."""
     flat = next((key for key in FLAT_RESULTS if key in case), None)
     refused = result.got_error is not None
     if flat is not None:
-        # The key stays, whatever the result is: by it the flat form is known.
+        # The key is kept for any result, because it identifies the flat format.
         key, other, value = flat, "error", {"error": result.got_error} if refused else result.got
     elif refused:
         key, other, value = "error", "expected", result.got_error
@@ -131,7 +130,7 @@ def _record(case: dict[str, Span], result: CaseResult) -> Iterator[Edit]:
 
 
 def _addition(text: str, case: GoldenCase) -> Edit:
-    """Return the edit that puts ``case`` after the last one, written as that one is."""
+    """Return the edit that adds ``case`` after the last case, formatted like that one."""
     cases = _cases(text)
     there = list(items(text, cases))
     if not there:
@@ -152,13 +151,13 @@ def write(change: SuiteChange) -> None:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a golden file as it lies there; ``BadInput`` if it holds no list of cases."""
+    """Return the unchanged text of a golden file; ``BadInput`` if it has no list of cases."""
     cases_in(read_json(path, MAX_SUITE_BYTES), path)
     return read_bytes(path, MAX_SUITE_BYTES).decode("utf-8")
 
 
 def _cases(text: str) -> Span:
-    """Return where the list of cases stands in the text of a golden file."""
+    """Return the span of the list of cases in the text of a golden file."""
     data = whole(text)
     return members(text, data)["cases"] if isinstance(data.value, dict) else data
 

@@ -1,7 +1,7 @@
-"""Locates every item and member of a JSON text, so that one can be changed and the rest stays as it is.
+"""Locates every item and member of a JSON text, so that one can be changed without changing the rest.
 
-Reading and writing a file anew would keep what it means and lose how it is written: order, spaces, escapes, line ends.
-The text must be JSON already (``json.loads`` has read it).
+Parsing and serialising a file would keep its meaning but lose its formatting: order, spaces, escapes, line ends. The
+text must be valid JSON (``json.loads`` has accepted it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DECODER = json.JSONDecoder()
 
 @dataclass(frozen=True)
 class Span:
-    """A value and where it stands: ``text[start:end]``. ``key_start`` is where its key begins, in an object."""
+    """A value and its position: ``text[start:end]``. ``key_start`` is the start of its key, if it is in an object."""
 
     value: Any
     start: int
@@ -28,7 +28,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Edit:
-    """``text[start:end]`` becomes ``new``."""
+    """Replaces ``text[start:end]`` by ``new``."""
 
     start: int
     end: int
@@ -36,7 +36,7 @@ class Edit:
 
 
 def whole(text: str) -> Span:
-    """Return the value that ``text`` holds, perhaps after a byte order mark."""
+    """Return the span of the value in ``text``, which may begin with a byte order mark."""
     return _value(text, 1 if text.startswith("\ufeff") else 0)
 
 
@@ -50,7 +50,7 @@ def items(text: str, array: Span) -> Iterator[Span]:
 
 
 def members(text: str, object_: Span) -> dict[str, Span]:
-    """Return the members of an object by key; of two with one key the last counts, as for ``json.loads``."""
+    """Return the members of an object by key; of repeated keys the last is taken, as by ``json.loads``."""
     found: dict[str, Span] = {}
     at = _skip(text, object_.start + 1)
     while text[at] != "}":
@@ -62,7 +62,7 @@ def members(text: str, object_: Span) -> dict[str, Span]:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """Return ``text`` with ``edits``, which do not overlap, made."""
+    """Return ``text`` with ``edits`` applied, which must not overlap."""
     parts, at = [], 0
     for edit in sorted(edits, key=lambda one: one.start):
         parts += [text[at : edit.start], edit.new]
@@ -82,6 +82,6 @@ def _skip(text: str, at: int) -> int:
 
 
 def _next(text: str, at: int) -> int:
-    """Return where the next item begins, or the bracket that ends them all."""
+    """Return the position of the next item, or of the closing bracket."""
     at = _skip(text, at)
     return _skip(text, at + 1) if text[at] == "," else at

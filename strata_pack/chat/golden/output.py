@@ -1,4 +1,4 @@
-"""Writes the result of a golden check: terminal table and differences, checks for JUnit and SARIF, annotations."""
+"""Formats the result of a golden check: terminal table and differences, checks for JUnit and SARIF, annotations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ AS_CHECK: dict[CaseStatus, model.Status] = {"passed": "passed", "failed": "faile
 
 
 def to_report(checked: Sequence[tuple[str, GoldenReport]]) -> model.Report:
-    """Return golden checks as one ``Report``, one ``Check`` for a case on an engine.
+    """Return golden checks as one ``Report`` with one ``Check`` per case and engine.
 
-    ``checked`` are pairs of the template's file, as it shall be named, and what was found.
+    ``checked`` are pairs of the template's name for the report, and its golden report.
     """
     facts: dict[str, str] = {}
     for where, golden in checked:
@@ -62,12 +62,12 @@ def _detail(result: CaseResult) -> str:
 
 
 def _quote(text: str, place: int) -> str:
-    """Return the characters from ``place`` on, quoted, or what it is if there are none."""
+    """Return the characters from ``place`` on, quoted, or a note that the text ends there."""
     return repr(text[place : place + 24]) if place < len(text) else "the end"
 
 
 def terminal(golden: GoldenReport, where: str) -> Group:
-    """Return what rich prints: engines by result, the known differences by reason, every failure with its diff."""
+    """Return the renderables for rich: engines by result, known differences by reason, every failure with its diff."""
     title = Text(f"{where}: {golden.suite}, {len(golden.results) // max(len(golden.engines), 1)} cases", style="bold")
     failures = [part for result in golden.failures for part in _failure(result)]
     return Group(title, _matrix(golden), *_known(golden), *failures)

@@ -1,7 +1,7 @@
 """Records golden cases for a template that has none: generated conversations, each rendered once.
 
-They do not say what the template should print, only what it printed when it was proved: whoever changes the template
-later sees what that changes.
+They do not define what the template should print, only what it printed when it was checked, so that a later change of
+the template shows its effects.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DIFFERS = "it differed when the cases were recorded"
 def record_suite(source: str, form: CallForm, engines: Sequence[Engine] | None = None) -> GoldenSuite:
     """Return the prompts of template ``source`` for the generated conversations with calls of ``form``.
 
-    The first engine (jinja2) says what is expected; where another one differs, the case names it. Conversations that
-    make the template fail otherwise than by its own message are left out.
+    The first engine (jinja2) gives the expected result; the case lists engines that differ. Conversations on which the
+    template fails other than by ``raise_exception`` are left out.
     """
     reference, *others = available_engines() if engines is None else engines
     cases = []

@@ -1,1 +1,1 @@
-"""Static rules for chat templates."""
+"""Lints chat templates: static rules, and rules on rendered conversations."""

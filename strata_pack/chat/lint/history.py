@@ -1,6 +1,6 @@
-"""Lint of behaviour: conversations are rendered, and what must be in the prompt is looked for.
+"""Lint rules on behaviour: they render conversations and check what the prompt must contain.
 
-These rules run the template, under its limits, with jinja2; one that does not compile has none of these findings.
+These rules run the template with jinja2 under limits; a template that does not compile has no such findings.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ FAMILY_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
     "xml": ("<tool_call>", "<function=", "<parameter="),
     "json": ("<tool_call>",),
 }
-"""The texts in a template's source by which llama-server picks the parser for its calls."""
+"""The strings in a template's source by which llama-server selects the parser for its calls."""
 
 FOREIGN_MARKERS = ("<|channel|>", "dsml_token", "<|open|>")
-"""Markers of other families, which llama-server looks for first."""
+"""Markers of other families, which llama-server checks first."""
 
 START_UP = [
     {"role": "system", "content": "You are here."},
@@ -33,7 +33,7 @@ START_UP = [
     {"role": "assistant", "content": "One."},
     {"role": "user", "content": "Say two."},
 ]
-"""The kind of conversation that llama-server renders when it starts."""
+"""The conversation that llama-server renders when it starts."""
 
 
 @rule(
@@ -108,7 +108,7 @@ def stranded_calls(subject: Subject) -> Iterator[Found]:
 
 @dataclass(frozen=True)
 class HistoryLoss:
-    """A conversation of which a prompt must hold every text in ``wanted``; ``what`` says what is lost otherwise."""
+    """A conversation whose prompt must contain every text in ``wanted``; ``what`` names the loss otherwise."""
 
     what: str
     messages: list[dict[str, Any]]
@@ -164,7 +164,7 @@ LATE = "Later rule number four."
     "send such text in a user's message, or let the gateway move it",
 )  # fmt: skip
 def late_system(subject: Subject) -> Iterator[Found]:
-    """A system message after the first turn, as agents send reminders: refused, or not in the prompt."""
+    """Find templates that refuse or drop a system message after the first turn (agents send reminders so)."""
     template = subject.template
     if template is None or not _renders(template, START_UP):
         return

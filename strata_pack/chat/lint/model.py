@@ -1,4 +1,4 @@
-"""What lint works on and what it says: ``Subject`` (a template, read once), ``Rule``, and ``Finding``."""
+"""Defines lint's data: ``Subject`` (a template, parsed once), ``Rule``, and ``Finding``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from strata_pack.chat.repair.rules import CallForm
 Severity = Literal["error", "warning", "info"]
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
-"""The worst first."""
+"""Severities, the worst first."""
 
 TOOLS_VARIANT = "tool_use"
-"""The name of such a variant: a file's, or the one in a list of named templates."""
+"""The name of the variant for tools: of its file, or in a list of named templates."""
 
 ENGINE_SEVERITY: Mapping[str, Severity] = {
     "jinja2": "error",
@@ -32,12 +32,13 @@ ENGINE_SEVERITY: Mapping[str, Severity] = {
     "minijinja": "warning",
     "hf.js": "info",
 }
-"""How bad it is when a construct fails on an engine: packs are served by llama.cpp and checked by jinja2."""
+"""The severity if a construct fails on an engine: llama.cpp serves packs and jinja2 checks them."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a check saw: ``line`` is 1-based, None for the whole template; ``text`` is what to point at in the line."""
+    """The result of a check: ``line`` is 1-based, None for the whole template; ``text`` is the part of the line to
+    mark."""
 
     message: str
     line: int | None = None
@@ -48,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: ``check`` yields what it sees in a template; ``severity`` is that of a finding without its own."""
+    """One rule: ``check`` yields findings in a template; ``severity`` is the default of its findings."""
 
     id: str
     name: str
@@ -62,13 +63,13 @@ RuleCheck = Callable[["Subject"], Iterable[Found]]
 
 
 def rule(id: str, name: str, severity: Severity, summary: str, remedy: str) -> Callable[[RuleCheck], Rule]:
-    """Return the decorator that makes a rule of a check, so that all there is to say of a rule stands in one place."""
+    """Return the decorator that makes a check a rule, so that all facts of a rule are in one place."""
     return lambda check: Rule(id, name, severity, summary, remedy, check)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding of one rule. ``line`` and ``column`` are 1-based, None where the whole template is meant."""
+    """One finding of one rule. ``line`` and ``column`` are 1-based, None for the whole template."""
 
     rule: Rule
     severity: Severity
@@ -98,14 +99,14 @@ class Finding:
 
 
 def severity_on(engines: Iterable[str]) -> Severity:
-    """Return how bad it is that a construct breaks on ``engines``."""
+    """Return the severity of a construct that fails on ``engines``."""
     found = {ENGINE_SEVERITY[engine] for engine in engines}
     return next(severity for severity in SEVERITIES if severity in found)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A template under lint. Everything derived from its text is made once, when a rule asks for it."""
+    """A template under lint. Everything derived from its text is computed once, at the first use."""
 
     source: str
     path: str = "chat_template.jinja"
@@ -113,12 +114,12 @@ class Subject:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines, without their ends; only ``\\n`` ends a line."""
+        """The lines without line ends; only ``\\n`` ends a line."""
         return self.source.split("\n")
 
     @cached_property
     def parsed(self) -> nodes.Template | TemplateError:
-        """The syntax tree, or why there is none."""
+        """The syntax tree, or the error that prevents it."""
         try:
             return environment().parse(self.source)
         except jinja2.TemplateSyntaxError as error:
@@ -136,7 +137,7 @@ class Subject:
 
     @cached_property
     def compiled(self) -> ChatTemplate | TemplateError:
-        """The template, ready to render, or why it does not compile."""
+        """The template, ready to render, or the error of its compilation."""
         try:
             return ChatTemplate(self.source)
         except TemplateError as error:
@@ -149,7 +150,7 @@ class Subject:
 
     @property
     def for_tools(self) -> bool:
-        """Whether it is the variant that transformers and llama.cpp take when tools are given."""
+        """Whether it is the variant that transformers and llama.cpp use for requests with tools."""
         return TOOLS_VARIANT in self.path
 
     @cached_property
@@ -159,7 +160,7 @@ class Subject:
 
     @cached_property
     def form(self) -> CallForm | None:
-        """The form of the template's calls, None if it has none that we know."""
+        """The format of the template's calls, None if it has none or an unknown one."""
         try:
             return None if self.template is None else call_form(self.source, Jinja2Engine())
         except RepairRefused:
@@ -173,5 +174,5 @@ class Subject:
 
 
 def environment() -> jinja2.Environment:
-    """Return an environment that parses what transformers parses. It renders nothing."""
+    """Return an environment that parses what transformers parses, but cannot render."""
     return jinja2.Environment(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols])

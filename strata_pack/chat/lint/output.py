@@ -1,4 +1,4 @@
-"""What lint found, for programs and for people: JSON, SARIF 2.1.0 with lines, and the terminal."""
+"""Formats lint findings: JSON, SARIF 2.1.0 with lines, and the terminal."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _result(finding: Finding, rule: int) -> dict[str, Any]:
 
 
 def to_report(findings: Sequence[Finding], path: str, fail_on: Severity) -> model.Report:
-    """Return the findings as a report, one check each; those below ``fail_on`` are reported and do not fail."""
+    """Return the findings as a report, one check each; findings below ``fail_on`` are reported but do not fail."""
     failing = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
     checks = [
         model.Check(
@@ -105,7 +105,7 @@ def to_report(findings: Sequence[Finding], path: str, fail_on: Severity) -> mode
 
 
 def terminal(findings: Sequence[Finding], path: str) -> Group:
-    """Return what rich prints: each finding with its line and what to do, and the count."""
+    """Return the renderables for rich: each finding with its line and remedy, and the count."""
     parts: list[Text] = []
     for finding in findings:
         where = ":".join(str(part) for part in (path, finding.line, finding.column) if part is not None)
@@ -128,5 +128,5 @@ def terminal(findings: Sequence[Finding], path: str) -> Group:
 
 
 def _shown(text: str) -> str:
-    """Return ``text`` with what a terminal would act on, or not show, written out."""
+    """Return ``text`` with control and invisible characters escaped."""
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)

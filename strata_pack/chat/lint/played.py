@@ -1,4 +1,4 @@
-"""The prompts that a template makes of the shapes (``shapes.py``), and where in a prompt a text stands."""
+"""Renders the standard conversations (``shapes.py``) and locates texts in the prompts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from strata_pack.chat.lint.shapes import SHAPES, StandardShape
 from strata_pack.chat.render.template import ChatTemplate, RenderLimits, TemplateError
 
 LIMITS = RenderLimits(steps=300_000, seconds=2.0)
-"""What one rendering may cost: the shapes are small."""
+"""Limits of one rendering; the shapes are small."""
 
 SECONDS = 20.0
-"""After so long no further shape is rendered: such a template is too slow for anybody."""
+"""Seconds after which no further shape is rendered."""
 
 TakenForm = Literal["parts", "text"]
 
@@ -27,22 +27,22 @@ TAKEN_FORMS: tuple[tuple[TakenForm, tuple[str, ...], Callable[[StandardShape], S
     ("parts", ("a question",), StandardShape.with_parts),
     ("text", ("a call", "a call and null"), StandardShape.with_text),
 )
-"""Forms that some templates need, the shapes that show it, and how to write a shape so."""
+"""Input formats that some templates need, the shapes that reveal the need, and the function that converts a shape."""
 
 TOKENS = {"bos_token": "<|zqbos|>", "eos_token": "<|zqeos|>"}
 
 KEY = re.compile(r"(?:Zq|zq)\w+(?: \w+)?")
-"""The words at the beginning of a text of the shapes, which no other text has."""
+"""Matches the unique words at the beginning of each text of the shapes."""
 
 JSON_TEXT = re.compile(r"[{\[]")
-"""A text that a template may read and write again in another form."""
+"""A text that a template may parse and print in another format."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What a template made of a shape: ``prompt``, and ``opened``, the one that ends with a generation prompt.
+    """A rendered shape: ``prompt``, and ``opened``, the prompt with the generation prompt.
 
-    Both are empty where there is an ``error``.
+    Both are empty if there is an ``error``.
     """
 
     shape: StandardShape
@@ -53,10 +53,10 @@ class Played:
 
 @dataclass(frozen=True)
 class Plays:
-    """Every shape that was rendered, by name, in the form that the template takes.
+    """Every rendered shape by name, in the input format that the template accepts.
 
-    ``needs`` says what it does not take as servers usually give it, with the error of the usual form (``None`` where
-    it only lost it): objects as arguments ("text": it has JSON text), texts as contents ("parts": it has lists).
+    ``needs`` maps a format that the template needs, unlike usual servers, to the error with the usual format (``None``
+    if the text was only lost): "text" for arguments as JSON text instead of objects, "parts" for contents as lists.
     """
 
     by_name: Mapping[str, Played]
@@ -69,7 +69,7 @@ class Plays:
 
 
 def play_all(source: str) -> Plays:
-    """Render ``source`` with every shape, until the time is up; nothing if it does not compile."""
+    """Render every shape with ``source`` until the time is up; nothing if it does not compile."""
     try:
         template = ChatTemplate(source, limits=LIMITS)
     except TemplateError:
@@ -116,9 +116,9 @@ def _render(template: ChatTemplate, shape: StandardShape, opens: bool, clock: Ma
 
 @dataclass(frozen=True)
 class PromptPiece:
-    """Something of a conversation that a prompt must hold: a text of a message, or a value of a call's argument.
+    """A part of a conversation that the prompt must contain: a text of a message, or a value of a call's argument.
 
-    ``role`` is the message's, or "call"; ``message`` its number.
+    ``role`` is that of the message, or "call"; ``message`` is its index.
     """
 
     role: str
@@ -126,25 +126,25 @@ class PromptPiece:
     text: str
 
     def place(self, prompt: str, start: int = 0) -> int:
-        """Return where it stands in ``prompt`` from ``start`` on, -1 if it does not."""
+        """Return its position in ``prompt`` from ``start`` on, -1 if it is missing."""
         places = [prompt.find(form, start) for form in spellings(self.text)]
         return min((place for place in places if place >= 0), default=-1)
 
     def is_cut(self, prompt: str) -> bool:
-        """Return whether the words it begins with are there and one of its lines is not, as it was said."""
+        """Return whether its first words are in the prompt, but one of its lines is not."""
         if self.is_left_out(prompt) or self.place(prompt) >= 0 or JSON_TEXT.match(self.text):
             return False
         lines = filter(None, map(str.strip, self.text.split("\n")))
         return any(all(form not in prompt for form in spellings(line)) for line in lines)
 
     def is_left_out(self, prompt: str) -> bool:
-        """Return whether not even the words it begins with are there."""
+        """Return whether even its first words are missing."""
         key = KEY.search(self.text)
         return key is not None and key[0] not in prompt and self.place(prompt) < 0
 
 
 def pieces(shape: StandardShape) -> Iterator[PromptPiece]:
-    """Yield what of ``shape`` must be in its prompt, in its order."""
+    """Yield the parts of ``shape`` that its prompt must contain, in order."""
     for number, message in enumerate(shape.messages):
         content = message.get("content")
         texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content or ()]
@@ -168,7 +168,7 @@ def leaves(value: Any) -> Iterator[str]:
 
 @lru_cache(maxsize=4096)
 def spellings(text: str) -> frozenset[str]:
-    """Return the forms in which a template may write ``text``: as it is, as JSON, once more as JSON, as HTML."""
+    """Return the forms in which a template may print ``text``: unchanged, as JSON, as JSON in JSON, as HTML."""
     forms = {text}
     for ascii_only in (True, False):
         once = json.dumps(text, ensure_ascii=ascii_only)[1:-1]

@@ -1,7 +1,7 @@
-"""Lint of constructs that template engines run differently, by tables of what was measured on each of them.
+"""Lint rules on constructs that template engines run differently, from tables of measurements on each engine.
 
 Measured on jinja2 3.1.6, minijinja 3.1.0 (with its Python methods), llama.cpp b11549 and @huggingface/jinja 0.5.11
-(hf.js). "fails" also stands for a text that is silently another one.
+(hf.js). "fails" includes a silently different output.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ METHODS: Mapping[str, EngineNames] = {
     "update": (JINJA2, MINIJINJA, LLAMA, HFJS),
 }
 OTHER_METHODS: EngineNames = (MINIJINJA, LLAMA, HFJS)
-"""Where a method of Python's strings, lists and dicts that is in neither table was seen to be missing."""
+"""The engines that lack Python methods of strings, lists and dicts that are in neither table."""
 
 LOOP_METHODS: Mapping[str, EngineNames] = {"cycle": (LLAMA, HFJS), "changed": (LLAMA, HFJS)}
 LOOP_ATTRIBUTES: Mapping[str, EngineNames] = {"depth": (LLAMA, HFJS), "depth0": (LLAMA, HFJS)}
@@ -118,7 +118,7 @@ _ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[xuUN]")
 
 
 def breaks(what: str, engines: EngineNames, line: int, text: str = "") -> Found:
-    """Return the finding that ``what`` fails on ``engines``; it is as bad as the worst of them."""
+    """Return the finding that ``what`` fails on ``engines``, with the highest of their severities."""
     return Found(f"{what} fails on {', '.join(engines)}", line, text, severity_on(engines), engines)
 
 
@@ -177,14 +177,14 @@ def filters(subject: Subject) -> Iterator[Found]:
 
 
 def _is_text(node: nodes.Node | None) -> bool:
-    """Return whether ``node`` is surely a text: a literal, a concatenation, or what a text filter returns."""
+    """Return whether ``node`` is certainly a string: a literal, a concatenation, or the result of a string filter."""
     if isinstance(node, nodes.Filter):
         return node.name in ("trim", "string", "tojson", "join", "lower", "upper", "replace")
     return isinstance(node, nodes.Concat) or (isinstance(node, nodes.Const) and isinstance(node.value, str))
 
 
 def _prints_alike(node: nodes.Node | None) -> bool:
-    """Return whether ``node`` is surely a text or a number, of which hf.js makes a text as well."""
+    """Return whether ``node`` is certainly a string or a number, which hf.js converts to a string as well."""
     arithmetic = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.Neg)
     counted = isinstance(node, nodes.Filter) and node.name in ("length", "count", "int", "float", "abs")
     number = isinstance(node, nodes.Const) and isinstance(node.value, (int, float))
@@ -230,14 +230,14 @@ def statements(subject: Subject) -> Iterator[Found]:
     "print after the decision, or use if and else",
 )  # fmt: skip
 def lost_output(subject: Subject) -> Iterator[Found]:
-    """``continue`` and ``break`` after output: llama.cpp drops what was printed since the loop's own body began in the
-    blocks that hold them, hf.js what was printed in the whole turn of the loop."""
+    """Find ``continue`` and ``break`` after output: llama.cpp drops the output of the enclosing blocks since the loop's
+    body began, hf.js the output of the whole iteration."""
     for loop in subject.all(nodes.For):
         yield from _leaving(loop.body, printed=False, printed_inside=False, nested=False)
 
 
 def _leaving(statements: Sequence[nodes.Node], *, printed: bool, printed_inside: bool, nested: bool) -> Iterator[Found]:
-    """``printed``: whether this turn of the loop may have printed before; ``printed_inside``: in an inner block."""
+    """``printed``: whether this iteration may have printed before; ``printed_inside``: in an inner block."""
     for statement in statements:
         if isinstance(statement, (nodes.Continue, nodes.Break)):
             word = type(statement).__name__.lower()
@@ -263,14 +263,14 @@ def _may_print(statement: nodes.Node) -> bool:
 
 
 def _prints_nothing(node: nodes.Node) -> bool:
-    """Return whether an output is no text: empty, or the call that refuses the conversation."""
+    """Return whether an output statement prints nothing: empty, or the call that refuses the conversation."""
     raises = isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "raise_exception"
     return raises or (isinstance(node, nodes.TemplateData) and not node.data)
 
 
 @rule("ST307", "written-form", "error", "a form that not every engine reads", PORTABLE)
 def written(subject: Subject) -> Iterator[Found]:
-    """What only the text shows: raw blocks, escapes in literals, the generation mark."""
+    """Find constructs that are visible only in the source: raw blocks, escapes in literals, the generation block."""
     for line, kind, text in subject.tokens:
         if kind == "raw_begin":
             yield breaks("a raw block", (LLAMA, HFJS), line, "raw")

@@ -1,7 +1,7 @@
-"""Lint of properties: what must be true of the prompts of every standard conversation (``shapes.py``).
+"""Lint rules on properties that the prompts of all standard conversations (``shapes.py``) must have.
 
-Each rule looks at the same renderings. A shape that servers hand over in another form, or that a model need not have,
-is judged mildly: what goes wrong there is a warning at most.
+All rules use the same renderings. For a shape that servers convert first, or that a model need not support, a finding
+is a warning at most.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from strata_pack.chat.lint.turns import faults, is_open, learn, uneven_pairs
 from strata_pack.chat.render.template import ChatTemplate, TemplateLimit, TemplateRefused
 
 MANY = 3
-"""Shapes that a sentence names."""
+"""Maximum number of shapes that a sentence names."""
 
 
 def _among(names: Iterable[str]) -> str:
-    """Return the names of shapes for a sentence: the first ones, and how many more there are."""
+    """Return the names of shapes for a sentence: the first ones, and the number of others."""
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - MANY} more" if len(known) > MANY else ""
     return ", ".join(f"'{name}'" for name in known[:MANY]) + more
 
 
 def _severity(shape: StandardShape, subject: Subject) -> Severity:
-    """Return how bad it is when something goes wrong in ``shape``: a template that knows no calls need not cope."""
+    """Return the severity of a finding in ``shape``; lower for calls if the template does not support calls."""
     unknown = bool(shape.calls) and "tool_calls" not in subject.source
     return "warning" if shape.lenient or unknown else "error"
 
@@ -49,7 +49,7 @@ _NEEDS: Mapping[TakenForm, str] = {
     "test what may be null, missing, empty or a list before using it",
 )  # fmt: skip
 def crashes(subject: Subject) -> Iterator[Found]:
-    """Failures that the template did not mean: one finding for each line and cause."""
+    """Find unintended failures: one finding for each line and cause."""
     failed: dict[tuple[str, int | None, Severity], list[str]] = {}
     for form, error in subject.plays.needs.items():
         cause = "are lost" if error is None else f"make it fail: {error.cause}"
@@ -68,7 +68,7 @@ def crashes(subject: Subject) -> Iterator[Found]:
     "if the model can take such turns, render them; else let the client know",
 )  # fmt: skip
 def refuses(subject: Subject) -> Iterator[Found]:
-    """Refusals: the template knows what its model cannot take."""
+    """Find refusals by the template's own ``raise_exception``."""
     refused: dict[tuple[str, int | None], list[str]] = {}
     for one in subject.plays.by_name.values():
         if isinstance(one.error, TemplateRefused) and not one.shape.lenient:
@@ -85,7 +85,7 @@ def refuses(subject: Subject) -> Iterator[Found]:
     "write the mark that ends a turn once at the end of each, also after calls and results",
 )  # fmt: skip
 def open_turns(subject: Subject) -> Iterator[Found]:
-    """TurnMarks around turns, as plain chats show them, that an agent's turns lack; tags that open and do not close."""
+    """Find turn marks of plain chats that an agent's turns lack, and tags that are opened but not closed."""
     plays = subject.plays
     if not _writes(plays, "call"):
         plays = replace(plays, by_name={name: one for name, one in plays.by_name.items() if not one.shape.calls})
@@ -113,7 +113,7 @@ def _asked(plays: Plays) -> Iterator[Played]:
 
 
 def _by_kind(wrong: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Return the faults with those together that only show another piece of a prompt."""
+    """Return the faults, merging those that differ only in the quoted piece of a prompt."""
     kinds: dict[str, tuple[str, list[str]]] = {}
     for sentence, names in wrong.items():
         kinds.setdefault(re.split(r" in '| in \"|: '|: \"", sentence)[0], (sentence, []))[1].extend(names)
@@ -127,10 +127,10 @@ OBJECTS = re.compile(
     r"<(?:generator object|(?:bound|built-in) method|function|[a-z0-9_.]+ object)\b[^<>\n]* at 0x|dict_items\("
 )
 QUOTED = re.compile(r"[\[{(,:]\s*'[^'\n]*zq[^'\n]*'\s*[:,\]})]|\{'(?:type|name|function|text)':")
-"""A key or a text of ours in single quotes, inside of brackets: a list or an object as Python prints it."""
+"""A key or text of the shapes in single quotes inside brackets: a list or dict as Python prints it."""
 
 PYTHON_CALL = re.compile(r"zqfind\(\s*zqkey\s*=")
-"""A call in Python's own syntax, in which None and True are right."""
+"""A call in Python syntax, in which None and True are correct."""
 
 
 @rule(
@@ -138,7 +138,7 @@ PYTHON_CALL = re.compile(r"zqfind\(\s*zqkey\s*=")
     "print values with tojson, and nothing where a content is null",
 )  # fmt: skip
 def python_repr(subject: Subject) -> Iterator[Found]:
-    """Words of Python's that only null, true and false brought in, and objects that were printed as they are."""
+    """Find None, True and False that null, true and false caused, and Python objects that were printed directly."""
     template, plays = subject.template, subject.plays
     if template is None:
         return
@@ -166,7 +166,7 @@ def _python_in(prompt: str) -> list[str]:
 
 
 def _more_python(one: Played, plain: Played) -> list[str]:
-    """Return what the prompt has of Python's and the same one with words in the places of null and true has not."""
+    """Return the Python words of the prompt that the same prompt with words in place of null and true lacks."""
     more = Counter(WORDS.findall(one.prompt)) - Counter(WORDS.findall(plain.prompt))
     return [f"Python's {', '.join(more)} for JSON's {', '.join(map(_json_word, more))}"] if more else []
 
@@ -183,7 +183,7 @@ def _json_word(word: str) -> str:
     "write the content and the calls of a turn both, and every message's text",
 )  # fmt: skip
 def left_out(subject: Subject) -> Iterator[Found]:
-    """Texts, calls and arguments that a prompt lacks, and texts that are cut."""
+    """Find texts, calls and arguments that a prompt lacks, and truncated texts."""
     template, plays = subject.template, subject.plays
     if template is None:
         return
@@ -214,20 +214,20 @@ def left_out(subject: Subject) -> Iterator[Found]:
 
 
 def _writes(plays: Plays, role: str) -> bool:
-    """Return whether any prompt holds a text of ``role``."""
+    """Return whether any prompt contains a text of ``role``."""
     return any(
         piece.role == role and not piece.is_left_out(one.prompt) for one in plays.fine for piece in pieces(one.shape)
     )
 
 
 def _names_calls(plays: Plays) -> bool:
-    """Return whether the name of a called tool is there, next to those of the declared ones."""
+    """Return whether prompts contain the name of a called tool, in addition to those of the declared tools."""
     made, declared = (plays.by_name.get(name) for name in ("a result without a name", "tools that nobody called"))
     return made is not None and declared is not None and made.prompt.count("zqfind") > declared.prompt.count("zqfind")
 
 
 def _left_out_tools(one: Played, plays: Plays) -> bool:
-    """Return whether a declared tool is missing, in a template that declares tools."""
+    """Return whether a declared tool is missing in the prompt of a template that prints tools."""
     declared = plays.by_name.get("tools that nobody called")
     if declared is None or "zqfind" not in declared.prompt:
         return False
@@ -247,7 +247,7 @@ def _called(piece: PromptPiece, shape: StandardShape) -> str:
 
 
 def _left_out_keys(template: ChatTemplate, one: Played) -> list[str]:
-    """Return the arguments whose names stand more often in the same prompt with words for null and false."""
+    """Return the arguments whose names occur more often in the same prompt with words for null and false."""
     if one.shape.plain is None or not one.shape.calls:
         return []
     plain = play(template, one.shape.plain).prompt
@@ -260,7 +260,7 @@ def _left_out_keys(template: ChatTemplate, one: Played) -> list[str]:
     "print the messages in their order: a turn's text, then its calls, then the results",
 )  # fmt: skip
 def moved(subject: Subject) -> Iterator[Found]:
-    """Pieces of a conversation whose places in a prompt are not in its order; a system message may stand anywhere."""
+    """Find pieces of a conversation that are out of order in the prompt; a system message may be anywhere."""
     wrong: dict[str, list[str]] = {}
     for one in subject.plays.fine:
         previous: tuple[int, PromptPiece] | None = None
@@ -294,7 +294,7 @@ MORNING, EVENING = datetime(2026, 7, 27, 9, 12, 31), datetime(2026, 7, 27, 21, 4
     "say the date without the time, so that what a server has read stays valid for the day",
 )  # fmt: skip
 def clock(subject: Subject) -> Iterator[Found]:
-    """Prompts that change during a day, for a template that asks for the time."""
+    """Find prompts that change during a day, for a template that uses the time."""
     template = subject.template
     if template is None or "strftime_now" not in subject.source:
         return

@@ -1,8 +1,8 @@
-"""Lint of chat templates: every rule in one table, run over one template, with ``noqa`` comments honoured.
+"""Lints a chat template with every rule of one table, and applies ``noqa`` comments.
 
 ``{# strata: noqa ST301 #}`` silences rules on its own line, ``{# strata: noqa-file ST301 #}`` in the whole template;
-without ids, all of them. The rules on safety (ST6) cannot be silenced so, only left out with ``ignore``. A prefix of an
-id ("ST3") stands for every rule that starts with it, here and in ``select``.
+without ids, all of them. The rules on safety (ST6) cannot be silenced by comments, only left out with ``ignore``. A
+prefix of an id ("ST3") means every rule that starts with it, also in ``select``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ RULES: tuple[Rule, ...] = tuple(
     )
 )
 """Every rule, by id: ST1 the text, ST2 whether it compiles, ST3 portability, ST4 llama-server, ST5 the history, ST6
-safety, ST7 its copies, ST8 the standard conversations. A rule stands with its check, in the module of its subject."""
+safety, ST7 its copies, ST8 the standard conversations. A rule is defined with its check, in the module of its
+subject."""
 
 _NOQA = re.compile(r"\{#-?\s*strata:\s*noqa(?P<file>-file)?(?P<ids>[^#]*?)-?#\}")
 _ID = re.compile(r"ST\d*")
@@ -42,9 +43,9 @@ def lint_template(
 ) -> list[Finding]:
     """Return what the rules find in ``source``, by line and id; findings about the whole template come last.
 
-    ``source`` is the text as it lies in its file (line ends and byte order mark are looked at). ``copies`` maps the
-    places of further copies of the template to their texts. ``select`` and ``ignore`` are ids or their beginnings;
-    without ``select``, all rules. Raises ``WrongUse`` for one that fits no rule.
+    ``source`` is the unchanged text of the file (rules check line ends and byte order mark). ``copies`` maps the places
+    of further copies of the template to their texts. ``select`` and ``ignore`` are ids or prefixes of ids; without
+    ``select``, all rules run. Raises ``WrongUse`` for a prefix that matches no rule.
     """
     for prefix in (*select, *ignore):
         if not prefix or not any(rule.id.startswith(prefix) for rule in RULES):
@@ -83,10 +84,10 @@ def _finding(rule: Rule, found: Found, subject: Subject) -> Finding:
 
 
 NEVER_SILENCED = "ST6"
-"""The rules on safety: who wrote a hostile template wrote its comments, too."""
+"""The rules on safety: the author of a malicious template also writes its comments."""
 
 Silenced = Mapping[int | None, tuple[str, ...]]
-"""Line (None: the whole template) -> beginnings of the ids that are silenced there; "" silences all."""
+"""Maps a line (None: the whole template) to the prefixes of the ids that are silenced there; "" silences all."""
 
 
 def _noqa(subject: Subject) -> Silenced:

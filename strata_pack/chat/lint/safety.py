@@ -1,6 +1,6 @@
-"""Lint against templates as attacks: what only somebody who wants out of the sandbox writes.
+"""Lint rules on malicious templates: constructs that only an escape from the sandbox needs.
 
-Every engine that matters runs templates in a sandbox; a template that needs one to hold is not one to ship.
+Every common engine runs templates in a sandbox, but a template that relies on it must not be shipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DANGEROUS_NAMES = frozenset(
         "url_for",
     }
 )
-"""Names that chat templates do not have and that known template injections start from."""
+"""Names from which known template injections start, and which chat templates do not use."""
 
 DANGEROUS_ATTRIBUTES = frozenset(
     {"func_globals", "gi_frame", "gi_code", "cr_frame", "f_globals", "mro", "os", "popen", "system", "subclasses"}
@@ -90,7 +90,8 @@ INTERNALS = frozenset(
         "wrapped",
     ]
 )
-"""The names of Python's internals that a text would be needed for; any other text with underscores is a text."""
+"""The names of Python's internals that a template would spell as strings; other strings with underscores are
+harmless."""
 
 
 HOSTILE = "do not use this template unless you wrote it; chat templates need none of this"
@@ -112,7 +113,7 @@ def dunder_access(subject: Subject) -> Iterator[Found]:
 
 
 def folded(node: nodes.Node) -> Any:
-    """Return the value of a literal, or of literals that are joined by ``~`` or ``+``; ``None`` for anything else."""
+    """Return the value of a literal, or of literals joined by ``~`` or ``+``; ``None`` for anything else."""
     if isinstance(node, nodes.Const):
         return node.value
     parts = (
@@ -152,7 +153,7 @@ def other_templates(subject: Subject) -> Iterator[Found]:
     "look at the line: a template prints a conversation, it does not answer to it",
 )  # fmt: skip
 def triggers(subject: Subject) -> Iterator[Found]:
-    """What the template says or hides only when the conversation holds something it looks for."""
+    """Find text that the template adds or hides only if the conversation contains a trigger."""
     if subject.template is None:
         return
     search = search_triggers(subject.source)

@@ -1,4 +1,4 @@
-"""Lint of the scopes of variables, where engines differ silently: what a loop, a macro or a namespace keeps."""
+"""Lint rules on scopes of variables, in which engines differ silently: loops, macros, namespaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from strata_pack.chat.lint.portable import HFJS, JINJA2, LLAMA, MINIJINJA, break
     "set it unconditionally at the top of the loop body",
 )  # fmt: skip
 def leaking_variables(subject: Subject) -> Iterator[Found]:
-    """A variable set only on some turns of a loop and read in it keeps its value on engines without loop scopes."""
+    """Find variables that are set in some iterations of a loop and read in it: engines without loop scopes keep the
+    value."""
     for loop in subject.all(nodes.For):
         own = _names(loop.target)
         reported: set[str] = set()
@@ -40,7 +41,7 @@ def _branches(statement: nodes.If) -> list[list[nodes.Node]]:
 
 
 def _maybe_set(statements: list[nodes.Node], *, inside: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield the variables that an if among ``statements`` sets in the scope of the loop, with their lines."""
+    """Yield the variables that an ``if`` among ``statements`` sets in the scope of the loop, with their lines."""
     for statement in statements:
         if isinstance(statement, nodes.If):
             for branch in _branches(statement):
@@ -50,8 +51,8 @@ def _maybe_set(statements: list[nodes.Node], *, inside: bool = False) -> Iterato
 
 
 def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple[bool, bool]:
-    """Return whether ``statements`` read ``name`` where this turn may not have set it, and whether they surely set
-    it."""
+    """Return whether ``statements`` read ``name`` where this iteration may not have set it, and whether they always
+    set it."""
     for statement in statements:
         if is_set:
             break
@@ -77,7 +78,7 @@ def _reads_unset(statements: list[nodes.Node], name: str, is_set: bool) -> tuple
 
 
 def _inner_loop_reads(loop: nodes.For, name: str) -> bool:
-    """Return whether a loop in the loop reads ``name`` unset; its own variable of that name is another one."""
+    """Return whether a nested loop reads ``name`` unset; a loop variable of that name is a different variable."""
     if _loads(loop.iter, name):
         return True
     if name in _names(loop.target):
@@ -87,7 +88,8 @@ def _inner_loop_reads(loop: nodes.For, name: str) -> bool:
 
 
 def _leaves(statement: nodes.Node) -> bool:
-    """Return whether nothing after ``statement`` runs in this turn: it refuses the conversation, or leaves the turn."""
+    """Return whether nothing after ``statement`` runs in this iteration: it refuses the conversation, continues or
+    breaks."""
     if isinstance(statement, nodes.Output):
         called = [node.node for node in statement.nodes if isinstance(node, nodes.Call)]
         return any(isinstance(target, nodes.Name) and target.name == "raise_exception" for target in called)

@@ -1,9 +1,9 @@
-"""The conversations that every chat template meets: about sixty shapes, with texts that say where each of them went.
+"""Defines the standard conversations: about sixty shapes with unique texts that can be located in a prompt.
 
-Every text, name and value is there once in its conversation and holds a word that no template writes, so that a prompt
-tells what was left out, moved or changed. ``lenient`` names the reason why a template may fail on a shape: servers put
-the conversation into another form first, or the model has no such role.
-Source of the forms: the OpenAI chat completions API, as clients send it and as servers hand it to templates.
+Every text, name and value occurs once in its conversation and contains a word that no template writes, so that a prompt
+shows what was left out, moved or changed. ``lenient`` is the reason why a template may fail on a shape: servers convert
+the conversation first, or the model has no such role.
+Source of the formats: the OpenAI chat completions API, as clients send it and as servers pass it to templates.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FILLED = "most clients write the field"
 WITH_CALLS = "a text is null where a turn has calls"
 
 LEFT_OUT = "<left out>"
-"""Stands for a content that the message does not have at all."""
+"""Marks a message without the key ``content``."""
 
 
 @dataclass(frozen=True)
 class StandardShape:
-    """A conversation. ``plain`` is the same one with words for null, true and false, and ``""`` for a null content:
-    what a prompt has of Python's spelling, and this one's has not, comes from those values."""
+    """A conversation. ``plain`` is the same with words for null, true and false, and ``""`` for a null content: Python
+    spellings that only the prompt of the former contains come from those values."""
 
     name: str
     messages: Sequence[Sent]
@@ -36,7 +36,7 @@ class StandardShape:
     plain: StandardShape | None = field(default=None, compare=False)
 
     def with_text(self) -> StandardShape:
-        """Return the conversation with the arguments of its calls as JSON text, as they travel over the network."""
+        """Return the conversation with the arguments of its calls as JSON text, as in the API."""
 
         def spelled(call: Sent) -> Sent:
             function = call["function"]
@@ -51,7 +51,7 @@ class StandardShape:
         return replace(self, messages=messages, plain=None if self.plain is None else self.plain.with_text())
 
     def with_parts(self) -> StandardShape:
-        """Return the conversation with every text of a message as a list of one part."""
+        """Return the conversation with every text content as a list of one part."""
         messages = [
             {**one, "content": parts(one["content"])} if isinstance(one.get("content"), str) else one
             for one in self.messages
@@ -60,7 +60,7 @@ class StandardShape:
 
     @property
     def calls(self) -> list[Mapping[str, Any]]:
-        """The called functions (``name`` and ``arguments``), in their order."""
+        """The called functions (``name`` and ``arguments``), in order."""
         return [call["function"] for message in self.messages for call in message.get("tool_calls") or []]
 
 
@@ -73,7 +73,7 @@ def system(text: Any) -> Sent:
 
 
 def call(number: int, arguments: Any, name: str = "zqfind", id: str = "") -> Sent:
-    """Return a call; ids have nine letters and digits, which is what the strictest templates demand."""
+    """Return a call; ids have nine letters and digits, as the strictest templates require."""
     function = {"name": name, "arguments": arguments}
     return {"id": id or f"zqcall{number:03d}", "type": "function", "function": function}
 
@@ -139,7 +139,7 @@ def _agent(name: str, turn: Sent, *rest: Sent, tools: Any = TOOLS, **more: Any) 
 
 
 def _called(name: str, arguments: Any, plain: Any = None, tools: Any = (RICH,), lenient: str = "") -> StandardShape:
-    """Return an agent's turn with ``arguments``; ``plain`` are those that no language spells in its own way."""
+    """Return an agent's turn with ``arguments``; ``plain`` are the same with words in place of null, true and false."""
     rest = (result(1, FOUND), *_END)
     other = None if plain is None else _agent(name, assistant("", call(1, plain)), *rest, tools=tools)
     return _agent(name, assistant("", call(1, arguments)), *rest, tools=tools, lenient=lenient, plain=other)

@@ -1,4 +1,4 @@
-"""Lint of the text itself: what a person does not see in an editor, and whether it is a template at all."""
+"""Lint rules on the text itself: invisible characters, and whether it compiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata_pack.chat.render.template import TemplateError
 BOM = "\ufeff"
 
 BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""The characters that reorder a line on the screen (Unicode UAX 9; "Trojan Source", CVE-2021-42574)."""
+"""Characters that reorder a line on the screen (Unicode UAX 9; "Trojan Source", CVE-2021-42574)."""
 
 KNOWN_CONTROLS = frozenset("\n\r\t")
 
@@ -83,7 +83,9 @@ def does_not_compile(subject: Subject) -> Iterator[Found]:
     if not isinstance(failed, TemplateError) and not (
         any(unknown_filters.check(subject)) or any(unknown_tests.check(subject))
     ):
-        failed = subject.compiled  # what can be parsed may still be nested too deeply, or break outside of a loop
+        failed = (
+            subject.compiled
+        )  # a template that parses may still be nested too deeply, or have a break outside a loop
     if isinstance(failed, TemplateError):
         yield Found(failed.cause, failed.line)
 
@@ -107,7 +109,7 @@ def unknown_tests(subject: Subject) -> Iterator[Found]:
 FUNCTIONS = frozenset(
     {"raise_exception", "strftime_now", "namespace", "range", "caller", "loop", *jinja2.Environment().globals}
 )
-"""What a template may call without defining it, as transformers and llama.cpp set it up."""
+"""The functions that transformers and llama.cpp define for templates."""
 
 
 @rule("ST204", "unknown-function", "error", "a function that does not exist", NAME)

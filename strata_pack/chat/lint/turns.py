@@ -1,7 +1,7 @@
-"""The marks that a template sets around turns, learned from plain chats, and whether every turn has them.
+"""Learns the marks around turns from plain chats, and checks whether every turn has them.
 
-Nothing is known of any family. ``learn`` takes a chat apart: what ends its last answer ends turns, and what stands
-first after an end opens them. Tags that are a pair by their names (``<tool_call>``, ``</tool_call>``) are counted.
+No family's marks are built in. ``learn`` analyses a chat: the mark after its last answer ends turns, and the first mark
+after an end opens turns. Tags that form a pair by name (``<tool_call>``, ``</tool_call>``) are counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MARK = re.compile(
     r"<\|[^<>|\s]{1,40}\|?>|<[^<>|\s]{1,40}\|>|<｜[^<>\n]{1,40}｜>|</?[A-Za-z_][\w:.-]{0,40}(?:=[^<>\n]{0,60})?>"
     r"|\[/?[A-Z_]{2,24}\]|<</?[A-Z]{2,12}>>"
 )
-"""A tag, as templates write them around turns and parts of turns."""
+"""A tag around turns or parts of turns."""
 
 SPECIAL = re.compile(r"<[|｜][^<>]*>|<[^<>]*[|｜]>|</?s>|<(?:end|eo)[a-z_]*>|\[/?[A-Z_]+\]")
-"""A mark that is one token of a model, not a tag in its text."""
+"""A mark that is a special token, not a tag in ordinary text."""
 
 _CLOSING_WORDS = (("end", "start"), ("end", "begin"), ("eos", "bos"), ("close", "open"))
 
@@ -33,12 +33,12 @@ PLAIN = (
     "a question",
     "a system message and a question",
 )
-"""The chats that the marks are learned from."""
+"""The chats from which the marks are learned."""
 
 
 @dataclass(frozen=True)
 class TurnToken:
-    """A mark in a prompt: its text without an attribute, where it begins and where it ends."""
+    """A mark in a prompt: its text without attributes, its start and its end."""
 
     text: str
     start: int
@@ -57,10 +57,10 @@ def _bare(mark: str) -> str:
 
 @dataclass(frozen=True)
 class TurnMarks:
-    """How a template writes turns: ``ends`` ends an answer, ``opens`` open what comes next.
+    """The marks of a template: ``ends`` ends an answer, ``opens`` are those that open the next turn.
 
-    ``around_all`` says whether a user's turn has its end, too; ``ends_open`` whether a prompt with a generation
-    prompt ends inside of a turn.
+    ``around_all``: a user's turn has an end mark too; ``ends_open``: a prompt with a generation prompt ends inside a
+    turn.
     """
 
     ends: str
@@ -70,7 +70,7 @@ class TurnMarks:
 
 
 def learn(plays: Plays) -> TurnMarks | None:
-    """Return the marks around the turns of plain chats, ``None`` if these show none."""
+    """Return the marks around the turns of plain chats, ``None`` if there are none."""
     chats = [one for name in PLAIN for one in plays.fine if one.shape.name == name]
     gaps = [gap for chat in chats for gap in _gaps(chat)]
     if not gaps or any(not gap for gap in gaps) or len({gap[0].text for gap in gaps}) > 1:
@@ -110,7 +110,7 @@ def _counts(found: Sequence[TurnToken]) -> Counter[str]:
 
 
 def _closes_users(chat: Played, ends: str) -> bool:
-    """Return whether ``ends`` stands between every user's text and the answer after it."""
+    """Return whether ``ends`` is between every user's text and the next answer."""
     placed = [(piece, piece.place(chat.prompt)) for piece in pieces(chat.shape)]
     for (one, start), (other, end) in itertools.pairwise(placed):
         if one.role == "user" and other.role == "assistant" and ends not in chat.prompt[start:end]:
@@ -119,13 +119,13 @@ def _closes_users(chat: Played, ends: str) -> bool:
 
 
 def is_open(marks: TurnMarks, prompt: str) -> bool:
-    """Return whether ``prompt`` ends inside of a turn: a mark stands after the last end."""
+    """Return whether ``prompt`` ends inside a turn: there is a mark after the last end."""
     found = tokens(prompt)
     return bool(found) and found[-1].text != marks.ends
 
 
 def faults(marks: TurnMarks, played: Played) -> list[str]:
-    """Return what is wrong with the turns of a prompt, as the ends of sentences; nothing where all is well."""
+    """Return the faults of a prompt's turns as clauses for a sentence."""
     return [*_twice(marks, played.prompt), *_left_open(marks, played), *_opened_again(marks, played)]
 
 
@@ -133,12 +133,12 @@ def _twice(marks: TurnMarks, prompt: str) -> Iterator[str]:
     found = tokens(prompt)
     for one, other in itertools.pairwise(found):
         if one.text == other.text == marks.ends and not prompt[one.end : other.start].strip():
-            yield f"{marks.ends} stands twice with nothing between"
+            yield f"{marks.ends} occurs twice with nothing between"
             return
 
 
 def _left_open(marks: TurnMarks, played: Played) -> Iterator[str]:
-    """A turn of the assistant's that no mark ends before the next text of the user's, or before the prompt's end."""
+    """Find an assistant's turn that no mark ends before the user's next text, or before the end of the prompt."""
     prompt = played.prompt
     mine: int | None = None
     results = False
@@ -163,7 +163,7 @@ def _left_open(marks: TurnMarks, played: Played) -> Iterator[str]:
 
 
 def _opened_again(marks: TurnMarks, played: Played) -> Iterator[str]:
-    """Two turns that open without an end between, in a template that ends every turn."""
+    """Find two turns that are opened without an end between them, in a template that ends every turn."""
     if not marks.around_all:
         return
     opened: TurnToken | None = None
@@ -172,14 +172,14 @@ def _opened_again(marks: TurnMarks, played: Played) -> Iterator[str]:
             opened = None
         elif token.text in marks.opens:
             if opened is not None and not _is_ended(marks, played.prompt, opened.end, token.end):
-                yield f"{token.text} opens a turn in an open one: {_shown(played.prompt[opened.start : token.end])}"
+                yield f"{token.text} opens a turn in an open turn: {_shown(played.prompt[opened.start : token.end])}"
                 return
             opened = token
 
 
 def _is_ended(marks: TurnMarks, prompt: str, start: int, end: int) -> bool:
-    """Return whether a turn ends between two places: by the usual mark, or by a token of its own (``<|call|>``) that
-    stands right before the next turn and closes nothing else."""
+    """Return whether a turn ends between two positions: by the usual mark, or by a special token (``<|call|>``)
+    directly before the next turn that closes nothing else."""
     everything = tokens(prompt)
     found = [token for token in everything if start <= token.start < end]
     if any(token.text == marks.ends for token in found):
@@ -198,7 +198,7 @@ def _ends_by_itself(mark: str, known: Set[str]) -> bool:
 
 
 def openers_of(mark: str) -> tuple[str, ...]:
-    """Return the marks that ``mark`` closes by its name: ``<x>`` for ``</x>``, ``<|x_begin|>`` for ``<|x_end|>``."""
+    """Return the marks that ``mark`` closes, by name: ``<x>`` for ``</x>``, ``<|x_begin|>`` for ``<|x_end|>``."""
     if mark.startswith(("</", "[/")):
         return (mark[0] + mark[2:],)
     if mark.startswith("<|/"):
@@ -215,7 +215,7 @@ def openers_of(mark: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class UnevenPair:
-    """A pair of tags of which a prompt has ``extra`` more (or fewer, if negative) that open than that close."""
+    """A pair of tags; a prompt has ``extra`` more opening than closing ones (fewer if negative)."""
 
     opening: str
     closing: str
@@ -224,8 +224,8 @@ class UnevenPair:
 
 
 def uneven_pairs(plays: Plays) -> Iterator[UnevenPair]:
-    """Yield each pair of tags, by their names, that is not even: special tokens in chats, any tags where calls are made
-    (but not those that are uneven in chats already, as thinking often is), each with the first such prompt."""
+    """Yield each unbalanced pair of tags with the first such prompt: special tokens in chats, any tags in
+    conversations with calls (except those that are unbalanced in chats already, as thinking often is)."""
     fine = [one for one in plays.fine if not one.shape.lenient]
     counts = {one.shape.name: _counts(tokens(one.prompt)) for one in fine}
     every = set().union(*counts.values()) if counts else set()
@@ -242,7 +242,7 @@ def _uneven(
     special = SPECIAL.fullmatch(opening) is not None and SPECIAL.fullmatch(closing) is not None
     chats = [one for one in fine if one.shape.tools is None and not one.shape.calls]
     for one in chats:
-        # The last turn may be left open, to be continued, or have an end of its own.
+        # The last turn may be left open for continuation, or have a different end.
         if special and counts[one.shape.name][opening] > 1 and not 0 <= extra[one.shape.name] <= 1:
             yield UnevenPair(opening, closing, one, extra[one.shape.name])
     if any(extra[one.shape.name] for one in chats):

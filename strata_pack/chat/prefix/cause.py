@@ -1,4 +1,4 @@
-"""Names the cause of a prefix break: one table of causes, each with the test that recognises it."""
+"""Determines the cause of a prefix break from a table of causes with their tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CauseId = Literal[
 
 @dataclass(frozen=True)
 class Cause:
-    """Why the prefix breaks and what helps; ``{turn}`` in the texts is the number of the turn."""
+    """The reason of a prefix break and its remedy; ``{turn}`` in the texts is the number of the turn."""
 
     id: CauseId
     why: str
@@ -48,12 +48,12 @@ CAUSES: Mapping[CauseId, Cause] = {
         ),
         Cause(
             "turn-rewritten",
-            "the template writes the text or the calls of turn {turn} otherwise than the model did",
+            "the template writes the text or the calls of turn {turn} differently from the model",
             "send the turn back byte for byte; for calls see that argument order and types survive the client",
         ),
         Cause(
             "generation-prompt",
-            "the generation prompt of turn {turn} held text that the history does not have",
+            "the generation prompt of turn {turn} had text that the history lacks",
             "only the template can change this: it must write for an old turn what it wrote to begin it",
         ),
         Cause(
@@ -67,9 +67,9 @@ CAUSES: Mapping[CauseId, Cause] = {
 
 @dataclass(frozen=True)
 class SessionTurn:
-    """An assistant turn of the session. ``message`` is as the client sends it back; the generation prompt stands in the
-    prompt from character ``begun`` to ``start``, where the model went on; ``query_follows`` says whether a user message
-    comes before the next prompt."""
+    """An assistant turn of the session. ``message`` is as the client sends it back. The generation prompt is the
+    prompt's text from character ``begun`` to ``start``, where the model's output begins. ``query_follows``: a user
+    message comes before the next prompt."""
 
     number: int
     message: Mapping[str, Any]
@@ -81,9 +81,9 @@ class SessionTurn:
 def find_cause(
     cached: str, at: int, turns: Sequence[SessionTurn], thinking: Mapping[int, str]
 ) -> tuple[Cause, int | None]:
-    """Return why the next prompt leaves ``cached`` at character ``at``, and the number of the turn concerned.
+    """Return why the next prompt differs from ``cached`` at character ``at``, and the number of the turn concerned.
 
-    ``turns`` are all turns so far, the newest last; ``thinking`` maps their numbers to what the model thought.
+    ``turns`` are all turns so far, the newest last; ``thinking`` maps their numbers to the model's thinking.
     """
     newest = turns[-1]
     turn, in_thinking = _place(cached, at, turns, thinking)
@@ -103,8 +103,8 @@ def find_cause(
 def _place(
     cached: str, at: int, turns: Sequence[SessionTurn], thinking: Mapping[int, str]
 ) -> tuple[SessionTurn | None, bool]:
-    """Return the turn whose text in ``cached`` holds ``at`` or comes next after it, and whether the break is in its
-    thinking, which may be an empty block. The turns stand in ``cached`` in their order."""
+    """Return the turn whose text in ``cached`` contains ``at`` or follows it, and whether the break is in its thinking,
+    which may be an empty block. The turns are in ``cached`` in order."""
     cursor = turns[0].begun
     if at < cursor:
         return None, False
@@ -120,7 +120,7 @@ def _place(
 
 
 def _texts(turn: SessionTurn, thought: str) -> list[tuple[str, bool]]:
-    """Return the texts of a turn as a prompt shows them, in order, each with whether it is thinking."""
+    """Return the texts of a turn in the order of the prompt, each with a flag for thinking."""
     content = turn.message.get("content")
     texts = [(thought, True), (content.strip() if isinstance(content, str) else "", False)]
     for call in turn.message.get("tool_calls") or []:

@@ -1,8 +1,8 @@
-"""Measures turn by turn how much of a conversation a server with a prefix cache reads again, and why.
+"""Measures, turn by turn, how much of a conversation a server with a prefix cache must process again, and why.
 
 After a turn the server's cache holds the prompt and what the model generated. The next prompt is cheap only if it
-starts with exactly that text. Templates that drop old thinking, and clients that do not send it back, break this: the
-server then reads everything from the break on again, in every turn of every session.
+starts with exactly that text. Templates that drop old thinking, and clients that do not send it back, break the prefix:
+the server then processes everything after the break again, in every turn of every session.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Tokenizer = Callable[[str], Sequence[int]]
 NEW_MARK = "\u27e8new\u27e9"
 LONGEST_TAG = 24
 WINDOW = 120
-"""Characters of a text that are shown next to a break."""
+"""Characters shown around a break."""
 
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to run a session: what the client sends back and what it asks of the template."""
+    """A mode of a session: what the client sends back, and the variables it sets for the template."""
 
     name: ModeName
     title: str
@@ -50,8 +50,9 @@ MODES: Mapping[ModeName, Mode] = {
 
 @dataclass(frozen=True)
 class Break:
-    """Where the next prompt leaves what the cache holds. ``cached`` and ``sent`` are the two texts from there on;
-    ``turn`` is the number of the assistant turn that is written differently, None if it is no turn's text."""
+    """The first difference between the cache and the next prompt. ``cached`` and ``sent`` are the two texts from
+    there on; ``turn`` is the number of the assistant turn that is written differently, None if the break is outside
+    all turns."""
 
     at: int
     before: str
@@ -62,11 +63,11 @@ class Break:
 
     @property
     def why(self) -> str:
-        """The cause as a sentence about this break."""
+        """The cause as a sentence on this break."""
         return self.cause.why.format(turn=self.turn)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the break as JSON; of the texts, what stands around it."""
+        """Return the break as JSON, with the surrounding part of both texts."""
         return {
             "at": self.at,
             "turn": self.turn,
@@ -81,10 +82,10 @@ class Break:
 
 @dataclass(frozen=True)
 class TurnStep:
-    """From one assistant turn to the next prompt. Lengths are in characters, and in tokens if there is a tokenizer.
+    """The step from one assistant turn to the next prompt. Lengths are in characters, and in tokens with a tokenizer.
 
-    ``cached`` is what the cache holds after the turn, ``following`` the next prompt. Of that, ``fresh`` is the part
-    that no cache could hold, ``again`` the part that the cache held and that must be read once more all the same.
+    ``cached`` is the length of the cache after the turn, ``following`` that of the next prompt; ``fresh`` is its part
+    that no cache could contain, ``again`` its part that was in the cache and must be processed again.
     """
 
     turn: int
@@ -119,23 +120,23 @@ class Run:
 
     @property
     def stable(self) -> bool:
-        """Whether every prompt starts with what the cache held."""
+        """Whether every prompt starts with the cached text."""
         return not any(step.broken for step in self.steps)
 
     @property
     def fresh(self) -> int:
-        """Characters that had to be read in any case, after the first prompt."""
+        """New characters that must be processed in any case, after the first prompt."""
         return sum(step.fresh for step in self.steps)
 
     @property
     def again(self) -> int:
-        """Characters that were read again."""
+        """Characters that were processed again."""
         return sum(step.again for step in self.steps)
 
     @property
     def whole(self) -> int:
-        """Characters that are read again by a server that cannot cut its cache and drops all of it at a break, as
-        with models that have recurrent layers."""
+        """Characters processed again by a server that cannot truncate its cache and drops all of it at a break, as for
+        models with recurrent layers."""
         return sum(step.prompt - step.fresh for step in self.steps if step.broken)
 
     @property
@@ -167,7 +168,7 @@ def _total(values: Iterator[int | None]) -> int | None:
 
 @dataclass(frozen=True)
 class PrefixReport:
-    """What the modes cost with one template. ``honours_preserve``: whether the template reads preserve_thinking."""
+    """The cost of the modes with one template. ``honours_preserve``: the template reads preserve_thinking."""
 
     session: Session
     template_sha256: str
@@ -195,10 +196,10 @@ def check_prefix(
     modes: Sequence[ModeName] = ("kept", "dropped", "stripped"),
     tokenizer: Tokenizer | None = None,
 ) -> PrefixReport:
-    """Play ``session`` with ``template`` in each of ``modes`` and say what a prefix cache must read again.
+    """Run ``session`` with ``template`` in each of ``modes`` and return what a prefix cache must process again.
 
-    Raises ``BadInput`` if the session has fewer than one assistant turn that another message follows, and
-    ``TemplateError`` if the template refuses it.
+    Raises ``BadInput`` if no assistant turn of the session is followed by another message, and ``TemplateError`` if the
+    template refuses it.
     """
     if not any(_next_prompts(session.messages)):
         raise BadInput("has no assistant turn that another message follows", where=session.name)
@@ -216,9 +217,9 @@ def check_prefix(
 
 
 def _as_the_template_thinks(template: ChatTemplate, session: Session) -> Session:
-    """Return ``session`` such that the model could have generated it after this template's prompts.
+    """Return ``session`` as a model could have generated it with this template's prompts.
 
-    A template that closes the thinking by default is asked to think; where it cannot, no turn has thought.
+    If the template closes the thinking by default, thinking is switched on; if that is impossible, thinking is removed.
     """
     if "enable_thinking" in session.variables or not _closes_thinking(template, session, {}):
         return session
@@ -230,7 +231,7 @@ def _as_the_template_thinks(template: ChatTemplate, session: Session) -> Session
 
 
 def _closes_thinking(template: ChatTemplate, session: Session, variables: Mapping[str, Any]) -> bool:
-    """Return whether the generation prompt ends with a think block that is closed already."""
+    """Return whether the generation prompt ends with a closed think block."""
     given = {**session.variables, **variables}
     first = next(index for index, message in enumerate(session.messages) if message.get("role") == "assistant")
     with_prompt, without = (
@@ -242,7 +243,7 @@ def _closes_thinking(template: ChatTemplate, session: Session, variables: Mappin
 
 
 def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
-    """Yield, for each assistant turn, its index and the number of messages that the next prompt is made of."""
+    """Yield, for each assistant turn, its index and the number of messages in the next prompt."""
     turns = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
     for turn, end in zip(turns, (*turns[1:], len(messages)), strict=False):
         if end > turn + 1:
@@ -287,7 +288,8 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
 
 
 def common_length(a: str, b: str) -> int:
-    """Return the length of the common beginning of two texts, by bisection: comparing slices is fast."""
+    """Return the length of the common prefix of two texts, by bisection, because the interpreter compares slices
+    fast."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -296,18 +298,19 @@ def common_length(a: str, b: str) -> int:
 
 
 def tag_start(text: str, at: int) -> int:
-    """Return ``at``, or the start of the tag it stands in: two tags that begin alike differ as a whole for a reader."""
+    """Return ``at``, or the start of the tag around it: two tags with a common beginning are reported as different
+    tags."""
     opened = text.rfind("<", max(0, at - LONGEST_TAG), at)
     return opened if opened > text.rfind(">", 0, at) and "\n" not in text[opened:at] else at
 
 
 def _stripped(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a client sends back that keeps no thinking."""
+    """Return the message as a client without thinking sends it back."""
     return {key: value for key, value in message.items() if key not in ("reasoning_content", "generated")}
 
 
 def _end_of_turn(template: ChatTemplate, variables: Mapping[str, Any]) -> str:
-    """Return what the template writes after a turn, which the model's end token stands for and no cache holds."""
+    """Return the text that the template writes after a turn; the cache has the model's end token instead."""
     mark = "the end of this turn"
     messages = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": mark}]
     prompt = template.render(messages, **{**variables, "add_generation_prompt": False})
@@ -320,15 +323,15 @@ def _thought(message: Mapping[str, Any]) -> str:
 
 
 def _generated(message: Mapping[str, Any], prompt: str, itself: str, ending: str) -> str:
-    """Return the text that the model generated for ``message``: as the session recorded it, or else as the template
-    itself writes the turn when it is the newest, for that is the form the model was trained on."""
+    """Return the text that the model generated for ``message``: the recorded text, or else the template's own
+    rendering of the turn as the newest one, which is the form the model was trained on."""
     recorded = message.get("generated")
     if isinstance(recorded, str):
         return recorded
     start = common_length(prompt, itself)
     if start == len(prompt):
         return itself[start:].removesuffix(ending)
-    # The template does not go on from its own generation prompt: it opens a thinking that it never writes.
+    # The turn does not start with the generation prompt: the template opens a thinking that it never writes.
     written = itself[tag_start(itself, start) :].removesuffix(ending).removeprefix(THINK_END)
     thought = _thought(message)
     return f"{thought}\n{THINK_END}\n\n{written}" if thought and in_thinking(prompt) else written
@@ -342,10 +345,10 @@ def _end_of_known(
     following: str,
     render: Callable[..., str],
 ) -> int:
-    """Return where, in the next prompt, the text ends that the cache has seen: the end of the turn at ``index``.
+    """Return the position in the next prompt at which the turn ``index`` ends, which is the end of the cached text.
 
-    It is the last place before the first new message where the turn's last line stands; the new message is found by
-    rendering it with a mark in front of its text.
+    It is the last occurrence of the turn's last line before the first new message, which is located by rendering it
+    with a mark before its text.
     """
     new = sent[index + 1]
     text = new.get("content")
@@ -370,7 +373,7 @@ def _title(message: Mapping[str, Any]) -> str:
 
 
 def _in_tokens(tokenizer: Tokenizer | None, following: str, common: int, known: int) -> dict[str, int]:
-    """Return the lengths of a step in tokens: those of the prompt's parts, cut where the characters are cut."""
+    """Return the lengths of a step in tokens; the prompt is split at the same characters."""
     if tokenizer is None:
         return {}
     whole, seen, kept = (len(tokenizer(following[:end])) for end in (len(following), max(known, common), common))

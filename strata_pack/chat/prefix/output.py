@@ -1,4 +1,4 @@
-"""Shows prefix stability on a terminal: a bar for each turn, the first break of each kind, and the total cost."""
+"""Formats prefix stability for a terminal: a bar for each turn, the first break of each cause, and the total cost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from strata_pack.report import model
 
 BAR = 36
 SHOWN = 56
-"""Characters of a text that are shown on one side of a break."""
+"""Characters shown of each text at a break."""
 
 _CACHED, _AGAIN, _NEW = ("dim", "░"), ("red", "█"), ("green", "▓")
 
 
 def screen(report: PrefixReport, title: str) -> Group:
-    """Return what rich prints for ``report`` on the template called ``title``."""
+    """Return the renderables for rich for ``report`` on the template ``title``."""
     parts: list[RenderableType] = [
         Text(f"{title}: prefix stability over {report.session.name!r}", style="bold"),
         _legend(),
@@ -36,7 +36,7 @@ def screen(report: PrefixReport, title: str) -> Group:
 
 
 def to_report(report: PrefixReport, title: str) -> model.Report:
-    """Return the runs as a report, one check each: thinking that is kept must not break the prefix."""
+    """Return the runs as a report, one check each; only a break with the thinking kept is a failure."""
     facts = {"session": report.session.name, "template sha256": report.template_sha256}
     return model.Report(f"prefix: {title}", tuple(_check(run, title) for run in report.runs), facts)
 
@@ -50,9 +50,9 @@ def _check(run: Run, title: str) -> model.Check:
         id=run.mode.name,
         title=run.mode.title,
         status="passed" if not broken else "failed" if run.mode.name == "kept" else "skipped",
-        detail=f"{len(broken)} of {len(run.steps)} prompts break the one before: {broken[0].why}"
+        detail=f"{len(broken)} of {len(run.steps)} prompts do not extend the previous one: {broken[0].why}"
         if broken
-        else f"every prompt continues the one before; {run.fresh:,} new characters, none read again",
+        else f"every prompt extends the previous one; {run.fresh:,} new characters, none read again",
         repeat=shlex.join(["strata-pack", "template", "prefix", title, "--mode", run.mode.name]),
         table=model.Table(("turn", "did", "next prompt", "new", "read again"), rows),
         chart=model.Chart(
@@ -99,7 +99,7 @@ def _amount(chars: int, tokens: int | None) -> str:
 
 
 def _bar(step: TurnStep, longest: int) -> Text:
-    """One prompt, to scale; what is there at all gets a cell at least."""
+    """Return the bar of one prompt, to scale; every non-empty part has at least one cell."""
     bar = Text()
     parts = ((_CACHED, step.prompt - step.again - step.fresh), (_AGAIN, step.again), (_NEW, step.fresh))
     for (style, mark), amount in parts:
@@ -108,7 +108,7 @@ def _bar(step: TurnStep, longest: int) -> Text:
 
 
 def _breaks(run: Run) -> Iterator[Text]:
-    """The first break of each cause, with the texts on both sides, and how many more there are."""
+    """Yield the first break of each cause with both texts, and the other turns with the same cause."""
     kinds: dict[str, list[TurnStep]] = {}
     for step in run.steps:
         if step.broken is not None:
@@ -137,7 +137,7 @@ def _side(name: str, place: Break, text: str, style: str) -> Text:
 
 
 def _one_line(text: str) -> str:
-    """Return ``text`` on one line, with what a terminal would act on written out."""
+    """Return ``text`` on one line, with control characters escaped."""
     shown = text.replace("\n", "↵").replace("\t", "⇥")
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in shown)
 

@@ -18,8 +18,8 @@ MAX_SESSION_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Session:
-    """A conversation with what a request carries with it. An assistant message may hold ``generated``, the model's
-    raw text; ``variables`` are the template's other inputs."""
+    """A conversation with the other parts of a request. An assistant message may have the key ``generated``, the
+    model's raw text; ``variables`` are the template's other inputs."""
 
     name: str
     messages: list[Mapping[str, Any]]
@@ -28,16 +28,16 @@ class Session:
 
 
 def bundled_session() -> Session:
-    """Return the session that ships with the tool: a coding agent at work for three requests of its user."""
+    """Return the bundled session: a coding agent that works on three requests of its user."""
     text = resources.files("strata_pack.chat.prefix").joinpath("sessions").joinpath(BUNDLED).read_text(encoding="utf-8")
     return _read(json.loads(text), BUNDLED)
 
 
 def load_session(path: Path) -> Session:
-    """Return the session in a JSON file: a list of messages, or an object with ``messages`` and, if it has them,
-    ``tools`` and ``variables`` (also ``kwargs`` or ``chat_template_kwargs``): the body of a chat request will do.
+    """Return the session in a JSON file: a list of messages, or an object with ``messages`` and optionally
+    ``tools`` and ``variables`` (or ``kwargs``, ``chat_template_kwargs``), such as the body of a chat request.
 
-    Raises ``BadInput`` naming what is wrong with it.
+    Raises ``BadInput`` for an invalid file.
     """
     data = read_json(path, MAX_SESSION_BYTES)
     return _read({"messages": data} if isinstance(data, list) else data, str(path))
@@ -64,7 +64,7 @@ def _read(data: Any, where: str) -> Session:
 
 
 def _parsed(message: dict[str, Any]) -> dict[str, Any]:
-    """Return ``message`` with call arguments as objects, as servers hand them to templates (clients send JSON text)."""
+    """Return ``message`` with call arguments as objects, as servers pass them to templates (clients send JSON text)."""
     calls = message.get("tool_calls")
     return message if not calls else {**message, "tool_calls": [_parsed_call(call) for call in calls]}
 

@@ -1,1 +1,1 @@
-"""Rendering chat templates in a sandbox with limits."""
+"""Renders chat templates in a sandbox with limits."""

@@ -1,8 +1,8 @@
-"""Limits what one rendering may use: steps, characters of text, time.
+"""Limits the resources of one rendering: steps, characters of text, time.
 
-Every place where a template can repeat or multiply something asks the budget of the running rendering first, so a
-hostile template stops with a ``LimitExceeded`` before the work is done, not after. Python cannot interrupt a single
-call into C, so no single call may be large: the sizes of what goes in and comes out are bounded by ``weigh``.
+Every operation with which a template can repeat or multiply data first charges the budget of the running rendering, so
+a malicious template stops with ``LimitExceeded`` before the work is done, not after. Python cannot interrupt a single
+call into C, so no single call may be large: ``weigh`` bounds the sizes of inputs and outputs.
 """
 
 from __future__ import annotations
@@ -15,42 +15,44 @@ from dataclasses import dataclass
 from typing import Any
 
 CLOCK_EVERY = 64
-"""Steps between two looks at the clock."""
+"""Steps between two checks of the clock."""
 
 TEXT_PER_UNIT = 16
-"""Characters that weigh as much as one element of a list."""
+"""Characters with the weight of one element of a list."""
 
 BITS_PER_UNIT = 8 * TEXT_PER_UNIT
-"""Bits of a number that weigh as much as one element of a list."""
+"""Bits of a number with the weight of one element of a list."""
 
 MAX_WEIGHT = 2 << 20
-"""The heaviest value that a template may build (elements, and units of text); the given inputs do not count."""
+"""Maximum weight of a value that a template may build (elements, and units of text), in addition to the given
+inputs."""
 
 ELEMENT = 32
-"""Characters that an element of a list or dict counts as: it may keep alive an object that nobody else counts."""
+"""Characters charged for an element of a list or dict, because it may keep alive an object that is not counted
+elsewhere."""
 
 CONTAINER = 4
-"""Elements that a list or dict itself counts as."""
+"""Elements charged for a list or dict itself."""
 
 MAX_DEPTH = 2000
-"""Levels of lists in lists; a list that holds itself has no end."""
+"""Maximum nesting depth; a list that contains itself is infinitely deep."""
 
 LARGE = 1 << 16
-"""Characters from which making or reading a text is worth a look at the clock."""
+"""Length of a text from which creating or reading it checks the clock."""
 
 CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
-"""What printing, comparing and hashing walk into."""
+"""The container types that printing, comparing and hashing traverse."""
 
 SCALARS = (str, int, float, bool, bytes, type(None))
 
 
 @dataclass(frozen=True)
 class RenderLimits:
-    """What one template may cost.
+    """The limits of one template.
 
-    ``source_bytes``: its own size; ``nodes``: its statements and expressions (the largest published templates have
-    18 KB and 2,000). ``text_chars``: the longest text it may make, and so the longest prompt.
-    ``made_chars``: all text it makes on the way. ``steps``: statements, loop turns, calls. ``seconds``: wall time.
+    ``source_bytes``: its size; ``nodes``: its statements and expressions (the largest published templates have 18 KB
+    and 2,000). ``text_chars``: the length of a string, and so of the prompt. ``made_chars``: the total length of all
+    strings that it creates. ``steps``: statements, loop iterations, calls. ``seconds``: wall time.
     """
 
     source_bytes: int = 128 << 10
@@ -62,11 +64,11 @@ class RenderLimits:
 
 
 class LimitExceeded(Exception):
-    """A rendering would need more than its limits allow; the text says which."""
+    """A rendering would exceed a limit; the message says which."""
 
 
 class _Weighed:
-    """A container, what it weighs, and how many levels it has."""
+    """A container, its weight, and its depth."""
 
     __slots__ = ("depth", "total", "value")
 
@@ -84,7 +86,7 @@ class Budget:
     """The state of one rendering."""
 
     def __init__(self, limits: RenderLimits, given: Mapping[str, Any] | None = None) -> None:
-        """``given`` are the caller's inputs: what they weigh is allowed on top of ``MAX_WEIGHT``."""
+        """``given`` are the caller's inputs; their weight is allowed in addition to ``MAX_WEIGHT``."""
         self.limits = limits
         self._given = given or {}
         self._deadline = time.monotonic() + limits.seconds
@@ -107,7 +109,7 @@ class Budget:
             raise LimitExceeded(f"takes longer than {self.limits.seconds:g} seconds")
 
     def text(self, chars: int) -> None:
-        """Ask for a text of ``chars`` characters, before it is made."""
+        """Charge for a string of ``chars`` characters, before it is created."""
         if chars > self.limits.text_chars:
             raise LimitExceeded(f"makes a text of more than {self.limits.text_chars} characters")
         self._make(chars)
@@ -119,29 +121,29 @@ class Budget:
         self.read(chars)
 
     def read(self, chars: int) -> None:
-        """Ask to look at each of ``chars`` characters, or to make them."""
+        """Charge for reading or creating ``chars`` characters."""
         if chars > LARGE:
             self._look_at_the_clock()
 
     def elements(self, count: int) -> None:
-        """Ask for a list of ``count`` elements, before it is made."""
+        """Charge for a list of ``count`` elements, before it is created."""
         if count > MAX_WEIGHT:
             raise LimitExceeded(f"makes a list of more than {MAX_WEIGHT} elements")
         self._make((count + CONTAINER) * ELEMENT)
 
     def copies(self, value: Any) -> None:
-        """Count ``value``, which is made, or of which a copy or a part is made."""
+        """Charge for ``value``, which is created, or of which a copy or a part is created."""
         if isinstance(value, (str, bytes)):
             self._make(len(value))
         elif isinstance(value, (list, tuple, dict)):
             self.elements(len(value))
 
     def weigh(self, value: Any) -> int:
-        """Return how much there is in ``value`` if it is walked to its leaves, a shared part once per place it is in.
+        """Return the weight of ``value`` as a tree; a shared part counts at each place.
 
-        Walking is what printing, comparing, hashing and ``tojson`` do, so a value that is small in memory but huge
-        to walk (lists of the same list, ten levels deep) must be refused. Values cannot be changed in the sandbox, so
-        a weight stays true; it is kept per rendering.
+        Printing, comparing, hashing and ``tojson`` traverse this tree, so a value that is small in memory but huge as a
+        tree (lists of the same list, ten levels deep) must be refused. Values are immutable in the sandbox, so weights
+        are cached per rendering.
         """
         if isinstance(value, str):
             return 1 + len(value) // TEXT_PER_UNIT
@@ -151,7 +153,7 @@ class Budget:
         return (known or self._weigh_tree(value)).total
 
     def _weigh_tree(self, root: Any) -> _Weighed:
-        """Weigh a tree of containers without recursion: a node is done when its children are."""
+        """Compute the weight of a tree of containers without recursion, children before parents."""
         weights = self._weights
         stack: list[tuple[_Weighed, Iterator[Any]]] = [(_Weighed(root), _children(root))]
         while True:
@@ -177,7 +179,7 @@ class Budget:
                 raise LimitExceeded(f"meets a value nested deeper than {MAX_DEPTH} levels")
 
     def walk(self, *values: Any) -> None:
-        """Ask to walk ``values`` to their leaves once."""
+        """Charge for one traversal of ``values``."""
         for value in values:
             if not isinstance(value, SCALARS):
                 weight = self.weigh(value)
@@ -187,7 +189,7 @@ class Budget:
 
 
 def _leaf(value: Any) -> int:
-    """Return what a value weighs that is neither a text nor a container: a number may have millions of bits."""
+    """Return the weight of a value that is neither a string nor a container: a number may have millions of bits."""
     return 1 + value.bit_length() // BITS_PER_UNIT if isinstance(value, int) else 1
 
 
@@ -208,7 +210,7 @@ _current: ContextVar[Budget] = ContextVar("budget of the running rendering")
 
 @contextmanager
 def spending(budget: Budget) -> Iterator[Budget]:
-    """Make ``budget`` the one that the running rendering asks."""
+    """Make ``budget`` the current budget inside the block."""
     token = _current.set(budget)
     try:
         yield budget
@@ -221,7 +223,7 @@ current = _current.get
 
 
 def total_chars(values: Iterable[Any]) -> int:
-    """Return the characters that ``values`` have when printed one after the other (containers: an upper estimate)."""
+    """Return the number of characters of ``values`` when printed (for containers, an upper estimate)."""
     budget = current()
     chars = 0
     for value in values:
@@ -231,7 +233,7 @@ def total_chars(values: Iterable[Any]) -> int:
 
 
 def printed_chars(value: Any) -> int:
-    """Return about how many characters ``str(value)`` has, without making it."""
+    """Return the approximate length of ``str(value)`` without creating it."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, int):
@@ -244,7 +246,7 @@ def printed_chars(value: Any) -> int:
 
 
 def counted(values: Iterable[Any]) -> list[Any]:
-    """Return the elements of an iterator, each one a step."""
+    """Return the elements of an iterator, charging one step for each."""
     items: list[Any] = []
     budget = current()
     for item in values:

@@ -1,8 +1,8 @@
 """Compiles a template to Python code that charges every step to the budget of the running rendering.
 
-The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` count a block of
-statements or the test of a loop, ``made`` counts a container, ``joined`` and ``joined_escaped`` are the operator ``~``,
-``walked`` asks before a value is compared or hashed. Nothing but literals is worked out while compiling.
+The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` charge for a block of
+statements or the test of a loop, ``made`` for a container, ``walked`` before a value is compared or hashed; ``joined``
+and ``joined_escaped`` implement the operator ``~``. Only literals are evaluated at compile time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from strata_pack.chat.render.budget import SCALARS
 
 
 class CountingCode(CodeGenerator):
-    """Compiles a template so that it counts its steps and asks before it walks or copies a value."""
+    """Compiles a template to code that charges its steps, and charges before it traverses or copies a value."""
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
         self.writeline("environment.step()")
         super().blockvisit(nodes, frame)
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        """Work out nothing at compile time but literals: the results would be part of the compiled source."""
+        """Evaluate only literals at compile time, because results become part of the compiled source."""
         if not isinstance(node, (nodes.Const, nodes.TemplateData)):
             raise nodes.Impossible
         return super()._output_child_to_const(node, frame, finalize)
@@ -88,7 +88,7 @@ class CountingCode(CodeGenerator):
             self.ask("walked", [node], frame)
 
     def ask(self, method: str, arguments: Iterable[nodes.Expr], frame: Frame) -> None:
-        """Write the call of a method of the environment."""
+        """Emit the call of a method of the environment."""
         self.write(f"environment.{method}(")
         for argument in arguments:
             self.visit(argument, frame)
@@ -97,5 +97,5 @@ class CountingCode(CodeGenerator):
 
 
 def _is_plain(node: nodes.Expr) -> bool:
-    """Return whether ``node`` is written as a text, number, boolean or none: comparing with it takes no time."""
+    """Return whether ``node`` is a literal string, number, boolean or none: comparing with it is cheap."""
     return isinstance(node, nodes.Const) and isinstance(node.value, SCALARS)

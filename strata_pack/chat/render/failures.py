@@ -1,4 +1,4 @@
-"""Defines how a template, or the engine that runs it, fails."""
+"""Defines the errors of templates and of template engines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from strata_pack.errors import BadInput
 
 
 class TemplateError(BadInput):
-    """A template that does not compile or does not run. ``line`` is 1-based, ``None`` where it is not known."""
+    """The template does not compile or fails at run time. ``line`` is 1-based, ``None`` if unknown."""
 
     def __init__(self, cause: str, *, line: int | None = None, remedy: str | None = None) -> None:
         self.cause = cause
@@ -16,11 +16,11 @@ class TemplateError(BadInput):
 
 
 class TemplateLimit(TemplateError):
-    """A template that needs more time, memory or output than its ``Limits`` allow."""
+    """The template needs more time, memory or output than its ``RenderLimits`` allow."""
 
 
 class TemplateRefused(TemplateError):
-    """The template called ``raise_exception``; ``message`` is the text it gave."""
+    """The template called ``raise_exception`` with ``message``."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         self.message = message
@@ -28,4 +28,4 @@ class TemplateRefused(TemplateError):
 
 
 class RequestUnseen(TemplateError):
-    """An engine's own check refused the conversation; the template never saw it."""
+    """An engine's own check of the request refused the conversation before the template saw it."""

@@ -1,8 +1,8 @@
-"""Guards methods, operators, filters, tests and functions: each asks the budget before it runs.
+"""Guards methods, operators, filters, tests and functions: each charges the budget before it runs.
 
-The sandbox of jinja2 keeps a template away from the interpreter; it does not keep it from asking for ``'a' * 10**9``.
-Two tables say which methods there are and what must be checked first. Anything a template can reach that costs more
-than its operands are large is here; the rest is counted by ``Budget.walk``.
+jinja2's sandbox protects the interpreter from a template, but allows ``'a' * 10**9``. Two tables define the allowed
+methods and filters and the check before each. Every reachable operation whose cost can exceed the size of its operands
+has a guard here; for the others ``Budget.walk`` charges.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MAX_WIDTH = 10_000
 MAX_CUTSET = 256
 MAX_BACKWARD = 1 << 28
 MAX_LEGACY_CHARS = 64 << 10
-"""The longest text for HTML filters, some of which take quadratic time."""
+"""Maximum characters for HTML filters, some of which take quadratic time."""
 
 MAX_DIGITS = 5
 WIDE_NUMBER = re.compile(r"\d{5}")
 NUMBER = re.compile(r"[0-9]+")
 PRINTF_WIDTH = re.compile(r"%(?:\([^()]*\))?[^a-zA-Z%]*?(?:\*|\d{5})|%\([^()]*\(")
-"""A width that is huge, or could be: it stands after the key, which may hold anything, further brackets too."""
+"""A width that is or may be huge; it follows the key, which may contain any text, also brackets."""
 STRFTIME = re.compile(r"(?:[^%]|%[-_0^#]?[a-zA-Z%])*")
 
 GuardCheck = Callable[..., None]
@@ -82,7 +82,8 @@ def _splits(text: str, *_arguments: Any) -> None:
 
 
 def _searches_back(text: str, needle: Any = None, *_arguments: Any) -> None:
-    """CPython searches forwards in linear time, backwards in the product of both lengths."""
+    """Charge for a backward search: CPython searches forward in linear time, but backward in the product of both
+    lengths."""
     current().text(len(text))
     if isinstance(needle, str) and len(text) * len(needle) > MAX_BACKWARD:
         raise LimitExceeded("searches a long text backwards for a long text")
@@ -133,13 +134,13 @@ METHODS: Mapping[type, Mapping[str, GuardCheck]] = {
     float: dict.fromkeys(("is_integer",), _free),
     bytes: {},
 }
-"""The methods of builtin values that a template may call, and what is checked first. No other is reachable."""
+"""The methods of builtin values that a template may call, with their guards. No other method is reachable."""
 
 BUILTINS = tuple(METHODS)
 
 
 def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Ask whether the method ``name`` of the builtin value ``owner`` may be called; return the arguments to call with.
+    """Check a call of the method ``name`` of the builtin value ``owner``; return the arguments to call it with.
 
     Raises ``SecurityError`` for a method that is not in ``METHODS``, ``LimitExceeded`` for a costly call.
     """
@@ -293,14 +294,14 @@ FILTER_CHECKS: Mapping[str, GuardCheck] = {
 }
 
 UNWALKED = frozenset({"length", "count", "first", "last", "default", "d", "items", "safe", "attr", "map"})
-"""Filters that look at a value without walking it."""
+"""Filters that do not traverse their value."""
 
 EAGER = frozenset({"batch", "groupby", "join", "list", "max", "min", "slice", "sort", "sum", "unique"})
-"""Filters that run through a whole iterator: it is made a list first, step by step, so that it can be measured."""
+"""Filters that exhaust an iterator: it is first converted to a list, step by step, so that it can be weighed."""
 
 
 def _run_through(value: Any) -> Any:
-    """Return what an eager filter shall run through, in one call that cannot be interrupted."""
+    """Return the elements for an eager filter, which processes them in one uninterruptible call."""
     value = counted(value) if isinstance(value, Iterator) else value
     if isinstance(value, Sized):
         if len(value) > MAX_AT_ONCE:
@@ -310,7 +311,7 @@ def _run_through(value: Any) -> Any:
 
 
 def guarded(name: str, function: Callable[..., Any], check: GuardCheck | None = None) -> Callable[..., Any]:
-    """Return ``function`` (a filter or a test) asking the budget before it runs."""
+    """Return ``function`` (a filter or a test) with its guard."""
     skipped = 1 if getattr(function, "jinja_pass_arg", None) is not None else 0
     walks, eager = name not in UNWALKED, name in EAGER
 
@@ -333,12 +334,12 @@ def guarded(name: str, function: Callable[..., Any], check: GuardCheck | None = 
 
 
 def guarded_filters() -> dict[str, Callable[..., Any]]:
-    """Return jinja2's own filters behind their guards."""
+    """Return jinja2's own filters with their guards."""
     return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in FILTERS.items()}
 
 
 def guarded_tests() -> dict[str, Callable[..., Any]]:
-    """Return jinja2's own tests; those that compare, or read a text, ask the budget first."""
+    """Return jinja2's own tests; those that compare or read a string have guards."""
     comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
     checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints}
     tests = cast("dict[str, Filter]", TESTS)
@@ -352,7 +353,7 @@ def guarded_tests() -> dict[str, Callable[..., Any]]:
 
 
 class Namespace(JinjaNamespace):
-    """jinja2's namespace, printed without its content: printing is not what it is for, and it may hold itself."""
+    """jinja2's namespace, printed without its content, because it may contain itself."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         current().elements(len(args) + len(kwargs))
@@ -363,19 +364,19 @@ class Namespace(JinjaNamespace):
 
 
 def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
-    """jinja2's filler text, a page at most."""
+    """Return jinja2's filler text, limited to a page."""
     if n * max > MAX_WIDTH:
         raise LimitExceeded(f"asks for more than {MAX_WIDTH} words of filler")
     return generate_lorem_ipsum(n, html, min, max)
 
 
 def check_strftime(pattern: str) -> None:
-    """Ask whether ``pattern`` is a plain ``strftime`` format: a width such as ``%999999d`` would be obeyed."""
+    """Check that ``pattern`` is a plain ``strftime`` format: a width such as ``%999999d`` would be applied."""
     if len(pattern) > MAX_WIDTH or not STRFTIME.fullmatch(pattern):
         raise jinja2.TemplateRuntimeError(f"{pattern[:40]!r} is not a date format")
 
 
 def check_format_spec(spec: str) -> None:
-    """Ask whether the format specification of ``'{:spec}'.format(...)`` has no enormous width."""
+    """Check that the format specification of ``'{:spec}'.format(...)`` has no huge width."""
     if WIDE_NUMBER.search(spec):
         raise LimitExceeded(f"asks for a width of more than {MAX_WIDTH}")

@@ -1,7 +1,7 @@
-"""Builds the environment of a template: the names that transformers gives it, jinja2's sandbox, the budget.
+"""Builds the environment of a template: the names that transformers defines, jinja2's sandbox, the budget.
 
-The template is compiled with calls into the running rendering's ``Budget``: one per block of statements, one per loop
-turn, one before whatever can grow (see ``guards.py``).
+The compiled template charges the running rendering's ``Budget``: for each block of statements, each loop iteration, and
+before each operation that can create large values (see ``guards.py``).
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ from strata_pack.chat.render.guards import (
 
 MAX_INDENT = 16
 ESCAPED = 6
-"""Characters that one character may become in HTML."""
+"""Maximum characters of one escaped character in HTML."""
 
 TEMPLATE_FILE = "<template>"
-"""The file name that jinja2 gives to a template made of a string."""
+"""The file name that jinja2 gives to a template from a string."""
 
 
 class _Raised(Exception):
-    """What ``raise_exception`` throws through the template."""
+    """The exception that ``raise_exception`` raises in the template."""
 
 
-# What transformers adds to jinja2.
+# Extensions of transformers to jinja2.
 
 
 class GenerationBlock(Extension):
-    """``{% generation %}`` ... ``{% endgeneration %}``: transformers' mark, without effect on the text."""
+    """``{% generation %}`` ... ``{% endgeneration %}``: transformers' block, without effect on the output."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -81,7 +81,8 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def strftime_now(pattern: str) -> str:
-    """Return the local time by ``pattern``, as transformers offers it; raises jinja2's error for what is none."""
+    """Return the local time formatted by ``pattern``, as in transformers; raises jinja2's error for an invalid
+    pattern."""
     check_strftime(pattern)
     return datetime.now().strftime(pattern)
 
@@ -93,7 +94,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """``json.dumps``, in pieces when it is indented, since indentation multiplies."""
+    """Return ``json.dumps``; with indentation, which can multiply the size, in pieces."""
     budget = current()
     if indent is None and separators is None:
         text = json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
@@ -114,7 +115,7 @@ def _tojson(
 
 
 def _walked(value: Any) -> Any:
-    """Return ``value`` after asking whether it may be walked to its leaves (printed, compared, hashed)."""
+    """Return ``value`` after charging for its traversal (to print, compare or hash it)."""
     if isinstance(value, SCALARS):
         return value
     if isinstance(value, GeneratorType):
@@ -124,7 +125,7 @@ def _walked(value: Any) -> Any:
 
 
 class SandboxEnvironment(ImmutableSandboxedEnvironment):
-    """What the compiled code calls."""
+    """The environment whose methods the compiled code calls."""
 
     intercepted_binops = frozenset(OPERATORS)
 
@@ -159,7 +160,7 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
 
     @staticmethod
     def made(value: Any) -> Any:
-        """``value``, a container that was just made or of which a slice will be taken."""
+        """Return ``value``, a container that was just created or will be sliced, after charging for it."""
         current().copies(value)
         return value
 
@@ -187,7 +188,7 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """``str.format``, its fields measured; what is safe in them is jinja2's own rule."""
+        """Return ``str.format`` with measured fields; jinja2's own rules decide which fields are safe."""
         if super().wrap_str_format(value) is None:
             return None
         template, by_map = value.__self__, value.__name__ == "format_map"
@@ -202,7 +203,7 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Measured(Formatter):
-    """Measures the fields of ``str.format`` before and after they are made."""
+    """Charges for the fields of ``str.format`` before and after formatting."""
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         check_format_spec(format_spec)
@@ -224,7 +225,7 @@ EnvironmentType = TypeVar("EnvironmentType", bound=SandboxEnvironment)
 
 
 def build_environment(kind: type[EnvironmentType], code: type[CountingCode] = CountingCode) -> EnvironmentType:
-    """Return an environment of ``kind`` with all that transformers gives a template, compiled by ``code``."""
+    """Return an environment of class ``kind`` with transformers' extensions, whose templates ``code`` compiles."""
     env = kind(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -255,7 +256,7 @@ def compile_template(
     environment: SandboxEnvironment | None = None,
     change: Callable[[nodes.Template], nodes.Template] | None = None,
 ) -> jinja2.Template:
-    """Return ``source`` compiled for ``environment``, its syntax tree first handed to ``change``.
+    """Return ``source`` compiled for ``environment``, after ``change`` has transformed its syntax tree.
 
     Raises ``TemplateError`` with the line of a syntax error, ``TemplateLimit`` if it is too large or too deeply nested.
     """

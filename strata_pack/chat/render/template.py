@@ -1,7 +1,7 @@
 """Renders a chat template to a prompt, exactly as Hugging Face transformers does.
 
-A template is somebody else's program. It is compiled once, into the sandbox of ``sandbox.py``, and every rendering
-has limits (``Limits``), so that a hostile one ends in a ``TemplateError`` and never in a machine that hangs.
+A template is untrusted code. It is compiled once, for the sandbox of ``sandbox.py``, and every rendering has limits
+(``RenderLimits``), so a malicious template raises a ``TemplateError`` and cannot hang the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ THINK_END = "</think>"
 class ChatTemplate:
     """A compiled chat template.
 
-    ``source`` is taken as it is (``read_template`` cleans what comes out of files). Raises ``TemplateError`` if it is
+    ``source`` is used unchanged (``read_template`` normalizes files). Raises ``TemplateError`` if it is
     larger than ``limits.source_bytes`` or does not compile.
     """
 
@@ -60,26 +60,27 @@ class ChatTemplate:
     ) -> str:
         """Return the prompt for ``messages`` (objects with ``role``, ``content`` ...) and ``tools``.
 
-        ``variables`` are the template's other inputs (``add_generation_prompt``, ``enable_thinking`` ...); one that is
-        not given is undefined in the template, as opposed to ``None``, except for those that transformers always
-        defines (``ALWAYS_DEFINED``). Raises ``TemplateRefused`` with the template's
-        own message where it calls ``raise_exception``, ``TemplateLimit`` where it exceeds ``limits``, and
-        ``TemplateError`` with line and cause for anything else that goes wrong in it.
+        ``variables`` are the template's other inputs (``add_generation_prompt``, ``enable_thinking`` ...); a
+        missing one is undefined in the template, which is not ``None``, except for those that transformers always
+        defines (``ALWAYS_DEFINED``). Raises ``TemplateRefused`` with the template's own message if it calls
+        ``raise_exception``, ``TemplateLimit`` if it exceeds ``limits``, and ``TemplateError`` with line and cause for
+        any other failure.
         """
         values = {**ALWAYS_DEFINED, **self._tokens, **variables, "messages": messages, "tools": tools}
         return render_compiled(self._compiled, values, self.limits)
 
     def in_thinking(self, prompt: str) -> bool:
-        """Return whether what a model generates after ``prompt`` starts inside its thinking (see ``in_thinking``)."""
+        """Return whether a generation after ``prompt`` starts inside the thinking (see the function
+        ``in_thinking``)."""
         return in_thinking(prompt)
 
 
 def in_thinking(prompt: str) -> bool:
     """Return whether a generation after ``prompt`` starts inside the thinking.
 
-    Only the turn that is being generated counts: it is in thinking if it begins with ``<think>`` and holds no
-    ``</think>``; tags that a user or a tool wrote earlier in the prompt do not matter. In families without
-    ``<|im_start|>`` the last ``<think>`` of the prompt counts.
+    Only the turn being generated matters: it is in the thinking if it begins with ``<think>`` and has no ``</think>``;
+    tags in earlier messages of users or tools do not matter. In families without ``<|im_start|>`` the last ``<think>``
+    of the prompt decides.
     """
     if TURN_START in prompt:
         turn = prompt[prompt.rfind(TURN_START) + len(TURN_START) :]

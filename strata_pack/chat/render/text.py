@@ -1,4 +1,4 @@
-"""Reads and decodes the text of a template file; nothing is compiled."""
+"""Reads and decodes the text of a template file, without compiling it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strata_pack.files import read_bytes
 
 
 def normalize_source(text: str) -> str:
-    """Return ``text`` as a template file should have it: no byte order mark, LF line ends."""
+    """Return ``text`` without a byte order mark and with LF line ends."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -1,6 +1,6 @@
-"""Opens the engines of a proof: those in this process, and llama.cpp's, whose server restarts for each template.
+"""Opens the engines for a proof: those in this process, and llama.cpp, whose server is restarted for each template.
 
-A repair is proved by rendering with two templates, before and after; a server knows only the one it started with.
+A proof renders with two templates, the stock and the repaired one; a server renders only the one it was started with.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from strata_pack.suggest import unknown as unknown_value
 
 
 class RestartingServer:
-    """llama.cpp's engine as a real server runs it. ``capabilities`` are the flags that the server derives from a
-    template by rendering trial conversations; they decide what it does to requests, so a repair must keep them."""
+    """llama.cpp's engine in a real server. ``capabilities`` are the flags that the server derives from a template by
+    rendering trial conversations. They determine how it processes requests, so a repair must not change them."""
 
     name = LlamaServerEngine.name
     known_as = LlamaServerEngine.known_as
@@ -55,7 +55,7 @@ class RestartingServer:
 
 @contextmanager
 def proof_engines(names: Sequence[str] = ()) -> Iterator[list[Engine]]:
-    """Yield the engines called ``names``, by default all that run in this process, jinja2 first.
+    """Yield the engines ``names``, by default all that run in this process, jinja2 first.
 
     Raises ``WrongUse`` for an unknown name, ``EnvironmentFailure`` for one that is not installed.
     """

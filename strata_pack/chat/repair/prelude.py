@@ -1,4 +1,4 @@
-"""Holds the history repair: the Jinja prelude of a repaired template, and how a prelude is recognised."""
+"""Defines the Jinja prelude of a repaired template (the history repair), and recognises preludes."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ EARLIER = {
     5295: "19313693beff1317f2e4408b93bdd39ac5b481cab51a5e35e0bb93937058b473",
     5282: "9eab5db8c2e1c95d4230522dbe97a98377307546edcc40f493f02db13069794d",
 }
-"""Preludes of earlier versions: their length in characters, and their SHA-256."""
+"""Length in characters and SHA-256 of the preludes of earlier versions."""
 
 
 @cache
 def prelude(form: CallForm) -> str:
-    """Return the Jinja that is put in front of a template whose calls have ``form``. It ends with a line feed that
-    engines drop (``trim_blocks``)."""
+    """Return the Jinja code to prepend to a template whose calls have the format ``form``. It ends with a line feed,
+    which engines drop (``trim_blocks``)."""
     text = resources.files("strata_pack.chat.repair").joinpath("prelude.jinja").read_text(encoding="utf-8")
     return text.replace("@FORM@", _FORM_TITLE[form]).replace("@BODY@", _BODY_LITERAL[form])
 
 
 def without_prelude(text: str) -> str | None:
-    """Return the template after the history repair, which may be an earlier version's; ``None`` if there is none."""
+    """Return the template without its history repair (of this or an earlier version); ``None`` if it has none."""
     for form in FORMS:
         if text.startswith(prelude(form)):
             return text[len(prelude(form)) :]

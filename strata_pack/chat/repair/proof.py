@@ -1,9 +1,9 @@
-"""Proves a repair: renders every generated conversation before and after it on every engine.
+"""Proves a repair: renders every generated conversation with the stock and the repaired template on every engine.
 
-With *healed* for the messages as the rules want them, the repaired template must give, for every conversation, what
-the stock template gives for the healed one, byte for byte. For a conversation without a stranded call the two are the
-same messages, so nothing may change; for one with a stranded call this says that the call is rendered as content. It
-must also be in the prompt, outside of any thinking.
+``rules.heal`` gives the *healed* messages of a conversation. For every conversation, the repaired template must give,
+byte for byte, what the stock template gives for the healed conversation. Without a stranded call, healing changes
+nothing, so the prompt must not change. With a stranded call, the call must be rendered as content, outside the
+thinking.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from strata_pack.chat.repair.suite import Conversation
 from strata_pack.chat.repair.turns import FENCED
 
 RenderOutcome = tuple[Literal["prompt", "refused", "failed"], str]
-"""What a rendering gave: a prompt, the template's own refusal, or an error of the template (whose text may differ)."""
+"""The result of a rendering: a prompt, the template's refusal, or an error of the template (its text may differ)."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The first conversation on which a template is not what it must be. ``wanted`` and ``got`` are prompts."""
+    """The first conversation that a template does not render as required. ``wanted`` and ``got`` are prompts."""
 
     engine: str
     conversation: str
@@ -40,8 +40,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class EngineProof:
-    """What one engine showed: ``unchanged`` conversations without a stranded call, ``closed`` ones with; ``refused``
-    are those that the stock template does not render either (a template may refuse parts, or a missing query)."""
+    """The proof on one engine: the number of ``unchanged`` conversations without a stranded call, of ``closed`` ones
+    with one, and of ``refused`` ones, which the stock template does not render either (it may refuse parts, for
+    example)."""
 
     engine: str
     version: str
@@ -60,13 +61,14 @@ class EngineProof:
 
 
 CONTINUES_ITSELF = ("transformers",)
-"""Engines that keep ``continue_final_message`` to themselves and cut the prompt after the last text: no template can
-know there that a turn is being continued, so nothing can be said about such conversations."""
+"""Engines that do not pass ``continue_final_message`` to the template, but truncate the prompt after the last text: the
+template cannot know that a turn is continued, so such conversations are skipped."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the stock template renders on one engine: each conversation as it is and, if it is stranded, healed."""
+    """The results of the stock template on one engine: for each conversation and, if it is stranded, its healed
+    form."""
 
     engine: Engine
     suite: list[Conversation]
@@ -75,13 +77,13 @@ class Baseline:
 
 
 def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) -> Baseline:
-    """Render every conversation that the engine shows to templates with the template ``stock``."""
+    """Render every conversation that the engine passes to templates with the template ``stock``."""
     blind = engine.name in CONTINUES_ITSELF
     suite = [one for one in conversations if not (blind and one.variables.get("continue_final_message"))]
     rendered: dict[str, RenderOutcome] = {}
 
     def once(inputs: dict[str, Any]) -> RenderOutcome:
-        # Many shapes of a stranded call heal into the same conversation.
+        # Many stranded conversations have the same healed form.
         key = json.dumps(inputs)
         if key not in rendered:
             rendered[key] = render(engine, stock, inputs)
@@ -95,7 +97,7 @@ def baseline(stock: str, engine: Engine, conversations: Sequence[Conversation]) 
 
 
 def render(engine: Engine, source: str, inputs: dict[str, Any]) -> RenderOutcome:
-    """Return what ``engine`` makes of ``inputs``; only a missing engine raises."""
+    """Return the result of ``engine`` for ``inputs``; only an unavailable engine raises."""
     try:
         return "prompt", engine.render(source, inputs)
     except TemplateRefused as refused:
@@ -105,12 +107,12 @@ def render(engine: Engine, source: str, inputs: dict[str, Any]) -> RenderOutcome
 
 
 def prove_repair(base: Baseline, repaired: str) -> EngineProof | Difference:
-    """Render the suite with the template ``repaired``, up to the first difference, which is returned."""
+    """Render the suite with the template ``repaired`` up to the first difference, and return that."""
     return compare_renders(base, (render(base.engine, repaired, one.inputs()) for one in base.suite))
 
 
 def compare_renders(base: Baseline, results: Iterable[RenderOutcome]) -> EngineProof | Difference:
-    """Compare ``results``, one a conversation, with what the stock template gives for the healed messages."""
+    """Compare ``results``, one for each conversation, with the stock template's results for the healed messages."""
     unchanged = closed = refused = 0
     for one, wanted, got in zip(base.suite, base.healed, results, strict=True):
         problem = _problem(one, wanted, got)
@@ -145,8 +147,8 @@ def _problem(one: Conversation, wanted: RenderOutcome, got: RenderOutcome) -> st
 
 
 def inside_thinking(prompt: str, text: str, after: str) -> bool:
-    """Return whether ``text`` stands in ``prompt`` between ``<think>`` and ``</think>``; only tags of its own turn
-    count, which comes after the text ``after``."""
+    """Return whether ``text`` is in ``prompt`` between ``<think>`` and ``</think>``; only the tags after the text
+    ``after``, in the same turn, matter."""
     position = prompt.index(text)
     start = prompt.rfind(after, 0, position)
     turn = prompt[start + len(after) if start >= 0 else 0 : position]
@@ -154,8 +156,8 @@ def inside_thinking(prompt: str, text: str, after: str) -> bool:
 
 
 def moved_mentions(base: Baseline) -> str | None:
-    """Say that the template itself moves calls out of the thinking that are only quoted there, inside a code fence:
-    the history then shows calls that nobody made. ``None`` if it does not."""
+    """Return a warning if the template itself moves calls out of the thinking that are only quoted in a code fence, so
+    that the history shows calls that were never made; ``None`` if it does not."""
     for one, outcome in zip(base.suite, base.as_is, strict=True):
         kind = one.name.partition(",")[0]
         if kind not in FENCED or outcome[0] != "prompt":
@@ -167,13 +169,13 @@ def moved_mentions(base: Baseline) -> str | None:
             if not inside_thinking(outcome[1], call, one.messages[index - 1]["content"]):
                 return (
                     "the template itself moves fenced mentions: a call that the thinking only quotes in a code fence "
-                    f"is shown as made ({base.engine.name}, conversation {one.name!r})"
+                    f"appears as a real call ({base.engine.name}, conversation {one.name!r})"
                 )
     return None
 
 
 def quoted_call(message: Any) -> str | None:
-    """Return the first whole call in an assistant's ``reasoning_content``."""
+    """Return the first complete call in an assistant's ``reasoning_content``."""
     reasoning = message.get("reasoning_content")
     if message.get("role") != "assistant" or not isinstance(reasoning, str) or CALL_START not in reasoning:
         return None

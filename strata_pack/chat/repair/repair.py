@@ -1,7 +1,8 @@
 """Adds history repair to a stock template and proves that nothing else changed.
 
-The repair is a prelude: some Jinja in front of the template that moves stranded tool calls out of the thinking in
-``messages`` before the template reads them. Nothing is returned that ``repair_proof`` could not prove on every engine.
+The repair is a prelude: Jinja code before the template that moves stranded tool calls out of the thinking in
+``messages`` before the template reads them. A repaired template is returned only if ``proof`` proves it on every
+engine.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PROBE_NAME = "probe_the_call_form"
 
 @dataclass(frozen=True)
 class RepairProof:
-    """What was shown: ``form`` of the calls, None where the template writes none; one ``EngineProof`` an engine."""
+    """The proof of a repair: the ``form`` of the calls, None if the template writes none; one ``EngineProof`` per
+    engine."""
 
     form: CallForm | None
     engines: tuple[EngineProof, ...]
@@ -48,10 +50,10 @@ class RepairProof:
 
 @dataclass(frozen=True)
 class RepairResult:
-    """``text`` is the template to use; ``changed`` says whether it is another than the one given.
+    """``text`` is the template to use; ``changed`` says whether it differs from the given one.
 
-    ``how``: "prelude" (history repair was put in front), or "not needed" for the reason in ``why``. ``notes`` say what
-    the template does by itself that the repair leaves as it is.
+    ``how``: "prelude" (the repair was prepended), or "not needed", with the reason in ``why``. ``notes`` describe
+    behaviour of the template that the repair does not change.
     """
 
     text: str
@@ -73,8 +75,8 @@ class RepairResult:
 
 
 class RepairRefused(BadInput):
-    """A template that cannot be repaired with a proof. ``missing`` names what it lacks; ``difference`` is the first
-    conversation that is not as it must be, where the proof itself failed."""
+    """The template cannot be repaired with a proof. ``missing`` names what it lacks; ``difference`` is the first
+    conversation that is not rendered as required, if the proof failed."""
 
     def __init__(self, missing: str, difference: Difference | None = None) -> None:
         self.missing = missing
@@ -89,9 +91,9 @@ class RepairRefused(BadInput):
 def repair_template(source: str, engines: Sequence[Engine] | None = None) -> RepairResult:
     """Return ``source`` with history repair added, proved on ``engines`` (all that run here without a server).
 
-    A template that closes every stranded call already, or that writes no tool calls, comes back as it is: repairing
-    is idempotent. Raises ``TemplateError`` if it does not compile and ``RepairRefused`` if its calls have another form
-    than the ones we know, or if the proof fails.
+    A template that already closes every stranded call, or writes no tool calls, is returned unchanged: repairing is
+    idempotent. Raises ``TemplateError`` if it does not compile and ``RepairRefused`` if its calls have an unknown
+    format or the proof fails.
     """
     ChatTemplate(source)
     chosen = list(engines) if engines is not None else available_engines()
@@ -126,7 +128,7 @@ def repair_template(source: str, engines: Sequence[Engine] | None = None) -> Rep
 
 
 def _runs(base: Baseline) -> bool:
-    """Return whether the engine can run the template at all; what the template itself refuses, it has run."""
+    """Return whether the engine can run the template; a refusal by the template counts as a run."""
     return any(kind != "failed" for kind, _ in base.as_is)
 
 
@@ -143,7 +145,7 @@ def _keeps_capabilities(engine: Engine, source: str, text: str) -> None:
         before, after = engine.capabilities(source), engine.capabilities(text)
         changed = sorted(flag for flag in {*before, *after} if before.get(flag) != after.get(flag))
         if changed:
-            raise RepairRefused(f"the repair changes what llama-server takes the template for: {', '.join(changed)}")
+            raise RepairRefused(f"the repair changes the capabilities that llama-server detects: {', '.join(changed)}")
 
 
 def _proof(form: CallForm, results: Sequence[EngineProof | Difference]) -> RepairProof | Difference:
@@ -154,10 +156,10 @@ def _proof(form: CallForm, results: Sequence[EngineProof | Difference]) -> Repai
 
 
 def call_form(source: str, engine: Engine) -> CallForm | None:
-    """Return the form in which the template writes a tool call of the history, ``None`` if it writes none at all.
+    """Return the format in which the template writes a tool call of the history, ``None`` if it writes no calls.
 
-    Raises ``RepairRefused`` for any other form than ``<tool_call>`` on a line of its own followed by ``<function=``
-    or ``{``, and for a template that renders no conversation with a call.
+    Raises ``RepairRefused`` for any other format than ``<tool_call>`` alone on a line, followed by ``<function=`` or
+    ``{``, and for a template that renders no conversation with a call.
     """
     prompt = _probe(source, engine)
     name = prompt.find(PROBE_NAME)
@@ -177,8 +179,9 @@ def call_form(source: str, engine: Engine) -> CallForm | None:
 
 
 def _probe(source: str, engine: Engine) -> str:
-    """Return a prompt with one tool call in the history. Templates differ in what they take: the call's arguments as
-    an object or as JSON text, a tool's result or none, declared tools or none; the first that renders counts."""
+    """Return a prompt with one tool call in the history. Templates differ in the input that they accept: arguments
+    as an object or as JSON text, with or without a result, with or without declared tools; the first form that
+    renders is used."""
     causes = []
     for arguments, result, tools in itertools.product(
         ({"path": "a.c"}, '{"path": "a.c"}'), (True, False), (True, False)
@@ -202,7 +205,7 @@ def _probe(source: str, engine: Engine) -> str:
 
 
 def diff(stock: str, repaired: str) -> str:
-    """Return the change from one template to the other as a unified diff."""
+    """Return the unified diff of the two templates."""
     lines = difflib.unified_diff(
         stock.splitlines(keepends=True), repaired.splitlines(keepends=True), "stock", "repaired", n=2
     )

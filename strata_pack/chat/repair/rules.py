@@ -1,7 +1,7 @@
-"""Repairs a message in Python: the reference that the prompts of a repaired template are compared with.
+"""Implements the history repair in Python, as the reference for the prompts of a repaired template.
 
-A *stranded run* is one or more whole tool calls at the end of an assistant's open thinking, outside any code fence,
-with nothing but blank lines between and after them. ``heal`` moves it out of the thinking.
+A *stranded run* is one or more complete tool calls at the end of an assistant's open thinking, outside any code fence,
+with only blank lines between and after them. ``heal`` moves it out of the thinking.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strata_pack.parsing import DIALECTS, Dialect
 CallForm = Literal["xml", "json"]
 
 BODY_START: Mapping[CallForm, str] = {"xml": "<function=", "json": "{"}
-"""What the line after ``<tool_call>`` starts with."""
+"""The required start of the line after ``<tool_call>``."""
 
 CALL_START = "<tool_call>"
 CALL_END = "</tool_call>"
@@ -27,7 +27,7 @@ Message = Mapping[str, Any]
 
 
 def split_stranded(hay: str, form: CallForm, dialect: Dialect = QWEN) -> tuple[str, str] | None:
-    """Return what precedes the stranded run at the end of ``hay``, trimmed, and the run; ``None`` if there is none.
+    """Return the text before the stranded run at the end of ``hay``, trimmed, and the run; ``None`` if there is none.
 
     ``dialect``: the tags of the model's calls.
     """
@@ -54,20 +54,20 @@ def split_stranded(hay: str, form: CallForm, dialect: Dialect = QWEN) -> tuple[s
 
 
 def _opens_call(line: str, following: str, form: CallForm, dialect: Dialect) -> bool:
-    """Return whether a line opens a call, with the line after it."""
+    """Return whether a line, together with the following one, opens a call."""
     if form == "json":
         return line == dialect.call_open and following.startswith(BODY_START[form])
     if dialect.function_open:
         return line == dialect.call_open and following.startswith(dialect.function_open)
-    # The function's name stands right after the opener, its first parameter or its end on the next line.
+    # The function's name directly follows the opener; the next line has its first parameter or its end.
     return line.startswith(dialect.call_open) and following.startswith((dialect.parameter_open, dialect.call_close))
 
 
 def heal(message: Message, form: CallForm) -> Message:
-    """Return ``message`` with a stranded run moved out of its thinking, or ``message`` itself where there is none.
+    """Return ``message`` with a stranded run moved out of its thinking, or ``message`` itself if there is none.
 
-    A message whose content is not all text is left alone, for a template may drop the text next to media. The message
-    must not be one that is being continued: that one is never repaired.
+    A message whose content is not only text is unchanged, because a template may drop the text next to media. Do not
+    call this for a message that is being continued, which is never repaired.
     """
     if message.get("role") != "assistant" or message.get("tool_calls"):
         return message
@@ -88,8 +88,8 @@ def heal(message: Message, form: CallForm) -> Message:
 
 
 def one_thinking(reasoning: str, opened: str) -> str:
-    """Return the thinking of a turn that has it in ``reasoning_content`` (trimmed) and in its content, after an open
-    tag (``opened``): one after the other, and what a client sent in both places once."""
+    """Return the thinking of a turn that has it in ``reasoning_content`` (trimmed) and in its content after an open tag
+    (``opened``): both concatenated, or only one if they are equal."""
     if not reasoning:
         return opened
     inner = opened.strip()
@@ -97,7 +97,7 @@ def one_thinking(reasoning: str, opened: str) -> str:
 
 
 def plain_text(content: Any) -> str | None:
-    """Return the trimmed text of a content value, or ``None`` if it holds anything else than text."""
+    """Return the trimmed text of a content value, or ``None`` if it contains anything but text."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -117,7 +117,7 @@ def _is_text(part: Any) -> bool:
 
 
 def is_continued(messages: list[Any], variables: Mapping[str, Any], index: int) -> bool:
-    """Return whether message ``index`` is the one that the generation continues."""
+    """Return whether the generation continues message ``index``."""
     return index == len(messages) - 1 and bool(variables.get("continue_final_message"))
 
 

@@ -1,8 +1,8 @@
-"""Generates the conversations of a proof, the same in every run, for either call form.
+"""Generates the conversations of a proof for a call format, deterministically.
 
 Three parts: every kind of assistant turn in every small conversation; every setting of the variables on a mixed
-history; and longer conversations drawn at random from a fixed seed. Whether a conversation is stranded is decided by
-``repair_rules``, never by the generator.
+history; and longer conversations drawn at random from a fixed seed. ``rules`` decides whether a
+conversation is stranded, never the generator.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VARIABLES: tuple[dict[str, Any], ...] = (
     {"add_generation_prompt": True, "preserve_thinking": False},
     {"add_generation_prompt": True, "preserve_thinking": False, "enable_thinking": False},
 )
-"""The settings of the variables that Qwen-like templates read."""
+"""Settings of the variables that Qwen-like templates read."""
 
 CONTINUED = {"add_generation_prompt": False, "continue_final_message": True}
 
@@ -59,7 +59,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "in an agent's loop": ("user", CALLED, "tool", HERE, "tool", CALLED, "tool"),
     "two queries ago": ("system", "user", HERE, "user", "an answer with thinking", "user"),
 }
-"""Small conversations, as roles and names of kinds, with one place for the turn under test."""
+"""Small conversations of roles and names of kinds, with one slot for the turn under test."""
 
 MIXED = (
     "system", "user", "B", "user", "A", "user", CALLED, "tool", "B with content", "tool",
@@ -69,7 +69,7 @@ MIXED = (
 
 @dataclass(frozen=True)
 class MovedCall:
-    """A stranded run and the text of the message before its turn; both stand in a prompt once, if at all."""
+    """A stranded run and the text of the message before its turn; each occurs in a prompt at most once."""
 
     text: str
     after: str
@@ -77,7 +77,7 @@ class MovedCall:
 
 @dataclass(frozen=True)
 class Conversation:
-    """One generated conversation. ``healed`` are its messages as the repair must make them; equal when nothing is
+    """One generated conversation. ``healed`` are its messages after the repair; the same messages if nothing is
     stranded."""
 
     name: str
@@ -89,17 +89,17 @@ class Conversation:
 
     @property
     def stranded(self) -> bool:
-        """Whether an assistant turn holds a call in its open thinking."""
+        """Whether an assistant turn has a call in its open thinking."""
         return self.healed != self.messages
 
     def inputs(self, messages: list[Any] | None = None) -> dict[str, Any]:
-        """Return what the template sees, with ``messages`` (or the conversation's own)."""
+        """Return the template's inputs with ``messages`` (default: the conversation's own)."""
         given: dict[str, Any] = {**self.variables, "messages": self.messages if messages is None else messages}
         return given if self.tools is None else {**given, "tools": self.tools}
 
 
 def generate(form: CallForm) -> list[Conversation]:
-    """Return the conversations for templates whose calls have ``form``."""
+    """Return the conversations for templates whose calls have the format ``form``."""
     return [*_each_kind(form), *_each_setting(form), *_drawn(form)]
 
 
@@ -149,7 +149,7 @@ def _conversation(
 
 
 def _moved(messages: list[Any], healed: list[Any]) -> tuple[MovedCall, ...]:
-    """Return the stranded runs; no other text of a healed content holds a call."""
+    """Return the stranded runs; no other text of a healed content contains a call."""
     moved = []
     for index, (before, after) in enumerate(zip(messages, healed, strict=True)):
         if before != after:

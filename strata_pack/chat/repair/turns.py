@@ -1,7 +1,7 @@
-"""The kinds of assistant turns that a repair is proved on: healthy ones, controls that no repair may touch, stranded
-ones that it must close. They are data; ``Writer`` turns them into messages in which every text has its own number.
+"""Defines the kinds of assistant turns for a proof: normal ones, controls that no repair may change, stranded ones that
+it must close. They are data; ``TurnWriter`` turns them into messages in which every text has a unique number.
 
-In the texts, ``{prose}``, ``{call}``, ``{n}`` ... stand for what ``Writer`` puts there, something new every time.
+In the texts, ``{prose}``, ``{call}``, ``{n}`` ... are placeholders that ``TurnWriter`` replaces by new text each time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ IMAGE = {"type": "image", "image": "a.png"}
 
 @dataclass(frozen=True)
 class TurnKind:
-    """One kind of assistant turn. ``content``: a text, a list of text parts or other parts, or None; ``reasoning`` is
-    its ``reasoning_content``, None where it has none; ``declared``: how many entries ``tool_calls`` has."""
+    """One kind of assistant turn. ``content``: a string, a list of text or other parts, or None; ``reasoning``: its
+    ``reasoning_content``, None if absent; ``declared``: the number of entries in ``tool_calls``."""
 
     content: str | list[str | Mapping[str, Any]] | None = ""
     reasoning: str | None = None
@@ -72,7 +72,7 @@ CONTROLS: Mapping[str, TurnKind] = {
 }
 
 FENCED = frozenset({"a fenced call", "a call in a tilde fence", "a call in a fence that stays open"})
-"""The controls in which the thinking quotes a call inside a code fence."""
+"""The controls whose thinking quotes a call inside a code fence."""
 
 STRANDED: Mapping[str, TurnKind] = {
     "B": TurnKind("", "{prose}\n\n{call}"),
@@ -109,20 +109,20 @@ OTHERS: Mapping[str, tuple[str, str]] = {
     "user like a model": ("user", "<think>\n{prose}\n\n{call}"),
     "tool like a model": ("tool", "<think>\n{prose}\n\n{call}"),
 }
-"""The messages that are not under test, by name: role and text. No repair may touch them either."""
+"""The messages that are not under test, by name: role and text. No repair may change them."""
 
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
 class TurnWriter:
-    """Writes the messages of one conversation in which calls have ``form``."""
+    """Writes the messages of one conversation whose calls have the format ``form``."""
 
     def __init__(self, form: CallForm) -> None:
         self._form = form
         self._numbers = itertools.count(1)
 
     def message(self, name: str) -> dict[str, Any]:
-        """Return the message called ``name`` in ``OTHERS``."""
+        """Return the message ``name`` of ``OTHERS``."""
         role, text = OTHERS[name]
         message = {"role": role, "content": self._fill(text)}
         return {**message, "tool_call_id": "call_1"} if role == "tool" else message
@@ -167,7 +167,7 @@ class TurnWriter:
 
 
 def call_text(form: CallForm, name: str, arguments: Mapping[str, str]) -> str:
-    """Return a tool call as a model of that form writes it."""
+    """Return a tool call as generated text in the format ``form``."""
     if form == "json":
         body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     else:

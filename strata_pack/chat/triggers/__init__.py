@@ -1,1 +1,1 @@
-"""Finds templates that change their output when the conversation holds a trigger, by running them."""
+"""Finds templates that change their output if the conversation contains a trigger, by running them."""

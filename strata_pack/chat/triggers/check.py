@@ -1,10 +1,10 @@
-"""Find what a template says only when a conversation holds a trigger: run it, see what it looks for, say that to it.
+"""Finds text that a template adds or hides only if a conversation contains a trigger.
 
-Every literal that the template tests is put into every text of small conversations; so are texts of the lengths and
-counts that it compares with, and of every sort; the number of turns, tools and calls and the date are varied. A prompt
-that is not the plain one with the texts exchanged is reported, unless the difference has a reason (see ``judge``).
-Branches that no conversation reached although their condition tests a text are taken by force. Each way of looking may
-spend its share of the search's limits, so that none starves the next.
+The search runs the template and records the literals, lengths and counts that it tests. It puts each of them, and texts
+of many kinds, into every text of small conversations, and varies the number of turns, tools and calls and the date. It
+reports a prompt that differs from the plain prompt in more than the inserted texts, unless the difference has an
+accepted reason (see ``judge``). Branches on a text that no conversation reached are forced. Each method has a share of
+the search's limits, so that later ones always get some.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ MOST_COMBINED = 60
 MOST_FOUND = 12
 FEWEST_COMMANDS = 3
 MOST_JOINED = 4
-"""Literals that one text must hold at once."""
+"""Maximum number of literals that are combined in one text."""
 
 MOST_SEPARATORS = 8
 NEUTRAL = "zqneutral"
-"""Stands where a literal would, to see what the text around it does by itself."""
+"""A neutral word in place of a literal, to see the effect of the surrounding text alone."""
 
 MOST_SIZES = 40
 COMMON_LENGTHS = (100, 1000)
 MOST_WORDS = 3000
 EVERY_LENGTH = 24
-"""Lengths up to here are all tried, for conditions on remainders."""
+"""All lengths up to this one are tried, for conditions on remainders."""
 
 QUICK = frozenset({"a chat", "an agent's turns", "a question in parts"})
 THOROUGH = QUICK | {"a tool's result last", "a question"}
-"""The shapes in which every text is tried, and those in which a literal is."""
+"""The shapes in which every text is tried, and the larger set in which a literal is."""
 
 
 SORTED_TEXTS = frozenset(probes.SORTS.values())
@@ -64,15 +64,15 @@ Fill = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Search:
-    """What a template says or hides on a trigger, by line. ``finished`` is False if the limits ended the search before
-    everything was tried: that nothing was found says less then."""
+    """The triggers found in a template, by line. ``finished`` is False if the limits ended the search before everything
+    was tried; then an empty result is weaker evidence."""
 
     triggers: tuple[Trigger, ...]
     finished: bool
 
     @property
     def errors(self) -> tuple[Trigger, ...]:
-        """The triggers that are no mere warnings."""
+        """The triggers that are errors, not warnings."""
         return tuple(trigger for trigger in self.triggers if trigger.is_error)
 
 
@@ -81,7 +81,7 @@ NOT_FINISHED = "the template is large or slow: triggers were not searched to the
 
 @functools.lru_cache(maxsize=16)
 def search_triggers(source: str, limits: SearchLimits = SearchLimits()) -> Search:  # noqa: B008
-    """Return what the template ``source`` says or hides on a trigger, and whether everything was tried.
+    """Return the triggers in the template ``source``, and whether everything was tried.
 
     Raises ``TemplateError`` if it does not compile. A template that renders none of the conversations has no findings.
     """
@@ -98,8 +98,8 @@ def search_triggers(source: str, limits: SearchLimits = SearchLimits()) -> Searc
 
 
 def _commands_alike(triggers: Iterable[Trigger]) -> Iterator[Trigger]:
-    """Yield the triggers, with a tag that stands for a text as an error unless there is a set of such tags, each for a
-    text of its own: a vocabulary that is documented for users, where a single one may be a trap."""
+    """Yield the triggers. A tag that is replaced by a text is an error, unless the template has several such tags with
+    different texts: those are commands documented for users, while a single one may be a trap."""
     found = list(triggers)
     texts = {trigger.text for trigger in found if trigger.kind == "command"}
     for trigger in found:
@@ -116,7 +116,7 @@ def _search(bench: Workbench) -> Iterator[Trigger]:
 
 
 def _always_changed(bench: Workbench) -> Iterator[Trigger]:
-    """A user's text that is not in the prompt as it is, with no trigger at all."""
+    """Yield a finding if a user's text is changed in the prompt without any trigger."""
     printed = {slot for stage in bench.stages for slot in stage.split.slots}
     if {"first", "second"} & printed:
         return
@@ -132,7 +132,8 @@ def _always_changed(bench: Workbench) -> Iterator[Trigger]:
 
 
 def _by_literals(bench: Workbench) -> Iterator[Trigger]:
-    """Try every literal, those that trying finds, and those together of which one leads to the other."""
+    """Try every literal, further literals found by that, and combinations of literals of which one leads to the
+    other."""
     lines = literals(bench.template.tree)
     at_first = {text for stage in bench.stages for text in stage.seen.texts}
     queue: dict[tuple[str, ...], None] = {}
@@ -196,7 +197,7 @@ def _with(bench: Workbench, wanted: tuple[str, ...], line: int | None, met: set[
 
 
 def _by_places(bench: Workbench) -> Iterator[Trigger]:
-    """Try the literals that parts of a text are compared with, at their places."""
+    """Try the literals that slices of a text are compared with, at the positions of the slices."""
     tried: set[str] = set()
     for _ in range(MOST_LITERALS):
         cuts = [(start, text) for start, text in bench.everything.cuts if text]
@@ -253,7 +254,7 @@ def _everywhere(
     met: set[str] | None = None,
     plain: Fill | None = None,
 ) -> Iterator[Trigger]:
-    """Put a text into every slot of the shapes; where the prompt is wrong, find the slots that make it so."""
+    """Put a text into every slot of the shapes; if the prompt is wrong, find the slots that cause it."""
     for stage in bench.stages:
         if bench.spent():
             return
@@ -283,7 +284,7 @@ def _everywhere(
 def _says_more(
     bench: Workbench, stage: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Return whether a prompt has words that are nobody's, or lacks words of a text."""
+    """Return whether a prompt has words of unknown origin, or lacks words of a text."""
     if prompt is None:
         return False
     filled = {**BASE, **texts}
@@ -296,7 +297,7 @@ def _says_more(
 def _does_nothing(
     bench: Workbench, stage: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Return whether the same texts with a neutral word give the same prompt, so that the literal does not matter."""
+    """Return whether the same texts with a neutral word give the same prompt, so the literal has no effect."""
     other = bench.render(stage.shape.inputs({**BASE, **plain}))
     if other.prompt is None or rendered.prompt is None:
         return other.prompt is rendered.prompt
@@ -329,7 +330,7 @@ SCHEMA = frozenset(
         *("object", "array", "string", "number", "integer", "boolean", "null", "minItems", "maxItems", "pattern"),
     }
 )
-"""The words of JSON Schema: a parameter that is called like one meets what the template does with the schema."""
+"""Words of JSON Schema: a parameter with such a name triggers the template's processing of the schema."""
 
 
 def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
@@ -346,7 +347,7 @@ def _is_right(
     wanted: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Return whether the prompt is the plain one with its texts exchanged, or another one for a reason."""
+    """Return whether the prompt is the plain one with its texts replaced, or differs for an accepted reason."""
     if set(changed) <= NAMES and set(wanted) & SCHEMA:
         return True
     if rendered.prompt is None:
@@ -372,7 +373,7 @@ def _is_right(
 def _is_switched(
     bench: Workbench, stage: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
-    """Return whether a command in a text (``/no_think``) does what a variable does to the same texts without it."""
+    """Return whether a command in a text (``/no_think``) has the same effect as a variable of the template."""
     commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
     if not commands:
         return False
@@ -426,4 +427,4 @@ WAYS: tuple[tuple[float, Callable[[Workbench], Iterator[Trigger]]], ...] = (
     (0.95, dated),
     (1.0, forced),
 )
-"""The ways of looking, in their order; each ends when this part of the limits is spent; the next has what is left."""
+"""The search methods in order, each with the fraction of the limits at which it ends; the next gets the rest."""

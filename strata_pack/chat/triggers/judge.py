@@ -1,8 +1,8 @@
-"""Judges a prompt: it must equal the prompt without the trigger, apart from the text in the slots.
+"""Decides whether a prompt equals the prompt without the trigger, apart from the text in the slots.
 
-What the template writes around the slots is taken from a prompt in which every slot has a text of its own. A prompt
-that is not so made may still be right for a reason: the text switches what a variable of the template switches, too, or
-it holds a tag that the template itself writes, which is part of its syntax. No trigger is allowed by its name.
+The template's own text around the slots is taken from a prompt with a unique text in every slot. A different prompt is
+accepted for two reasons: the text is a command with the effect of one of the template's variables, or it contains a tag
+of the template's own syntax. No trigger is allowed by name.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from strata_pack.chat.triggers.shapes import BASE, NAMES, SLOTS
 
 WORD = re.compile(r"[^\W\d_]{2,}")
 SWITCH = re.compile(r"/[A-Za-z_]{2,24}")
-"""A command to the template, as a user types it: it is no text for the model."""
+"""A user's command to the template, which is not text for the model."""
 
 XML_QUOTING = frozenset({"CDATA"})
-"""What a template may write around a text that holds signs of XML."""
+"""Markup that a template may write around a text with XML characters."""
 
 ESCAPED = re.compile(r"\\[ntr]")
 
 TOKEN = re.compile(r"<\|[a-z_]{1,24}\|>")
-"""A special token, as a template writes one."""
+"""A special token in a template's output."""
 
 CLOSING = re.compile(r"</[\w:]{1,24}>|\[/\w{1,24}\]|<\|/\w{1,24}\|>")
-"""The end of a block, as a template writes one."""
+"""The end of a block in a template's output."""
 
 COMMAND = re.compile(r"<[A-Za-z][A-Za-z0-9_-]{2,40}>")
-"""A tag that a user types to have something done."""
+"""A tag that a user types as a command."""
 
 HTML_TAGS = frozenset(
     {
@@ -49,25 +49,25 @@ HTML_TAGS = frozenset(
         *("thead", "time", "title", "track", "var", "video", "wbr"),
     }
 )
-"""Elements of three letters and more: people write about them."""
+"""HTML elements of three letters and more, which users mention in ordinary text."""
 
 AROUND = 40
-"""Characters of the template's text on either side of a called tool's name that belong to the syntax of the call."""
+"""Characters of the template's text on both sides of a called tool's name that count as syntax of the call."""
 
 BEFORE = 16
-"""Characters before a slot's text that must stay as they are."""
+"""Characters before a slot's text that must not change."""
 
 SHOWN = 120
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of ``text``; an escaped line feed ends one, and the quoting of XML is none."""
+    """Return the words of ``text``; an escaped line feed ends a word, and XML entities are not words."""
     return [word for word in WORD.findall(ESCAPED.sub(" ", text)) if word not in XML_QUOTING]
 
 
 @dataclass(frozen=True)
 class Split:
-    """A prompt, taken apart: what the template wrote (``constants``), and which slot stands after each but the last."""
+    """A prompt, split into the template's text (``constants``) and the slot after each constant but the last."""
 
     constants: tuple[str, ...]
     slots: tuple[str, ...]
@@ -81,7 +81,7 @@ class Split:
 
 
 def split_prompt(prompt: str) -> Split:
-    """Return ``prompt``, rendered with the slots' own texts, taken apart."""
+    """Return ``prompt``, which was rendered with the slots' own texts, split into constants and slots."""
     places = re.compile("|".join(re.escape(text) for text in sorted(BASE.values(), key=len, reverse=True)))
     slot_of = {text: slot for slot, text in BASE.items()}
     constants, slots, at = [], [], 0
@@ -93,8 +93,8 @@ def split_prompt(prompt: str) -> Split:
 
 
 def is_made_of(prompt: str, split: Split, texts: Mapping[str, str]) -> bool:
-    """Return whether ``prompt`` is ``split`` with ``texts`` in its slots, each in a form that templates print text
-    in."""
+    """Return whether ``prompt`` is ``split`` with ``texts`` in its slots, each in a form in which templates print
+    text."""
     if not prompt.startswith(split.constants[0]):
         return False
     ends = {len(split.constants[0])}
@@ -112,18 +112,19 @@ def is_made_of(prompt: str, split: Split, texts: Mapping[str, str]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _printed(text: str) -> frozenset[str]:
-    """Return the forms in which a template may print ``text``: as it is, trimmed, as JSON, each of them as HTML."""
+    """Return the forms in which a template may print ``text``: unchanged, trimmed, as JSON, and each escaped as
+    HTML."""
     forms: set[str] = set()
     for trimmed in (text, text.strip(), text.lstrip(), text.rstrip()):
         forms |= {trimmed, repr(trimmed)[1:-1]}
         forms |= {json.dumps(trimmed, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False)}
-    # What is joined to a text that is marked as safe is escaped, JSON too.
+    # Text that is concatenated with a safe string is escaped, JSON too.
     return frozenset({*forms, *(str(escape(form)) for form in forms), *(html.escape(form) for form in forms)})
 
 
 @dataclass(frozen=True)
 class TemplateWords:
-    """What the template writes without any trigger: its words, and its whole text without slashes."""
+    """The template's output without a trigger: its words, and its whole text without slashes."""
 
     words: frozenset[str]
     text: str
@@ -139,8 +140,8 @@ class TemplateWords:
         return bool(bare) and any(char in bare for char in "<>[]|") and bare in self.text
 
     def new_words(self, prompt: str, texts: Iterable[str]) -> list[str]:
-        """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in their order; two that
-        stand close, where a tag between them went or texts are joined, are not a new one."""
+        """Return the words of ``prompt`` that are neither the template's nor in ``texts``, in order; two known words
+        without space between them (after a tag was removed, or texts were joined) are not a new word."""
         known = self.words | set(map(str.lower, words_of("\n".join(texts))))
         return [word for word in words_of(prompt) if not _is_known(word.lower(), known)]
 
@@ -150,7 +151,7 @@ def _is_known(word: str, known: Set[str]) -> bool:
 
 
 def is_markup(literal: str) -> bool:
-    """Return whether ``literal`` is written as a tag."""
+    """Return whether ``literal`` has the form of a tag."""
     stripped = literal.strip()
     return len(stripped) > 2 and stripped[0] in "<[{|/" and any(char in stripped for char in "<>[]{}|")
 
@@ -163,10 +164,10 @@ def is_syntax(
     literals: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Return whether ``literals`` in the slots ``changed`` act as tags, or (in a system text) become the template's
+    """Return whether ``literals`` in the slots ``changed`` act as tags or, in a system text, replace the template's
     words.
 
-    Nothing new may be said then, and no text lost but an assistant's, which templates cut at the tags of its thinking.
+    Then the prompt may have no new words, and may lose only text of an assistant, which templates cut at thinking tags.
     """
     spoken = all(SLOTS[slot] == "assistant" for slot in changed)
     rewritten = all(SLOTS[slot] == "system" for slot in changed)
@@ -201,8 +202,8 @@ def is_layout(
     literals: Sequence[str],
     changed: Sequence[str],
 ) -> bool:
-    """Return whether only signs and the order differ: of an assistant's own turn, or because of a sign that no word
-    is in (a full stop that is not doubled; a name that is split at its dot)."""
+    """Return whether only punctuation and order differ: in an assistant's own turn, or because of a literal without
+    words (a full stop that is not doubled; a name that is split at its dot)."""
     said, expected = words_of(prompt), words_of(wanted)
     if all(SLOTS[slot] == "assistant" for slot in changed) and sorted(said) == sorted(expected):
         return True
@@ -215,8 +216,8 @@ def is_layout(
 def is_call_syntax(
     prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str], changed: Sequence[str]
 ) -> bool:
-    """Return whether the name of a called tool only chooses the syntax of its call: a special token stands for the name
-    and for what the template writes around it (``<|python_tag|>`` for the tool that runs code), and all else is there.
+    """Return whether the name of a called tool only selects the syntax of its call: a special token replaces the name
+    and the template's text around it (``<|python_tag|>`` for the tool that runs code), and everything else is present.
     """
     if "called" not in changed or not NAMES.issuperset(changed):
         return False
@@ -232,15 +233,16 @@ def is_call_syntax(
 
 
 def is_cut(missing: str, literals: Sequence[str]) -> bool:
-    """Return whether what is ``missing``, with nothing in its stead, is a cut at a closing tag (of thinking, in a
-    text of any role), or a text that holds the very tag (an instruction to use it, which is there already)."""
+    """Return whether the ``missing`` text, which nothing replaces, was cut at a closing tag (of thinking, in a text
+    of any role), or itself contains the tag (an instruction to use it, which is not repeated)."""
     tags = [literal.strip() for literal in literals]
     return bool(tags) and all(CLOSING.fullmatch(tag) or (is_markup(tag) and tag in missing) for tag in tags)
 
 
 def is_command(prompt: str, split: Split, texts: Mapping[str, str], literals: Sequence[str]) -> bool:
-    """Return whether a tag in a user's text (``<chart2csv>``) stands for a text of the template's: the tag is gone, the
-    new text is in the place of the user's, and nothing else is another. Tags of HTML, of which people write, do not."""
+    """Return whether a tag in a user's text (``<chart2csv>``) is replaced by a text of the template: the tag is
+    gone, the new text is in place of the user's, and nothing else differs. HTML tags, which users mention, are
+    excluded."""
     if not all(COMMAND.fullmatch(one) and one[1:-1].lower() not in HTML_TAGS for one in map(str.strip, literals)):
         return False
     start, end = 0, 0
@@ -259,7 +261,7 @@ def is_command(prompt: str, split: Split, texts: Mapping[str, str], literals: Se
 
 
 def difference(wanted: str, got: str) -> tuple[str, str]:
-    """Return what is missing of ``wanted`` and what ``got`` has instead."""
+    """Return the text of ``wanted`` that is missing, and what ``got`` has instead."""
     start = 0
     while start < min(len(wanted), len(got)) and wanted[start] == got[start]:
         start += 1
@@ -270,5 +272,5 @@ def difference(wanted: str, got: str) -> tuple[str, str]:
 
 
 def shown(text: str) -> str:
-    """Return ``text`` short enough for one line."""
+    """Return ``text``, shortened to one line."""
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"

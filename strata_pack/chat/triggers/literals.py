@@ -1,6 +1,6 @@
 """Collects the literals of a template's conditions, and the conditions that test a text.
 
-Rendering finds the rest (``recording``): what is put together only while the template runs.
+``recording`` finds literals that are built only while the template runs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from strata_pack.chat.triggers.recording import LONGEST_LITERAL
 TEXT_KEYS = frozenset(
     {"content", "text", "reasoning_content", "reasoning", "thinking", "arguments", "name", "description"}
 )
-"""The keys under which a conversation holds text."""
+"""The keys of texts in a conversation."""
 
 STRUCTURE_TESTS = frozenset(
     {"string", "none", "defined", "undefined", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
 )
-"""Tests of what a value is, not of what it says."""
+"""Jinja tests of a value's type, not of its content."""
 
 
 def literals(tree: nodes.Template) -> dict[str, int]:
-    """Return the texts that comparisons, methods, filters, tests and lookups are given, with their lines."""
+    """Return the literal arguments of comparisons, methods, filters, tests and lookups, with their lines."""
     found: dict[str, int] = {}
     for asked in _asked(tree):
         for one in (asked, *asked.find_all((nodes.Const, nodes.Concat, nodes.Add))):
@@ -34,13 +34,13 @@ def literals(tree: nodes.Template) -> dict[str, int]:
 
 
 def numbers(tree: nodes.Template) -> set[int]:
-    """Return the whole numbers that stand in the template."""
+    """Return the integers in the template."""
     values = (node.value for node in tree.find_all(nodes.Const))
     return {abs(value) for value in values if isinstance(value, int) and not isinstance(value, bool)}
 
 
 def _asked(tree: nodes.Template) -> Iterator[nodes.Node]:
-    """Yield the expressions that say what is looked for."""
+    """Yield the expressions that are compared with or searched for."""
     for compare in tree.find_all(nodes.Compare):
         yield from (compare.expr, *(part.expr for part in compare.ops))
     for call in tree.find_all(nodes.Call):
@@ -59,7 +59,7 @@ def _asked(tree: nodes.Template) -> Iterator[nodes.Node]:
 
 
 def joined(node: nodes.Node) -> str | None:
-    """Return the text of a literal, or of literals that are joined; ``None`` for anything else."""
+    """Return the text of a literal, or of concatenated literals; ``None`` for anything else."""
     if isinstance(node, nodes.Const):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, nodes.Concat):
@@ -72,8 +72,8 @@ def joined(node: nodes.Node) -> str | None:
 
 
 class TextTests:
-    """Which conditions of a template depend on what a conversation says. Names are followed through assignments,
-    loops, macros and namespaces until nothing new depends on a text."""
+    """Finds the conditions of a template that depend on the texts of a conversation. Names are followed through
+    assignments, loops, macros and namespaces up to a fixed point."""
 
     def __init__(self, tree: nodes.Template) -> None:
         self._names: set[str] = set()
@@ -84,7 +84,7 @@ class TextTests:
             self._follow_macros(tree)
 
     def depends(self, test: nodes.Node) -> bool:
-        """Return whether the condition ``test`` asks what a text says."""
+        """Return whether the condition ``test`` depends on the content of a text."""
         if isinstance(test, nodes.Compare):
             return self._compares_text(test)
         if isinstance(test, nodes.Test):
@@ -110,7 +110,7 @@ class TextTests:
         return any(self._says(side) for side in sides)
 
     def _says(self, node: nodes.Node | None) -> bool:
-        """Return whether the value of ``node`` is made of a text of the conversation."""
+        """Return whether the value of ``node`` is derived from a text of the conversation."""
         if node is None:
             return False
         if isinstance(node, nodes.Name):
@@ -128,7 +128,7 @@ class TextTests:
         return any(self._says(child) for child in node.iter_child_nodes())
 
     def _follow(self, statements: list[nodes.Node], *, controlled: bool) -> None:
-        """Add the names that get a text's value, or that a condition on a text sets (``controlled``)."""
+        """Add the names that are assigned a text's value, or are set under a condition on a text (``controlled``)."""
         for statement in statements:
             if isinstance(statement, nodes.Assign):
                 if controlled or self._says(statement.node) or self.depends(statement.node):
@@ -162,7 +162,7 @@ class TextTests:
 
 
 def _has_parts(loop: nodes.For) -> bool:
-    """Return whether what a loop runs over are objects (the parts of a content), not characters or words."""
+    """Return whether a loop iterates over objects (the parts of a content), not over characters or words."""
     names = _targets(loop.target)
     looked_up: list[tuple[nodes.Expr, object]] = [(node.node, node.attr) for node in loop.find_all(nodes.Getattr)]
     looked_up += [(node.node, getattr(node.arg, "value", None)) for node in loop.find_all(nodes.Getitem)]
@@ -173,7 +173,7 @@ def _has_parts(loop: nodes.For) -> bool:
 
 
 def _flag(node: nodes.Node) -> str:
-    """Return the name under which a variable, or an attribute of a namespace, is followed."""
+    """Return the name by which a variable or an attribute of a namespace is followed."""
     if isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
         return f"{node.node.name}.{node.attr}"
     return node.name if isinstance(node, nodes.Name) else ""

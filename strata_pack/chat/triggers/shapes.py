@@ -1,7 +1,7 @@
-"""Defines the conversations of the trigger search: small ones with a slot wherever a conversation holds text.
+"""Defines the conversations of the trigger search: small ones with a slot for every text.
 
-A slot is written ``@name@``; ``filled`` puts a text into each. The text of a slot has its own word in it, so that a
-prompt tells where each slot went.
+A slot is written ``@name@``; ``filled`` puts a text into each. Each slot's own text contains a unique word, so that
+it can be located in a prompt.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SLOTS: Mapping[str, SlotRole] = {
     "argument": "call",
     "value": "call",
 }
-"""Every slot and the part of a conversation it belongs to."""
+"""Every slot with its part of the conversation."""
 
 NAMES = frozenset({"tool", "key", "called", "argument"})
-"""The slots that hold a name, not a sentence."""
+"""The slots for names, not sentences."""
 
 WHERE: Mapping[str, str] = {
     "system": "the system message",
@@ -55,7 +55,7 @@ WHERE: Mapping[str, str] = {
 
 
 def own_text(slot: str) -> str:
-    """Return the text that stands in ``slot`` where nothing is tried."""
+    """Return the text of ``slot`` when nothing is tried in it."""
     return f"{MARK}{slot}_x" if slot in NAMES else f"The {MARK}{slot}x moss grows by the quiet brook"
 
 
@@ -124,24 +124,24 @@ FORMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         },
     ),
 }
-"""Each shape in the forms that templates take it in; the first that renders counts (see ``candidates``)."""
+"""Each shape in the input formats that templates accept; the first that renders is used (see ``candidates``)."""
 
 
 @dataclass(frozen=True)
 class ConversationShape:
-    """A conversation with slots, in the form that the template takes. ``slots`` are those that it has."""
+    """A conversation with ``slots``, in the input format that the template accepts."""
 
     name: str
     pattern: Mapping[str, Any]
     slots: tuple[str, ...]
 
     def inputs(self, texts: Mapping[str, str], variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the template sees with ``texts`` in the slots."""
+        """Return the template's inputs with ``texts`` in the slots."""
         return {**filled(self.pattern, texts), **(variables or {})}
 
 
 def candidates(name: str) -> list[ConversationShape]:
-    """Return the forms of the shape called ``name``: with its system message, then without."""
+    """Return the forms of the shape ``name``: with its system message, then without."""
     found = []
     for form in FORMS[name]:
         bare = [message for message in form["messages"] if message["role"] != "system"]
@@ -158,7 +158,7 @@ def _slots(pattern: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def filled(pattern: Any, texts: Mapping[str, str]) -> Any:
-    """Return ``pattern`` with the texts in place of its slots; call arguments become JSON text where it says so."""
+    """Return ``pattern`` with the texts in its slots; call arguments become JSON text where the pattern says so."""
     if isinstance(pattern, str):
         return texts[pattern[1:-1]] if pattern.startswith("@") else pattern
     if isinstance(pattern, (list, tuple)):
@@ -173,7 +173,7 @@ def filled(pattern: Any, texts: Mapping[str, str]) -> Any:
 
 
 def long_chat(turns: int, *, system: bool) -> dict[str, Any]:
-    """Return a chat in which the user asks ``turns`` times; every text is one that shows its own number."""
+    """Return a chat in which the user asks ``turns`` times; every text contains its number."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": BASE["system"]}] if system else []
     for turn in range(turns):
         if turn:
@@ -189,7 +189,7 @@ def many_tools(count: int) -> dict[str, Any]:
 
 
 def many_calls(shape: ConversationShape, count: int) -> dict[str, Any]:
-    """Return ``shape``, an agent's turns, with ``count`` calls in its turn, and a result for each."""
+    """Return ``shape``, an agent's turns, with ``count`` calls in one turn and a result for each."""
     inputs = shape.inputs(BASE)
     messages: list[dict[str, Any]] = []
     for message in inputs["messages"]:

@@ -1,4 +1,4 @@
-"""Varies everything but texts: the numbers of turns, tools and calls, the date, and branches not reached so far."""
+"""Varies the numbers of turns, tools and calls and the date, and forces branches that were not reached."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from strata_pack.chat.triggers.shapes import BASE, long_chat, many_calls, many_t
 from strata_pack.chat.triggers.workbench import Trigger, Workbench
 
 NO_TIME = f"{MARK}moment"
-"""Stands where the time would, to see what a template does with it."""
+"""A placeholder for the time, to see how a template uses it."""
 
 MOST_TURNS = 120
 MOST_COUNT = 24
 SOME = (1, 2, 3, 4, 5, 6)
 
 OURS = re.compile(rf"{MARK}\w*|<[^<>\n]{{1,40}}>|\[/?[A-Z_ ]+\]", re.IGNORECASE)
-"""Our texts, and tags: which of them stand between turns is the template's syntax."""
+"""The search's texts, and tags, which are the template's syntax between turns."""
 
 TIMES = re.compile(
     r"\d+|\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|june|july|august|"
@@ -29,11 +29,11 @@ TIMES = re.compile(
     r"saturday|sunday|am|pm|st|nd|rd|th)\b",
     re.IGNORECASE,
 )
-"""What is different in two prompts that say the date."""
+"""The parts of a prompt that depend on the date."""
 
 
 def counted(bench: Workbench) -> Iterator[Trigger]:
-    """Yield texts that stand in conversations of some lengths only, from the second turn, tool or call on."""
+    """Yield texts that occur only in conversations with certain numbers of turns, tools or calls, from two on."""
     agent = bench.stage(["an agent's turns", "a tool's result last"])
     makers: dict[str, Callable[[int], dict[str, Any]]] = {
         "turns of the user": lambda count: long_chat(count, system=False),
@@ -48,7 +48,7 @@ def counted(bench: Workbench) -> Iterator[Trigger]:
 
 
 def _counts(bench: Workbench, limit: int, *, turns: bool) -> list[int]:
-    """Return the counts to try: some, and those that the template compares with, as they are and as messages."""
+    """Return the counts to try: fixed ones, and those that the template compares with, as turns and as messages."""
     wanted = set(SOME)
     for number in bench.numbers:
         near = {number - 1, number, number + 1}
@@ -83,12 +83,12 @@ def _by_count(
 
 
 def _written(prompt: str) -> frozenset[str]:
-    """Return the words that the template itself wrote."""
+    """Return the words in the template's own text."""
     return frozenset(WORD.findall(OURS.sub(" ", " ".join(split_prompt(prompt).constants))))
 
 
 def _words_of_few(bench: Workbench) -> frozenset[str] | None:
-    """Return what the template writes around one message of each kind; ``None`` if it takes no such conversation."""
+    """Return the template's words around one message of each kind; ``None`` if it accepts no such conversation."""
     user = {"role": "user", "content": BASE["first"]}
     answer = {"role": "assistant", "content": BASE["answer"]}
     system = {"role": "system", "content": BASE["system"]}
@@ -104,12 +104,12 @@ def _words_of_few(bench: Workbench) -> frozenset[str] | None:
 
 
 def _around(prompt: str, words: frozenset[str]) -> str:
-    """Return the line of ``prompt`` that holds the first of ``words``."""
+    """Return the line of ``prompt`` with the first of ``words``."""
     return next((line for line in prompt.split("\n") if any(word in line for word in words)), " ".join(sorted(words)))
 
 
 def line_of(bench: Workbench, text: str) -> int | None:
-    """Return the line of the template that holds ``text``, or its longest word."""
+    """Return the line of the template with ``text``, or with its longest word."""
     words = sorted(WORD.findall(text), key=len, reverse=True)
     for wanted in (text.strip(), *words):
         for number, line in enumerate(bench.source.split("\n"), 1):
@@ -119,7 +119,7 @@ def line_of(bench: Workbench, text: str) -> int | None:
 
 
 def dated(bench: Workbench) -> Iterator[Trigger]:
-    """Yield what another day or another hour changes in a prompt, apart from the date itself."""
+    """Yield what another day or hour changes in a prompt, apart from the date itself."""
     if not bench.everything.asked_the_time:
         return
     literals = [text for text in bench.everything.texts if len(text) <= 40 and TIMES.search(text)]
@@ -159,7 +159,7 @@ def _times() -> Iterator[datetime]:
 
 
 def forced(bench: Workbench) -> Iterator[Trigger]:
-    """Yield what branches say that no conversation reached, although their conditions test a text."""
+    """Yield the texts of branches that no conversation reached although their conditions test a text."""
     tests = TextTests(bench.template.tree)
     for number, branch in enumerate(bench.template.branches):
         if number in bench.everything.reached or not tests.depends(branch.test):

@@ -1,4 +1,4 @@
-"""Renders the template under search and keeps what all its renderings looked for."""
+"""Renders the template under search and collects what its renderings tested."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from strata_pack.chat.triggers.shapes import BASE, FORMS, ConversationShape, can
 TriggerKind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut", "command"]
 
 WARNINGS = frozenset({"unreached", "cut", "command"})
-"""What may well be meant so, or a mistake: a text that nothing reached, a text cut at a tag of any role's, and a tag of
-a set of them that each stand for an instruction in the user's own turn."""
+"""Kinds that are warnings, because they may be intended or a mistake: a text in an unreached branch, a text cut at a
+tag, and one of several tags that are each replaced by an instruction in the user's turn."""
 
 FEW_NUMBERS = 24
 
 PROBE = RenderLimits(steps=30_000, text_chars=4 << 20, made_chars=64 << 20)
-"""What one rendering may cost: a template that goes through every character of a long text is not worth more."""
+"""Limits of one rendering; low, because a template may iterate over every character of a long text."""
 
 SETTINGS: tuple[Mapping[str, Any], ...] = (
     {},
@@ -38,10 +38,10 @@ SETTINGS: tuple[Mapping[str, Any], ...] = (
     {"reasoning_effort": "high"},
     {"add_generation_prompt": False},
 )
-"""The variables that users set: what they switch, a text may switch, too."""
+"""The variables that users set; a command in a text may have the same effect."""
 
 AS_PYTHON = re.compile(r"\{'[a-z_]+': ['\[{]")
-"""An object printed as Python writes it, whose quotes depend on the text in it."""
+"""A dict as Python prints it, whose quotes depend on the text in it."""
 
 _SAID: Mapping[TriggerKind, str] = {
     "appears": "makes a text appear",
@@ -58,8 +58,8 @@ _SAID: Mapping[TriggerKind, str] = {
 
 @dataclass(frozen=True)
 class Trigger:
-    """What a template does on a trigger. ``trigger`` is what must be in the conversation and where; ``text`` is what
-    appears, vanishes or is changed; ``line`` that of the condition, ``None`` where it is not known."""
+    """The effect of a trigger. ``trigger`` describes what must be in the conversation and where; ``text`` is what
+    appears, vanishes or changes; ``line`` is that of the condition, ``None`` if unknown."""
 
     kind: TriggerKind
     trigger: str
@@ -68,17 +68,17 @@ class Trigger:
 
     @property
     def is_error(self) -> bool:
-        """Whether a template that does so must not be used unseen; else it is a warning."""
+        """Whether it is an error (the template must not be used without review), not a warning."""
         return self.kind not in WARNINGS
 
     def sentence(self) -> str:
-        """Return what to say about it."""
+        """Return the sentence for a message."""
         return f"{self.trigger} {_SAID[self.kind]}: {shown(self.text)!r}"
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """What one rendering gave: ``prompt``, or why there is none, and what it looked for."""
+    """The result of one rendering: ``prompt`` or the error, and what was tested."""
 
     prompt: str | None
     error: TemplateError | None
@@ -87,7 +87,7 @@ class Rendered:
 
 @dataclass(frozen=True)
 class RenderedShape:
-    """A shape that the template renders, its prompt taken apart, and what it looked for on the way."""
+    """A rendered shape, its prompt split into constants and slots, and what was tested."""
 
     shape: ConversationShape
     split: Split
@@ -96,15 +96,15 @@ class RenderedShape:
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """What the search of one template may cost: rendered conversations, and seconds of this thread's processor time."""
+    """Limits of the search of one template: rendered conversations, and seconds of this thread's CPU time."""
 
     renders: int = 6_000
     seconds: float = 10.0
 
 
 class Workbench:
-    """``stages`` are the shapes that the template renders, ``vocabulary`` is what it writes in them; ``cut_short`` says
-    whether something was left out because the limits were spent."""
+    """Renders conversations for the search. ``stages`` are the rendered shapes, ``vocabulary`` the template's own
+    words in them; ``cut_short`` says whether something was skipped because the limits were spent."""
 
     def __init__(self, source: str, limits: SearchLimits) -> None:
         self.source = source
@@ -121,11 +121,11 @@ class Workbench:
         self.vocabulary = TemplateWords.of(split for split in splits if split is not None)
 
     def allow(self, share: float) -> None:
-        """Let the search go on until ``share`` (0 to 1) of its limits is spent."""
+        """Allow the search to spend up to ``share`` (0 to 1) of its limits."""
         self._share = share
 
     def spent(self) -> bool:
-        """Return whether what is allowed is spent; ``cut_short`` says from then on that something was not tried."""
+        """Return whether the allowed share is spent; if so, set ``cut_short``."""
         seconds = time.thread_time() - self._started
         rendered, lasted = self.renders / self._limits.renders, seconds / self._limits.seconds
         if max(rendered, lasted) < self._share:
@@ -135,8 +135,8 @@ class Workbench:
 
     @property
     def numbers(self) -> list[int]:
-        """The numbers that sizes are compared with: those that stand in the template, and those met, if they are few
-        (a template that computes with characters meets many)."""
+        """The numbers that sizes are compared with: those in the template's source, and those recorded, if they are
+        few (a template that computes with characters yields many)."""
         met = self.everything.numbers if len(self.everything.numbers) <= FEW_NUMBERS else ()
         return sorted({number for number in (*numbers(self.template.tree), *met) if number <= LARGEST_NUMBER})
 
@@ -147,7 +147,7 @@ class Workbench:
         forced: Mapping[int, bool] | None = None,
         now: datetime | str | None = None,
     ) -> Rendered:
-        """Render and keep what was looked for."""
+        """Render, and collect what was tested."""
         self.renders += 1
         prompt, error = None, None
         try:
@@ -173,7 +173,8 @@ class Workbench:
                 mine.setdefault(text, line)
 
     def with_setting(self, stage: RenderedShape, number: int) -> Split | None:
-        """Return the prompt of ``stage`` with a setting of the variables, taken apart; ``None`` if there is none."""
+        """Return the prompt of ``stage`` with setting ``number`` of the variables, split; ``None`` if it does not
+        render."""
         key = (stage.shape.name, number)
         if key not in self._settings:
             prompt = self.render(stage.shape.inputs(BASE, SETTINGS[number])).prompt
@@ -188,6 +189,6 @@ class Workbench:
         return None
 
     def stage(self, names: Sequence[str]) -> RenderedShape | None:
-        """Return the first stage that is called one of ``names``."""
+        """Return the first stage whose name is in ``names``."""
         found = {stage.shape.name: stage for stage in self.stages}
         return next((found[name] for name in names if name in found), None)

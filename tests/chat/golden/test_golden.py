@@ -121,7 +121,7 @@ def test_name_is_unique_over_all_files_of_a_suite(tmp_path: Path) -> None:
 
 
 def test_empty_folder_is_no_suite(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no golden cases"):
+    with pytest.raises(BadInput, match="has no golden cases"):
         load_suite(tmp_path)
 
 
