@@ -151,4 +151,4 @@ def _verdict(run: Run) -> str:
         return "no prompt breaks the one before"
     first = broken[0].broken
     assert first is not None
-    return f"{len(broken)} of {len(run.steps)} prompts break the one before: {first.why}"
+    return f"{len(broken)} of {len(run.steps)} prompts do not extend the previous one: {first.why}"

@@ -202,7 +202,7 @@ def unstable_prefix(subject: Subject) -> Iterator[Found]:
     if first is not None:
         broken = sum(step.broken is not None for step in run.steps)
         yield Found(
-            f"{broken} of {len(run.steps)} prompts of an agent's session do not continue the one before, although the "
+            f"{broken} of {len(run.steps)} prompts of an agent's session do not extend the previous one, although the "
             f"client sends everything back: {first.why}; {run.again:,} characters are read again"
         )
 

@@ -298,7 +298,7 @@ def test_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_conversation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no conversation"):
+    with pytest.raises(BadInput, match="has no conversation"):
         plan_add(tmp_path / "a.json", _conversation(tmp_path, {"a": 1}), "hi", ChatTemplate(ECHO))
 
 
