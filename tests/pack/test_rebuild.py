@@ -24,9 +24,7 @@ from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import write_tiny
-from tests.pack.tiny_pack import hashes
-
-CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
+from tests.pack.tiny_pack import CASES, hashes
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.verification import verify
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import STOCK, write_tiny
-
-CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
+from tests.pack.tiny_pack import CASES
 
 
 @pytest.fixture

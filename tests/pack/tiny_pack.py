@@ -15,6 +15,7 @@ from strata_pack.weights.gguf.file import open_shards
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
 
 HASH = "0" * 64
+CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
 
 
 def write_pack(

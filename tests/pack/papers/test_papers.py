@@ -26,8 +26,8 @@ from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.test_rebuild_command import write_importances
 from tests.pack.tiny_gguf import STOCK, write_tiny
+from tests.pack.tiny_pack import CASES
 
-CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
 ORIGIN = {
     "general.license": MetaValue.string("Apache-2.0"),
     "general.base_model.count": MetaValue.uint32(1),
