@@ -11,9 +11,7 @@ from huggingface_hub import snapshot_download
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.weights.hub.cache import cache_folder, repo_folder
 from tests.hub_server import HubServer, etag_of
-from tests.weights.hub.fixtures import BODY, FILES, REPO, SELECTED, TOTAL, WEIGHTS, Fetch, dest, fetched, hub
-
-__all__ = ["dest", "fetched", "hub"]
+from tests.weights.hub.fixtures import BODY, FILES, REPO, SELECTED, TOTAL, WEIGHTS, Fetch
 
 
 @pytest.fixture

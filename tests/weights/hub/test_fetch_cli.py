@@ -10,9 +10,7 @@ from typer.testing import CliRunner, Result
 
 from strata_pack.cli.app import app
 from tests.hub_server import HubServer
-from tests.weights.hub.fixtures import BODY, FILES, REPO, SELECTED, TOTAL, WEIGHTS, dest, hub
-
-__all__ = ["dest", "hub"]
+from tests.weights.hub.fixtures import BODY, FILES, REPO, SELECTED, TOTAL, WEIGHTS
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,7 @@ import pytest
 
 from strata_pack.weights.hub.tree import STATE_FOLDER
 from tests.hub_server import Fault, Hit, HubServer, etag_of
-from tests.weights.hub.fixtures import BODY, REPO, WEIGHTS, dest, hub
-
-__all__ = ["dest", "hub"]
+from tests.weights.hub.fixtures import BODY, REPO, WEIGHTS
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 KILLS = 3

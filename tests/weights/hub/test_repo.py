@@ -16,9 +16,7 @@ from strata_pack.weights.hub.connection import connect, retry_after_seconds
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.tree import safe_path
 from tests.hub_server import Fault, HubServer
-from tests.weights.hub.fixtures import QUICK, REPO, Fetch, dest, fetched, hub
-
-__all__ = ["dest", "fetched", "hub"]
+from tests.weights.hub.fixtures import QUICK, REPO, Fetch
 
 
 def read(hub: HubServer, repo_id: str = REPO, revision: str | None = None) -> Any:
