@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.hub_repos import LFS_FROM, Repo, blob_id
+
 if TYPE_CHECKING:
-    from tests.hub_server import HubServer, Repo
+    from tests.hub_server import HubServer
 
 GITATTRIBUTES = b"*.gguf filter=lfs diff=lfs merge=lfs -text\n"
 
@@ -102,8 +104,6 @@ def _create(hub: HubServer, asked: dict[str, Any]) -> tuple[int, Any]:
 
 
 def _preupload(hub: HubServer, name: str, asked: dict[str, Any]) -> tuple[int, Any]:
-    from tests.hub_server import LFS_FROM, blob_id
-
     files = hub.repos[name].commits[-1][1]
     found = []
     for one in asked["files"]:

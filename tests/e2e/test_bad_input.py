@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.command import COMMAND, Done, run, run_installed
-from tests.hub_server import Fault, HubServer
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer
 from tests.pack.tiny_gguf import STOCK, write_tiny
 from tests.pack.tiny_pack import hashes
 from tests.tiny_models import write_model

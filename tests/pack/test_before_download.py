@@ -20,7 +20,8 @@ from strata_pack.weights.gguf.file import GgufFile, MetaValue, TensorInfo, encod
 from strata_pack.weights.gguf.head import read_header
 from strata_pack.weights.hub.models import RemoteModel
 from strata_pack.weights.source import HubSource, hub_source
-from tests.hub_server import Fault, HubServer, folder_files, serve
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer, folder_files, serve
 from tests.pack.tiny_gguf import STOCK, metadata, write_shards, write_tiny
 
 REPO = "org/name"

@@ -26,7 +26,8 @@ from strata_pack.release.this_process import Alone
 from strata_pack.release.work import Task
 from strata_pack.release.workers import Processes, processes
 from strata_pack.weights.hub.ranges import RangeFetcher
-from tests.hub_server import Fault, HubServer, folder_files, serve
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer, folder_files, serve
 from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, made, pack_hashes, run, write_release
 from tests.tiny_models import write_model
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.tree import STATE_FOLDER, RepoFile
-from tests.hub_server import etag_of
+from tests.hub_repos import etag_of
 from tests.weights.hub.fixtures import FILES, SELECTED, WEIGHTS
 
 

@@ -10,7 +10,8 @@ from huggingface_hub import snapshot_download
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.weights.hub.cache import cache_folder, repo_folder
-from tests.hub_server import HubServer, etag_of
+from tests.hub_repos import etag_of
+from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import BODY, FILES, REPO, SELECTED, TOTAL, WEIGHTS, Fetch
 
 

@@ -11,7 +11,8 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.weights.hub.fetch import fetch_repo, look
 from strata_pack.weights.hub.tree import STATE_FOLDER
 from strata_pack.weights.local_weights import find_weights
-from tests.hub_server import Fault, HubServer
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import BODY, FILES, QUICK, REPO, SELECTED, TOTAL, WEIGHTS, Fetch
 from tests.weights.hub.folder import holds, parts
 from tests.weights.hub.test_select import index_of

@@ -11,7 +11,8 @@ import pytest
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.hub.fetch import fetch_repo
-from tests.hub_server import Fault, HubServer
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import BODY, QUICK, REPO, TOTAL, WEIGHTS, Fetch
 from tests.weights.hub.folder import holds, leave_part, parts
 from tests.weights.hub.test_select import index_of

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from strata_pack.weights.hub.tree import STATE_FOLDER
-from tests.hub_server import Fault, Hit, HubServer, etag_of
+from tests.hub_repos import Fault, Hit, etag_of
+from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import BODY, REPO, WEIGHTS
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}

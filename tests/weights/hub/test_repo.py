@@ -15,7 +15,8 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.weights.hub.connection import connect, retry_after_seconds
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.tree import safe_path
-from tests.hub_server import Fault, HubServer
+from tests.hub_repos import Fault
+from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import QUICK, REPO, Fetch
 
 
