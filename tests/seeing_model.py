@@ -8,8 +8,8 @@ from typing import Any
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.weights.convert.convert import SafetensorsSource, convert_checkpoint
+from tests.tiny_configs import QWEN_ADDED
 from tests.tiny_models import MODELS, write_tiny
-from tests.tiny_variants import QWEN_ADDED
 
 VISION_TOKENS = tuple((f"<|{name}|>", True) for name in ("vision_start", "vision_end", "image_pad", "video_pad"))
 

@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from tests.tiny_configs import QWEN2_SPLIT
 from tests.tiny_shapes import ngram_heads, tensor_shapes
-from tests.tiny_variants import MODELS, QWEN2_SPLIT, Tiny
+from tests.tiny_variants import MODELS, Tiny
 
 __all__ = ["MODELS", "QWEN2_SPLIT", "Tiny", "tensor_shapes", "weights", "write_model", "write_tiny"]
 

@@ -6,31 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-QWEN2_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN35_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-
-QWEN_ADDED = (
-    ("<|endoftext|>", True),
-    ("<|im_start|>", True),
-    ("<|im_end|>", True),
-    ("<tool_call>", False),
-    ("</tool_call>", False),
-    ("<think>", False),
-    ("</think>", False),
-)
-LLAMA3_ADDED = (
-    ("<|begin_of_text|>", True),
-    ("<|end_of_text|>", True),
-    ("<|eot_id|>", True),
+from tests.tiny_configs import (
+    BYTE_LEVEL,
+    CARD,
+    FLASH,
+    FP8,
+    GENERATION,
+    INT4,
+    JUDGING,
+    LLAMA3,
+    LLAMA3_ADDED,
+    LLAMA3_POST,
+    LLAMA3_ROPE,
+    LLAMA3_SPLIT,
+    LLAMA3_TOKENIZER,
+    PREPROCESSOR,
+    QWEN2,
+    QWEN2_MOE,
+    QWEN2_SPLIT,
+    QWEN3,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_MOE,
+    QWEN3_NEXT,
+    QWEN3_VL,
+    QWEN3_VL_MOE,
+    QWEN35_SPLIT,
+    QWEN_ADDED,
+    QWEN_TOKENIZER,
+    TOWER,
 )
 
 
@@ -59,307 +63,8 @@ class Tiny:
     prefix: str = "model."
 
 
-_QWEN3 = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "vocab_size": 4160,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "max_position_embeddings": 4096,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1000000.0,
-    "rope_scaling": None,
-    "tie_word_embeddings": True,
-    "bos_token_id": 4096,
-    "eos_token_id": 4098,
-    "torch_dtype": "bfloat16",
-}
-_QWEN3_MOE = {
-    **_QWEN3,
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "decoder_sparse_step": 1,
-    "norm_topk_prob": True,
-    "tie_word_embeddings": False,
-}
-_LLAMA3 = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 4099,
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "tie_word_embeddings": False,
-    "bos_token_id": 4096,
-    "eos_token_id": [4097, 4098],
-    "torch_dtype": "bfloat16",
-}
-_LINEAR = {
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "full_attention_interval": 4,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-    "partial_rotary_factor": 0.25,
-}
-_QWEN3_NEXT = {
-    **_QWEN3_MOE,
-    **_LINEAR,
-    "architectures": ["Qwen3NextForCausalLM"],
-    "model_type": "qwen3_next",
-    "shared_expert_intermediate_size": 64,
-    "mlp_only_layers": [],
-}
-_ROPE_35 = {
-    "rope_type": "default",
-    "rope_theta": 10000000,
-    "mrope_interleaved": True,
-    "mrope_section": [3, 3, 2],
-    "partial_rotary_factor": 0.25,
-}
-_QWEN3_5 = {
-    **{key: value for key, value in _QWEN3.items() if key not in ("rope_theta", "rope_scaling")},
-    **_LINEAR,
-    "architectures": ["Qwen3_5ForCausalLM"],
-    "model_type": "qwen3_5_text",
-    "rope_parameters": _ROPE_35,
-    "attn_output_gate": True,
-    "mtp_num_hidden_layers": 1,
-    "tie_word_embeddings": False,
-}
-_QWEN3_5_MOE = {
-    **{key: value for key, value in _QWEN3_5.items() if key != "intermediate_size"},
-    "architectures": ["Qwen3_5MoeForCausalLM"],
-    "model_type": "qwen3_5_moe_text",
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 64,
-}
-_TOWER = {
-    "model_type": "qwen3_5",
-    "depth": 3,
-    "hidden_size": 96,
-    "hidden_act": "gelu_pytorch_tanh",
-    "intermediate_size": 176,
-    "num_heads": 4,
-    "in_channels": 3,
-    "patch_size": 8,
-    "spatial_merge_size": 2,
-    "temporal_patch_size": 2,
-    "out_hidden_size": 256,
-    "num_position_embeddings": 64,
-    "deepstack_visual_indexes": [],
-}
-_QWEN3_VL = {
-    **{key: value for key, value in _QWEN3.items() if key not in ("rope_theta", "rope_scaling")},
-    "architectures": None,
-    "model_type": "qwen3_vl_text",
-    "rope_theta": 5000000,
-    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [12, 10, 10], "rope_type": "default"},
-    "num_hidden_layers": 2,
-    "tie_word_embeddings": False,
-}
-_QWEN3_VL_MOE = {
-    **_QWEN3_VL,
-    "model_type": "qwen3_vl_moe_text",
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 96,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "norm_topk_prob": True,
-}
-_QWEN2 = {
-    **{key: value for key, value in _QWEN3.items() if key != "head_dim"},
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "num_hidden_layers": 2,
-    "tie_word_embeddings": False,
-    "use_sliding_window": False,
-    "sliding_window": 4096,
-    "max_window_layers": 2,
-}
-_QWEN2_MOE = {
-    **_QWEN2,
-    "architectures": ["Qwen2MoeForCausalLM"],
-    "model_type": "qwen2_moe",
-    "num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 128,
-    "decoder_sparse_step": 1,
-    "norm_topk_prob": False,
-}
-_JUDGING = (*QWEN_ADDED, ("yes", False), ("no", False), ("|", False))
-_FLASH = {
-    "architectures": ["Qwen4ExpForCausalLM"],
-    "model_type": "qwen4_exp_text",
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "attn_output_gate": True,
-    "bos_token_id": 4096,
-    "dtype": "bfloat16",
-    "eos_token_id": 4098,
-    "full_attention_interval": 4,
-    "hc_count": 4,
-    "hc_lowrank": 32,
-    "head_dim": 64,
-    "heads_per_ngram": 4,
-    "hidden_act": "silu",
-    "hidden_size": 128,
-    "indexer_budget": 64,
-    "indexer_compress_ratio": 4,
-    "indexer_head_dim": 32,
-    "indexer_kv_heads": 1,
-    "indexer_n_heads": 2,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-    "linear_conv_kernel_dim": 4,
-    "linear_key_head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_value_head_dim": 32,
-    "make_ngram_vocab_size_divisible_by": 128,
-    "max_position_embeddings": 4096,
-    "moe_intermediate_size": 96,
-    "mtp_num_hidden_layers": 1,
-    "mtp_use_dedicated_embeddings": False,
-    "ngram_size": 3,
-    "ngram_vocab_size_base": 200,
-    "num_attention_heads": 4,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "num_hidden_layers": 4,
-    "num_key_value_heads": 2,
-    "output_gate_type": "sigmoid",
-    "ple_conv_kernel_size": 4,
-    "ple_embed_dim": 128,
-    "ple_layer_ids": [2],
-    "rms_norm_eps": 1e-6,
-    "rope_parameters": {
-        "mrope_interleaved": True,
-        "mrope_section": [3, 3, 2],
-        "partial_rotary_factor": 0.25,
-        "rope_theta": 10000000,
-        "rope_type": "default",
-    },
-    "shared_expert_intermediate_size": 96,
-    "split_ngram_parts": 12,
-    "tie_word_embeddings": False,
-    "vocab_size": 4160,
-}
-_FP8 = {
-    "activation_scheme": "dynamic",
-    "fmt": "e4m3",
-    "quant_method": "fp8",
-    "weight_block_size": [128, 128],
-}
-_INT4 = {
-    "config_groups": {
-        "group_0": {
-            "targets": ["Linear"],
-            "weights": {"group_size": 32, "num_bits": 4, "strategy": "group", "symmetric": True, "type": "int"},
-        }
-    },
-    "format": "pack-quantized",
-    "ignore": ["lm_head"],
-    "quant_method": "compressed-tensors",
-    "quantization_status": "compressed",
-}
-_PREPROCESSOR = """{
-  "image_mean": [0.5, 0.5, 0.5],
-  "image_std": [0.5, 0.25, 0.5],
-  "image_processor_type": "Qwen2VLImageProcessorFast",
-  "merge_size": 2,
-  "patch_size": 8,
-  "temporal_patch_size": 2
-}
-"""
-_QWEN_TOKENIZER = {
-    "tokenizer_class": "Qwen2Tokenizer",
-    "bos_token": None,
-    "eos_token": "<|im_end|>",
-    "pad_token": "<|endoftext|>",
-    "unk_token": None,
-    "add_bos_token": False,
-    "add_prefix_space": False,
-    "clean_up_tokenization_spaces": False,
-    "model_max_length": 4096,
-    "chat_template": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}",
-}
-_LLAMA3_TOKENIZER = {
-    "tokenizer_class": "PreTrainedTokenizerFast",
-    "bos_token": "<|begin_of_text|>",
-    "eos_token": "<|eot_id|>",
-    "clean_up_tokenization_spaces": True,
-    "model_max_length": 131072,
-}
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-_LLAMA3_POST = {
-    "type": "Sequence",
-    "processors": [
-        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True},
-        {
-            "type": "TemplateProcessing",
-            "single": [
-                {"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}},
-                {"Sequence": {"id": "A", "type_id": 0}},
-            ],
-            "pair": [
-                {"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}},
-                {"Sequence": {"id": "A", "type_id": 0}},
-                {"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 1}},
-                {"Sequence": {"id": "B", "type_id": 1}},
-            ],
-            "special_tokens": {
-                "<|begin_of_text|>": {"id": "<|begin_of_text|>", "ids": [4096], "tokens": ["<|begin_of_text|>"]}
-            },
-        },
-    ],
-}
-_LLAMA3_ROPE = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-_CARD = """---
-license: apache-2.0
-license_link: https://example.org/LICENSE
-language:
-- en
-- de
-tags:
-- chat
-- tiny
-base_model:
-- Example/Tiny-1B-Base
-datasets:
-- example/words
-pipeline_tag: text-generation
----
-# Tiny
-"""
-_GENERATION = '{"temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05, "do_sample": true}'
-
-
 def _qwen(config: Mapping[str, Any], **more: Any) -> Tiny:
-    options = {"tokenizer_config": _QWEN_TOKENIZER, "post_processor": _BYTE_LEVEL, **more}
+    options = {"tokenizer_config": QWEN_TOKENIZER, "post_processor": BYTE_LEVEL, **more}
     return Tiny(config, **options)
 
 
@@ -369,8 +74,8 @@ def _llama3(config: Mapping[str, Any], prefix_space: bool | None = None, **more:
         config,
         split=LLAMA3_SPLIT,
         added=LLAMA3_ADDED,
-        tokenizer_config={**_LLAMA3_TOKENIZER, **settings},
-        post_processor=_LLAMA3_POST,
+        tokenizer_config={**LLAMA3_TOKENIZER, **settings},
+        post_processor=LLAMA3_POST,
         **more,
     )
 
@@ -387,36 +92,34 @@ def _seeing(name: str, kind: str, text: Mapping[str, Any], vision: Mapping[str, 
         "tie_word_embeddings": False,
         "vision_config": {**vision, "model_type": kind, "out_hidden_size": text["hidden_size"]},
     }
-    files = {"preprocessor_config.json": _PREPROCESSOR, "generation_config.json": _GENERATION}
+    files = {"preprocessor_config.json": PREPROCESSOR, "generation_config.json": GENERATION}
     return _qwen(config, tower=True, prefix="model.language_model.", files=files, **more)
 
 
 MODELS: dict[str, Tiny] = {
-    "qwen3": _qwen(_QWEN3, shards=2),
-    "qwen3-f16": _qwen({**_QWEN3, "tie_word_embeddings": False}, dtype="F16"),
-    "qwen3-f32": _qwen({**_QWEN3, "num_hidden_layers": 1}, dtype="F32"),
+    "qwen3": _qwen(QWEN3, shards=2),
+    "qwen3-f16": _qwen({**QWEN3, "tie_word_embeddings": False}, dtype="F16"),
+    "qwen3-f32": _qwen({**QWEN3, "num_hidden_layers": 1}, dtype="F32"),
     "qwen3-yarn-4B-v1.5-chat": _qwen(
         {
-            **_QWEN3,
+            **QWEN3,
             "num_hidden_layers": 1,
             "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
         },
-        files={"README.md": _CARD, "generation_config.json": _GENERATION, "chat_template.jinja": "{{ messages }}"},
-        tokenizer_config={key: value for key, value in _QWEN_TOKENIZER.items() if key != "chat_template"},
+        files={"README.md": CARD, "generation_config.json": GENERATION, "chat_template.jinja": "{{ messages }}"},
+        tokenizer_config={key: value for key, value in QWEN_TOKENIZER.items() if key != "chat_template"},
     ),
-    "qwen3moe": _qwen(_QWEN3_MOE, shards=3),
+    "qwen3moe": _qwen(QWEN3_MOE, shards=3),
     "qwen3-int4": _qwen(
-        {**_QWEN3, "num_hidden_layers": 1, "quantization_config": _INT4, "tie_word_embeddings": False}, int4="zeros"
+        {**QWEN3, "num_hidden_layers": 1, "quantization_config": INT4, "tie_word_embeddings": False}, int4="zeros"
     ),
-    "qwen3moe-int4": _qwen(
-        {**_QWEN3_MOE, "num_hidden_layers": 2, "quantization_config": _INT4}, shards=2, int4="plain"
-    ),
-    "qwen3moe-fused": _qwen({**_QWEN3_MOE, "num_hidden_layers": 2}, fused_experts=True),
-    "llama3": _llama3(_LLAMA3, shards=2),
-    "llama3-rope": _llama3({**_LLAMA3, "num_hidden_layers": 1, "head_dim": 64, "rope_scaling": _LLAMA3_ROPE}),
-    "llama-tied": _llama3({**_LLAMA3, "num_hidden_layers": 1, "tie_word_embeddings": True}, dtype="F16"),
+    "qwen3moe-int4": _qwen({**QWEN3_MOE, "num_hidden_layers": 2, "quantization_config": INT4}, shards=2, int4="plain"),
+    "qwen3moe-fused": _qwen({**QWEN3_MOE, "num_hidden_layers": 2}, fused_experts=True),
+    "llama3": _llama3(LLAMA3, shards=2),
+    "llama3-rope": _llama3({**LLAMA3, "num_hidden_layers": 1, "head_dim": 64, "rope_scaling": LLAMA3_ROPE}),
+    "llama-tied": _llama3({**LLAMA3, "num_hidden_layers": 1, "tie_word_embeddings": True}, dtype="F16"),
     "llama2": Tiny(
-        {**_LLAMA3, "num_hidden_layers": 1, "vocab_size": 320, "bos_token_id": 1, "eos_token_id": 2},
+        {**LLAMA3, "num_hidden_layers": 1, "vocab_size": 320, "bos_token_id": 1, "eos_token_id": 2},
         dtype="F16",
         tokenizer_config={
             "tokenizer_class": "LlamaTokenizer",
@@ -436,37 +139,37 @@ MODELS: dict[str, Tiny] = {
         files={"added_tokens.json": '{"<extra>": 311, "<|looks special|>": 312}'},
         sentence_piece=True,
     ),
-    "qwen3next": _qwen(_QWEN3_NEXT, mtp=True),
-    "qwen35": _qwen(_QWEN3_5, split=QWEN35_SPLIT, mtp=True),
+    "qwen3next": _qwen(QWEN3_NEXT, mtp=True),
+    "qwen35": _qwen(QWEN3_5, split=QWEN35_SPLIT, mtp=True),
     "qwen35-vision": _seeing(
-        "Qwen3_5ForConditionalGeneration", "qwen3_5", _QWEN3_5, _TOWER, split=QWEN35_SPLIT, mtp=True
+        "Qwen3_5ForConditionalGeneration", "qwen3_5", QWEN3_5, TOWER, split=QWEN35_SPLIT, mtp=True
     ),
-    "qwen35-merged": _qwen(_QWEN3_5, split=QWEN35_SPLIT, mtp=True, merged_mtp=True),
-    "qwen35-fp8": _qwen({**_QWEN3_5, "quantization_config": _FP8}, split=QWEN35_SPLIT, mtp=True, fp8=True),
+    "qwen35-merged": _qwen(QWEN3_5, split=QWEN35_SPLIT, mtp=True, merged_mtp=True),
+    "qwen35-fp8": _qwen({**QWEN3_5, "quantization_config": FP8}, split=QWEN35_SPLIT, mtp=True, fp8=True),
     "qwen35moe-fp8": _qwen(
-        {**_QWEN3_5_MOE, "quantization_config": _FP8}, split=QWEN35_SPLIT, mtp=True, fp8=True, fused_experts=True
+        {**QWEN3_5_MOE, "quantization_config": FP8}, split=QWEN35_SPLIT, mtp=True, fp8=True, fused_experts=True
     ),
     "qwen3vl": _seeing(
-        "Qwen3VLForConditionalGeneration", "qwen3_vl", _QWEN3_VL, {**_TOWER, "deepstack_visual_indexes": [0, 2]}
+        "Qwen3VLForConditionalGeneration", "qwen3_vl", QWEN3_VL, {**TOWER, "deepstack_visual_indexes": [0, 2]}
     ),
     "qwen3vlmoe": _seeing(
         "Qwen3VLMoeForConditionalGeneration",
         "qwen3_vl_moe",
-        _QWEN3_VL_MOE,
-        {**_TOWER, "deepstack_visual_indexes": [1]},
+        QWEN3_VL_MOE,
+        {**TOWER, "deepstack_visual_indexes": [1]},
         fused_experts=True,
     ),
-    "qwen2": _qwen({**_QWEN2, "tie_word_embeddings": True}, shards=2),
-    "qwen2moe": _qwen(_QWEN2_MOE),
+    "qwen2": _qwen({**QWEN2, "tie_word_embeddings": True}, shards=2),
+    "qwen2moe": _qwen(QWEN2_MOE),
     "qwen25vl": _seeing(
         "Qwen2_5_VLForConditionalGeneration",
         "qwen2_5_vl",
-        {**_QWEN2, "rope_scaling": {"type": "mrope", "mrope_section": [16, 8, 8]}},
-        {**_TOWER, "fullatt_block_indexes": [1], "window_size": 32},
+        {**QWEN2, "rope_scaling": {"type": "mrope", "mrope_section": [16, 8, 8]}},
+        {**TOWER, "fullatt_block_indexes": [1], "window_size": 32},
     ),
     "smollm3": _llama3(
         {
-            **_LLAMA3,
+            **LLAMA3,
             "architectures": ["SmolLM3ForCausalLM"],
             "model_type": "smollm3",
             "no_rope_layers": [1, 1, 1],
@@ -476,26 +179,26 @@ MODELS: dict[str, Tiny] = {
         }
     ),
     "mistral": _llama3(
-        {**_LLAMA3, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096},
+        {**LLAMA3, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 4096},
         prefix_space=False,
     ),
-    "qwen3-dynamic": _qwen({**_QWEN3, "num_hidden_layers": 1, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
+    "qwen3-dynamic": _qwen({**QWEN3, "num_hidden_layers": 1, "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}),
     "qwen3-embedding": _qwen(
-        {**_QWEN3, "num_hidden_layers": 1},
+        {**QWEN3, "num_hidden_layers": 1},
         prefix="",
         files={
             "modules.json": '[{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]',
             "1_Pooling/config.json": '{"word_embedding_dimension": 256, "pooling_mode_lasttoken": true}',
         },
     ),
-    "qwen3-reranker-tied": _qwen({**_QWEN3, "num_hidden_layers": 1}, added=_JUDGING),
-    "qwen3-reranker": _qwen({**_QWEN3, "num_hidden_layers": 1, "tie_word_embeddings": False}, added=_JUDGING),
+    "qwen3-reranker-tied": _qwen({**QWEN3, "num_hidden_layers": 1}, added=JUDGING),
+    "qwen3-reranker": _qwen({**QWEN3, "num_hidden_layers": 1, "tie_word_embeddings": False}, added=JUDGING),
     "flash": _seeing(
-        "Qwen4ExpForConditionalGeneration", "qwen4_exp", _FLASH, _TOWER, split=QWEN35_SPLIT, mtp=True, shards=3
+        "Qwen4ExpForConditionalGeneration", "qwen4_exp", FLASH, TOWER, split=QWEN35_SPLIT, mtp=True, shards=3
     ),
     "flash-text": _qwen(
         {
-            **_FLASH,
+            **FLASH,
             "split_ngram_parts": 1,
             "mtp_num_hidden_layers": 0,
             "ple_embed_dim": 256,
@@ -504,15 +207,15 @@ MODELS: dict[str, Tiny] = {
         split=QWEN35_SPLIT,
         fused_experts=True,
     ),
-    "flash-plain": _qwen({**_FLASH, "ple_layer_ids": []}, split=QWEN35_SPLIT, mtp=True, dtype="F16"),
+    "flash-plain": _qwen({**FLASH, "ple_layer_ids": []}, split=QWEN35_SPLIT, mtp=True, dtype="F16"),
     "flash-fp8": _seeing(
         "Qwen4ExpForConditionalGeneration",
         "qwen4_exp",
-        {**_FLASH, "quantization_config": _FP8, "ple_layer_ids": []},
-        _TOWER,
+        {**FLASH, "quantization_config": FP8, "ple_layer_ids": []},
+        TOWER,
         split=QWEN35_SPLIT,
         mtp=True,
         fp8=True,
     ),
-    "qwen35moe": _qwen(_QWEN3_5_MOE, split=QWEN35_SPLIT, mtp=True, fused_experts=True),
+    "qwen35moe": _qwen(QWEN3_5_MOE, split=QWEN35_SPLIT, mtp=True, fused_experts=True),
 }

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.tiny_configs import LLAMA3_SPLIT, QWEN2_SPLIT, QWEN35_SPLIT
 from tests.tiny_models import MODELS, write_model
-from tests.tiny_variants import LLAMA3_SPLIT, QWEN2_SPLIT, QWEN35_SPLIT
 
 DATA = Path(__file__).parents[2] / "data/convert_sha256.json"
 REFERENCE = Path(__file__).parent / "reference.py"

@@ -18,8 +18,8 @@ from strata_pack.weights.tokenizer.bpe import looks_special, read_bpe
 from strata_pack.weights.tokenizer.pre import pre_tokenizer
 from strata_pack.weights.tokenizer.special import special_tokens
 from strata_pack.weights.tokenizer.spm import BYTE, CONTROL, NORMAL, UNUSED, USER_DEFINED, read_spm
+from tests.tiny_configs import LLAMA3_SPLIT, QWEN2_SPLIT, QWEN35_SPLIT
 from tests.tiny_models import MODELS, sentence_piece_model, tokenizer_json
-from tests.tiny_variants import LLAMA3_SPLIT, QWEN2_SPLIT, QWEN35_SPLIT
 from tests.weights.convert.test_convert import script
 
 __all__ = ["script"]
