@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import hypothesis
 import pytest
+
+# Bytecode of the tests and of strata_pack is kept, also for the processes that tests start: otherwise each of them
+# compiles what it imports, and each worker of a run compiles every test.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# jsonschema looks for it and builds 38 parsers with it, for formats that no schema here names.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # How long an example takes says how busy the machine is, not whether the code is right; and a run is like the last one.
 hypothesis.settings.register_profile(
@@ -22,6 +31,17 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("any-machine")
 
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is imported and collected stays to the end: the garbage collector looks at what tests make, not at that."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def load_tool(name: str) -> ModuleType:
