@@ -28,6 +28,7 @@ from strata_pack.gateway.upstream import Upstream
 from strata_pack.llama.server import LlamaServer
 from tests.gateway.replay import Replay, ReplayServer, prompt_text
 from tests.pack.tiny_gguf import write_tiny
+from tests.smoke.tiny import write_tiny_model
 
 T = TypeVar("T")
 DATA = Path(__file__).parent.parent / "data"
@@ -225,9 +226,16 @@ class RealHouse(House):
         return self._made
 
 
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with ChatML's tokens: a server's protocol needs no trained weights (``tests/e2e`` has those)."""
+    folder = tmp_path_factory.mktemp("small")
+    return write_tiny_model(folder / "small.gguf", chat_template=load_shipped(TEMPLATE_ID).source, tags=())
+
+
 @pytest.fixture(scope="module")
-def server(smollm2: Path) -> Iterator[LlamaServer]:
-    with LlamaServer.start(smollm2, context=2048, parallel=2, threads=2) as started:
+def server(small_model: Path) -> Iterator[LlamaServer]:
+    with LlamaServer.start(small_model, context=8192, parallel=2, warmup=False, threads=1) as started:
         yield started
 
 
