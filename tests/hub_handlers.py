@@ -6,7 +6,6 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -85,23 +84,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def reply(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
         """Send a small answer whole."""
+        sent = b"" if self.command == "HEAD" else body
+        hit = self.note(status, len(sent))
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
-        sent = 0
-        if self.command != "HEAD":
-            self.wfile.write(body)
-            sent = len(body)
-        self.note(status, sent)
+        self.wfile.write(sent)
+        hit.ended = True
 
-    def note(self, status: int, sent: int) -> None:
+    def note(self, status: int, sent: int) -> Hit:
+        """Log the request that is being answered."""
         headers = self.headers
         path = unquote(urlsplit(self.path).path)
-        self.server.hub.log(
-            Hit(self.origin, self.command, path, status, sent, headers.get("Range"), headers.get("Authorization"))
-        )
+        hit = Hit(self.origin, self.command, path, status, sent, headers.get("Range"), headers.get("Authorization"))
+        self.server.hub.log(hit)
+        return hit
 
     def send_body(self, data: bytes, fault: Fault, headers: dict[str, str]) -> None:
         """Send a body, whole or a range of it, with what goes wrong."""
@@ -124,6 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             status = 206
         body = memoryview(data)[start : stop - fault.short_by]
+        hit = self.note(status, 0)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Accept-Ranges", "bytes")
@@ -133,15 +133,21 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        sent = 0
         if self.command == "GET":
-            with self.server.hub.sending(), suppress(OSError):
-                for piece in self._pieces(body, fault):
-                    self.wfile.write(piece)
-                    sent += len(piece)
-            if sent < len(body):
+            with self.server.hub.sending():
+                self._write(self._pieces(body, fault), hit)
+            if hit.sent < len(body):
                 self.close_connection = True
-        self.note(status, sent)
+        hit.ended = True
+
+    def _write(self, pieces: Iterator[memoryview], hit: Hit) -> None:
+        for piece in pieces:
+            hit.sent += len(piece)
+            try:
+                self.wfile.write(piece)
+            except OSError:
+                hit.sent -= len(piece)
+                return
 
     def _pieces(self, body: memoryview, fault: Fault) -> Iterator[memoryview]:
         left = len(body) if fault.break_after is None else min(fault.break_after, len(body))

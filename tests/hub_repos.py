@@ -36,9 +36,12 @@ class Fault:
     times: int = 1
 
 
-@dataclass(frozen=True)
+@dataclass
 class Hit:
-    """One request: ``origin`` is "hub" or "storage"; ``sent`` counts body bytes; ``range`` and ``auth`` as received."""
+    """One request: ``origin`` is "hub" or "storage"; ``sent`` counts body bytes; ``range`` and ``auth`` as received.
+
+    It is logged, and each piece counted, before the client can have it; ``ended`` says that nothing more is sent.
+    """
 
     origin: str
     method: str
@@ -47,6 +50,7 @@ class Hit:
     sent: int
     range: str | None
     auth: str | None
+    ended: bool = False
 
 
 @dataclass

@@ -102,9 +102,9 @@ class HubServer:
         ]
 
     def settle(self, path: str, count: int = 1) -> None:
-        """Wait for ``count`` requests of ``path`` to be logged: that is at their ends, which a client need not see."""
-        deadline = time.monotonic() + 10
-        while len(self.body_hits(path)) < count and time.monotonic() < deadline:
+        """Wait for the ends of ``count`` requests of ``path``, which a client need not see."""
+        deadline = time.monotonic() + 60
+        while sum(hit.ended for hit in self.body_hits(path)) < count and time.monotonic() < deadline:
             time.sleep(0.01)
 
     def forget(self, path: str) -> None:

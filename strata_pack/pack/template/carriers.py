@@ -106,8 +106,6 @@ def hub_templates(
 
 
 def _reader(tree: RepoTree, folder: Path) -> Any:
-    import httpx2 as httpx
-
     from strata_pack.weights.hub.connection import connect
     from strata_pack.weights.hub.head import head_opener
     from strata_pack.weights.hub.small import SmallFiles
@@ -117,7 +115,7 @@ def _reader(tree: RepoTree, folder: Path) -> Any:
 
     def read(place: str) -> list[TemplateCarrier]:
         if _is_gguf(place):
-            with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client:
+            with hub.client() as client:
                 head, size = head_opener(client, hub, tree, folder)(place)
                 try:
                     return list(_in_metadata(read_header(head, size, place).metadata, place))

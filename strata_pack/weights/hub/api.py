@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -43,7 +42,7 @@ def get_json(hub: Hub, path: str, where: str) -> Any:
 
     Raises ``BadInput`` for what is not there, ``EnvironmentFailure`` for everything else; ``where`` is what to name.
     """
-    with _client(hub) as client:
+    with hub.client() as client:
         return _patiently(hub, where, lambda: _get(client, hub, hub.endpoint + path))[0]
 
 
@@ -51,7 +50,7 @@ def get_pages(hub: Hub, path: str, where: str) -> Iterator[Any]:
     """Yield the items of a list that comes in pages; raises as ``get_json`` does."""
     url = hub.endpoint + path
     seen: set[str] = set()
-    with _client(hub) as client:
+    with hub.client() as client:
         while url not in seen and len(seen) < MAX_PAGES:
             seen.add(url)
             items, following = _patiently(hub, where, partial(_get, client, hub, url))
@@ -62,12 +61,6 @@ def get_pages(hub: Hub, path: str, where: str) -> Iterator[Any]:
                 return
             url = following
     raise _odd(hub, where, f"its list does not end, after {len(seen)} pages")
-
-
-@contextmanager
-def _client(hub: Hub) -> Iterator[httpx.Client]:
-    with httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client:
-        yield client
 
 
 def _get(client: httpx.Client, hub: Hub, url: str) -> tuple[Any, str | None]:

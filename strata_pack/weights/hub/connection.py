@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from strata_pack import __version__
 from strata_pack.errors import BadInput
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx2 as httpx
 
 LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth login`, or set HF_TOKEN"
 
@@ -45,6 +52,25 @@ class Hub:
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         return dict(build_hf_headers(token=self.token, library_name="strata-pack", library_version=__version__))
+
+    def client(self, connections: int = 100) -> httpx.Client:
+        """Return an HTTP client for at most ``connections`` at a time; the caller closes it."""
+        import httpx2 as httpx
+
+        return httpx.Client(
+            follow_redirects=True,
+            timeout=self.patience.timeout_seconds,
+            limits=httpx.Limits(max_connections=connections),
+            verify=_tls_context(),
+        )
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    """Return the system's certificate authorities, read once: reading them takes longer than most requests."""
+    import httpx2 as httpx
+
+    return httpx.create_ssl_context()
 
 
 def connect(endpoint: str | None = None, token: str | None = None, patience: Patience | None = None) -> Hub:

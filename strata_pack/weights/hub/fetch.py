@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-import httpx2 as httpx
-
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent
@@ -86,7 +84,7 @@ def fetch_repo(
         if before_weights is not None:
             before_weights(dest)
         if check_heads is not None:
-            with httpx.Client(follow_redirects=True, timeout=run.hub.patience.timeout_seconds) as client:
+            with run.hub.client() as client:
                 check_heads(dest, head_opener(client, run.hub, run.tree, dest))
         run.bring([file for file in run.selection.files if file.path in weights])
         fetch_state.drop_parts(dest)

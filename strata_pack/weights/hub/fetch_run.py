@@ -130,8 +130,7 @@ class FetchRun:
         if not travelling:
             return
         total = self._progress.task(f"{len(travelling)} files", sum(file.size for file in travelling))
-        limits = httpx.Limits(max_connections=self._parallel)
-        client = httpx.Client(follow_redirects=True, timeout=self.hub.patience.timeout_seconds, limits=limits)
+        client = self.hub.client(self._parallel)
         try:
             run_all(
                 [partial(self._from_network, client, file, total) for file in travelling], self._parallel, self._stop

@@ -41,7 +41,6 @@ def remote_models(source: HubSource, progress: Progress | None = None) -> list[R
     At most twice the size of each header is read. Raises ``BadInput`` if there is none, or one is damaged, and
     ``EnvironmentFailure`` if the Hub is out of reach.
     """
-    import httpx2 as httpx
 
     from strata_pack.weights.hub.connection import connect
     from strata_pack.weights.hub.head import head_opener
@@ -56,7 +55,7 @@ def remote_models(source: HubSource, progress: Progress | None = None) -> list[R
     found = []
     with (
         tempfile.TemporaryDirectory(prefix="strata-headers-") as folder,
-        httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds) as client,
+        hub.client() as client,
     ):
         open_head = head_opener(client, hub, tree, Path(folder))
         for files in models:

@@ -35,7 +35,7 @@ class RangeFetcher:
     def __init__(self, hub: Hub, tree: RepoTree) -> None:
         self._hub, self._tree = hub, tree
         self._files = {file.path: file for file in tree.files}
-        self._client = httpx.Client(follow_redirects=True, timeout=hub.patience.timeout_seconds)
+        self._client = hub.client()
 
     def __enter__(self) -> RangeFetcher:
         return self

@@ -10,8 +10,6 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx2 as httpx
-
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, read_bytes
 from strata_pack.weights.checkpoint_index import INDEX_LIMIT
@@ -78,6 +76,6 @@ class SmallFiles:
                 received=lambda _amount: None,
                 note=lambda _text: None,
             )
-            with httpx.Client(follow_redirects=True, timeout=self._hub.patience.timeout_seconds) as client:
+            with self._hub.client() as client:
                 fetch_body(client, job)
             return part.read_bytes()
