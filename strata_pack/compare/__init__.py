@@ -1,4 +1,4 @@
-"""Measures what quantization costs a model: perplexity, KL divergence, agreement."""
+"""Measures a model's loss by quantization: perplexity, KL divergence, agreement on the top token, right tool calls."""
 
 from strata_pack.doors import door
 

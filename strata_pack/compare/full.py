@@ -1,7 +1,7 @@
-"""Compares two models over a text by full logits: perplexities, KL divergence, agreement.
+"""Compares two models over a text by full logits: perplexities, KL divergence, agreement on the top token.
 
-Both models are evaluated side by side by the real llama.cpp (``llama.logits``), and every figure is computed here from
-the full logits, in double precision. Where full logits cannot be had, ``compare_top`` bounds the figures instead.
+llama.cpp evaluates both models side by side (``llama.logits``), and this module computes every figure from the full
+logits in double precision. If full logits are not available, ``compare_top`` bounds the figures instead.
 Perplexity and windows as in llama.cpp's ``llama-perplexity``; Kullback and Leibler, "On Information and Sufficiency",
 1951, for the divergence, in nats, of the model's distribution from the reference's.
 """
@@ -30,12 +30,12 @@ Doubles = npt.NDArray[np.float64]
 CONTEXT = 512
 MIN_CONTEXT = 32
 BLOCK = 64
-"""Scored positions that count as one observation in an error bar: what is near in a text is alike."""
+"""Scored positions per block for error bars: neighbouring positions are correlated."""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """exp of the mean surprise of the tokens, and its standard error (of the means of blocks of 64 tokens)."""
+    """exp of the mean surprisal of the tokens, and its standard error (from the means of blocks of 64 tokens)."""
 
     value: float
     error: float
@@ -74,8 +74,8 @@ class ComparisonDict(TypedDict):
 class Comparison:
     """All figures of one comparison. KL divergences in nats; ``top1_agreement`` is a share from 0 to 1.
 
-    ``method`` "full logits": the figures are exact. "top-n": those of the ``n`` likeliest tokens, and ``bounds`` says
-    what they bound.
+    ``method`` "full logits": the figures are exact. "top-n": they are computed from the ``n`` likeliest tokens, and
+    ``bounds`` explains in what sense they are bounds.
     """
 
     model: str
@@ -102,9 +102,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Scores:
-    """One number a scored position: surprise of both models in nats, divergence in nats, and same likeliest token.
+    """Arrays with one entry per scored position: surprisal of both models and divergence in nats, and same top token.
 
-    ``windows``: scored positions of each window, in order; an error bar takes no block from two windows.
+    ``windows``: number of scored positions of each window, in order; no block of an error bar spans two windows.
     """
 
     surprise: Doubles
@@ -115,7 +115,7 @@ class Scores:
 
 
 def log_softmax(logits: npt.NDArray[np.float32]) -> Doubles:
-    """Return the logarithms of the probabilities, row by row, in double precision."""
+    """Return the log probabilities of each row, in double precision."""
     shifted = logits.astype(np.float64)
     shifted -= shifted.max(axis=1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
@@ -123,7 +123,7 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> Doubles:
 
 
 def score_rows(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], targets: Sequence[int]) -> Scores:
-    """Score rows of logits (rows, ``n_vocab``) of both models against the tokens that really followed."""
+    """Score logits of both models, shape (rows, ``n_vocab``), against the actual next tokens."""
     if any(np.isnan(rows).any() or np.isposinf(rows).any() for rows in (logits, reference)):
         raise CheckFailed("a model computes NaN or infinite logits on this text", remedy="its weights are damaged")
     model_log, reference_log = log_softmax(logits), log_softmax(reference)
@@ -151,11 +151,11 @@ def compare_full(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (the prose that ships if ``None``).
+    """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (``None``: the shipped prose).
 
-    ``context``: tokens of a window, whose second half is scored; ``limit``: windows at most. Raises ``BadInput`` when
-    the models do not share a vocabulary or the text is too short, ``LogitsUnavailable`` when llama.cpp is another build
-    than the known one (``compare_top`` works then), ``EnvironmentFailure`` when it dies.
+    ``context``: tokens per window, whose second half is scored; ``limit``: maximum number of windows. Raises
+    ``BadInput`` if the models do not share a vocabulary or the text is too short, ``LogitsUnavailable`` if the build of
+    llama.cpp is not the supported one (use ``compare_top`` then), ``EnvironmentFailure`` if it dies.
     """
     text = text or Text.read(PROSE)
     scores, header = score_side_by_side(
@@ -174,7 +174,7 @@ def score_side_by_side(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[Scores, LogitsHeader]:
-    """Score every position of ``text`` with both models running at the same time. Errors as in ``compare``."""
+    """Score every position of ``text`` with both models running at the same time. Raises as ``compare_full``."""
     options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
     options["parse_special"] = text.parse_special
     files = model_file(model), model_file(against)
@@ -193,7 +193,7 @@ def score_blocks(
     progress: Progress,
     label: str = "compare",
 ) -> Scores:
-    """Score blocks of logits of a model against those of the reference, in step."""
+    """Score blocks of logits of a model against the corresponding blocks of the reference."""
     targets, parts, done = header.targets, [], 0
     task = progress.task(label, len(targets), "tokens")
     for logits, reference in zip(ours, theirs, strict=True):
@@ -213,13 +213,13 @@ def model_file(path: Path) -> Path:
 
 
 def check_same_text(ours: LogitsHeader, theirs: LogitsHeader, model: Path, against: Path) -> None:
-    """Raise ``BadInput`` unless both models see the same tokens of the same vocabulary."""
+    """Raise ``BadInput`` unless both models have the same vocabulary size and split the text into the same tokens."""
     if ours.n_vocab != theirs.n_vocab:
         problem = f"has {ours.n_vocab} tokens in its vocabulary and {against} has {theirs.n_vocab}"
-        raise BadInput(problem, where=model, remedy="compare two quantizations of one model")
+        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
     if ours.windows != theirs.windows:
-        problem = f"splits the text into other tokens than {against}"
-        raise BadInput(problem, where=model, remedy="compare two quantizations of one model")
+        problem = f"splits the text into different tokens from {against}"
+        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
 
 
 def summarize(
@@ -261,8 +261,8 @@ def _perplexity(surprise: Doubles, windows: Sequence[int]) -> Perplexity:
 def standard_error(values: Doubles, windows: Sequence[int]) -> float:
     """Return the standard error of the mean of ``values``, from the means of blocks of ``BLOCK`` neighbours.
 
-    ``windows``: how many of the values lie in each window; a block lies in one. What is left of a window after its
-    whole blocks is spread over them. 0 if there are fewer than two blocks.
+    ``windows``: the number of values in each window; a block does not span windows. The rest of a window after its
+    complete blocks is spread over them. Returns 0 if there are fewer than two blocks.
     """
     blocks: list[Doubles] = []
     start = 0
@@ -279,7 +279,7 @@ def standard_error(values: Doubles, windows: Sequence[int]) -> float:
 
 
 def joined(parts: Sequence[Scores], windows: Sequence[int] = ()) -> Scores:
-    """Return the scores of all ``parts``, in order; ``windows`` as they are cut, those of the parts if not given."""
+    """Return the scores of all ``parts``, in order, with the given ``windows`` (default: those of the parts)."""
     return Scores(
         np.concatenate([part.surprise for part in parts]),
         np.concatenate([part.reference_surprise for part in parts]),

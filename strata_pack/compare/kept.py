@@ -1,8 +1,8 @@
-"""Computes a reference's logits once and keeps them for every model that is compared with it.
+"""Stores a reference's logits in a file, for every model that is compared with it.
 
-A row is kept as logarithms of probabilities: 16 bits each between the largest and 40 nats below it, and the likeliest
-64 exactly. What that adds to a divergence is the small probability of the rest times a rounding of 0.0003 nats. Half of
-the bytes of full logits; written whole or not at all.
+A row is stored as log probabilities: 16 bits each between the largest and 40 nats below it, and the likeliest 64
+exactly. The error of a divergence is the small probability of the other tokens times a rounding error of 0.0003 nats. A
+file has half the bytes of full logits and is written atomically.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from strata_pack.progress import Progress
 
 MAGIC = b"STRATALG"
 EXACT = 64
-"""Tokens of a row that are kept in full."""
+"""Number of tokens of a row that are stored exactly."""
 DEPTH = 40.0
-"""Nats below the likeliest token at which probabilities are cut off: e to the -40 of anything is nothing."""
+"""Nats below the likeliest token at which probabilities are cut off: exp(-40) is negligible."""
 LEVELS = 65535
 _SIZE = struct.Struct("<Q")
 _HEADER_LIMIT = 256 << 20
@@ -59,7 +59,7 @@ def keep(path: Path, stream: LogitStream, key: str, progress: Progress, label: s
 def _write(file: IO[bytes], logits: npt.NDArray[np.float32]) -> None:
     logs = logits.astype(np.float64)
     if np.isnan(logs).any() or np.isposinf(logs).any():
-        # Kept as they are: who reads them refuses the model.
+        # NaN and infinities are stored; the comparison that reads them raises.
         logs[:, 0] = np.nan
     logs -= logs.max(axis=1, keepdims=True)
     with np.errstate(invalid="ignore"):
@@ -77,18 +77,18 @@ def _write(file: IO[bytes], logits: npt.NDArray[np.float32]) -> None:
 
 
 class KeptLogits:
-    """Logits that ``keep`` has written. ``header`` is that of the stream they came from."""
+    """Logits that ``keep`` has written. ``header`` is that of their source."""
 
     def __init__(self, path: Path, header: LogitsHeader, start: int) -> None:
         self.path, self.header, self._start = path, header, start
 
     @classmethod
     def open(cls, path: Path, key: str) -> KeptLogits | None:
-        """Return the logits in ``path``, ``None`` if there are none or they were made from something else."""
+        """Return the logits in ``path``, ``None`` if there are none or they have another ``key``."""
         try:
             with path.open("rb") as file:
                 if file.read(len(MAGIC)) != MAGIC:
-                    raise BadInput("is no file of kept logits", where=path, remedy="name another folder")
+                    raise BadInput("is not a file of kept logits", where=path, remedy="name another folder")
                 (size,) = _SIZE.unpack(file.read(_SIZE.size))
                 head = json.loads(file.read(min(size, _HEADER_LIMIT)))
                 start = file.tell()
@@ -105,7 +105,7 @@ class KeptLogits:
         return cls(path, header, start)
 
     def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the logarithms of the probabilities as arrays (up to 16 rows, ``n_vocab``)."""
+        """Yield the log probabilities as arrays of shape (up to 16, ``n_vocab``)."""
         n_vocab, exact = self.header.n_vocab, min(EXACT, self.header.n_vocab)
         layout = np.dtype(
             [("scale", "<f4", 2), ("levels", "<u2", n_vocab), ("places", "<u4", exact), ("values", "<f4", exact)]

@@ -1,7 +1,7 @@
-"""Compares many models with one reference, whose logits are computed once.
+"""Compares several models with one reference, whose logits are computed once.
 
-The result says how far each model is from the reference over every text and over all of them, how large it is, and
-which models no other beats in both (the Pareto front).
+The result has each model's divergence over each text and over all texts, its size, and whether it is on the Pareto
+front of both.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ALL_TEXTS = "all texts"
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """How models are compared.
+    """The options of a comparison.
 
-    ``context``: tokens of a window, whose second half is scored; ``limit``: windows of each text at most;
-    ``keep_logits``: a folder where the reference's logits stay for the next time; ``server``: a llama-server that is
-    asked for its likeliest tokens instead.
+    ``context``: tokens per window, whose second half is scored; ``limit``: maximum windows per text; ``keep_logits``: a
+    folder in which the reference's logits are kept for later runs; ``server``: a llama-server whose top tokens are used
+    instead.
     """
 
     context: int = CONTEXT
@@ -60,9 +60,9 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Judged:
-    """One model: its size on disk in bytes, its bits per weight, its figures over each text and over all of them.
+    """The result of one model: its size in bytes, its bits per weight, its figures over each text and over all texts.
 
-    ``best``: no other model of the run is both smaller (or as small) and nearer to the reference.
+    ``best``: no other model of the run is both no larger and closer to the reference.
     """
 
     model: str
@@ -90,10 +90,10 @@ def compare_many(
     options: CompareOptions = CompareOptions(),
     progress: Progress | None = None,
 ) -> list[Judged]:
-    """Compare each of ``models`` with ``against`` (PACK or GGUF each) over the texts (those that ship if none).
+    """Compare each of ``models`` with ``against`` (PACK or GGUF each) over the texts (default: the shipped ones).
 
-    Full logits where they can be had, else bounds from the likeliest tokens. Raises ``BadInput`` when models do not
-    share a vocabulary or a text is too short, ``EnvironmentFailure`` when llama.cpp dies or the disk is full.
+    Uses full logits if they are available, else bounds from the likeliest tokens. Raises ``BadInput`` if models do not
+    share a vocabulary or a text is too short, ``EnvironmentFailure`` if llama.cpp dies or the disk is full.
     """
     progress, over = progress or Silent(), tuple(over) or texts()
     names = [model_file(model).resolve() for model in models]
@@ -111,7 +111,7 @@ def compare_many(
 
 
 def on_front(found: Sequence[Judged]) -> list[Judged]:
-    """Return ``found`` with those marked that no other one beats in size and divergence."""
+    """Return ``found`` with the models on the Pareto front of size and divergence marked."""
 
     def beaten(one: Judged) -> bool:
         return any(
@@ -162,8 +162,8 @@ def keep_reference(
 ) -> list[Path]:
     """Compute the logits of ``against`` over the texts into ``options.keep_logits`` and return the files.
 
-    Later comparisons with the same options read them there. Raises as ``compare_many``, and ``LogitsUnavailable`` where
-    full logits cannot be had.
+    Later comparisons with the same options read them from there. Raises as ``compare_many``, and ``LogitsUnavailable``
+    if full logits are not available.
     """
     with _folder(options.keep_logits) as folder:
         settings, progress = _settings(options), progress or Silent()
@@ -204,7 +204,7 @@ def _folder(named: Path | None) -> Iterator[Path]:
 def _kept(
     folder: Path, against: Path, text: Text, options: CompareOptions, settings: dict[str, Any], progress: Progress
 ) -> KeptLogits:
-    """Return the reference's logits over ``text``, computed now if ``folder`` does not have them."""
+    """Return the reference's logits over ``text``; computes them if they are not in ``folder``."""
     path = model_file(against)
     files = [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in shard_paths(path)]
     key = sha256_text(json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF]))
@@ -227,9 +227,9 @@ def _bounded(model: Path, against: Path, over: Sequence[Text], options: CompareO
 
 
 def pooled_bounds(parts: Sequence[Comparison]) -> Comparison:
-    """Return the figures over all texts where only those of each are known: weighted by their tokens.
+    """Return the figures over all texts from the figures of each, weighted by tokens.
 
-    Medians and percentiles of a whole cannot be had from those of its parts: the largest is given, which bounds them.
+    Medians and percentiles of the whole do not follow from those of the parts: the largest is given, which is a bound.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,4 +1,4 @@
-"""Reports a comparison: one check for each model, and a first one with the plot of size against divergence."""
+"""Reports a comparison: an overview with a plot of size against divergence, then one check for each model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ MB = 1e6
 
 
 def label(model: str) -> str:
-    """Return the short name of a model: its file or folder, without the extension."""
+    """Return the short name of a model: its file or folder name without the suffix."""
     return Path(model).name.removesuffix(".gguf")
 
 
 def picture(found: Sequence[Judged]) -> Scatter:
-    """Return size against mean divergence, the models that no other beats joined by a line."""
+    """Return the plot of size against mean divergence, with a line through the Pareto front."""
     points = tuple(Point(label(one.model), round(one.size / MB, 1), one.total.kl_mean, one.best) for one in found)
     values = [point.y for point in points if point.y > 0]
     wide = len(values) > 1 and max(values) > 20 * min(values)

@@ -1,8 +1,8 @@
-"""Compares by the likeliest tokens that any llama.cpp server returns, where full logits are not available.
+"""Compares models by the likeliest tokens that any llama.cpp server returns, if full logits are not available.
 
-A server gives the exact probabilities of the ``n`` likeliest next tokens. All other tokens are taken as one, which can
-only make two distributions look more alike (the log-sum inequality; Cover and Thomas, "Elements of Information Theory",
-theorem 2.7.1): every divergence here is a lower bound. Which token is the likeliest is exact.
+A server returns the exact probabilities of the ``n`` likeliest next tokens. All other tokens are merged into one, which
+can only decrease the divergence (the log-sum inequality; Cover and Thomas, "Elements of Information Theory", theorem
+2.7.1): every divergence here is a lower bound. The top token is exact.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from strata_pack.llama.server import LlamaServer
 from strata_pack.progress import Progress, Silent
 
 TOP = 200
-"""Likeliest tokens asked for at every position."""
+"""Number of top tokens requested at every position."""
 _LEAST = 1e-12
-"""The probability that all other tokens together are given at least: the server's own sums round to this."""
+"""Minimum probability of all other tokens together: the rounding error of the server's sums."""
 
 Likeliest = Mapping[int, float]
-"""Token to logarithm of its probability, likeliest first."""
+"""Maps a token to its log probability, likeliest first."""
 
 
 def compare_top(
@@ -54,10 +54,10 @@ def compare_top(
     runtime: Runtime | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Compare as ``compare.compare`` does, from the ``top`` likeliest tokens at each position.
+    """Compare as ``compare_full``, but from the ``top`` likeliest tokens at each position.
 
-    The models are served one after the other. Raises ``BadInput`` as ``compare`` does, ``EnvironmentFailure`` when a
-    server does not start, dies or tells no probabilities.
+    The models are served one after the other. Raises ``BadInput`` as ``compare_full``, ``EnvironmentFailure`` if a
+    server does not start, dies or returns no probabilities.
     """
     text = text or Text.read(PROSE)
     context = max(context, MIN_CONTEXT)
@@ -100,7 +100,7 @@ def score_top(ours: Likeliest, theirs: Likeliest, target: int) -> Scores:
 
 
 def _log_probability(likeliest: Likeliest, token: int) -> float:
-    """Return the logarithm of the token's probability, or its upper bound if the server does not return it."""
+    """Return the token's log probability, or an upper bound if the server does not return it."""
     if token in likeliest:
         return likeliest[token]
     rest = max(1 - sum(math.exp(value) for value in likeliest.values()), _LEAST)
@@ -121,8 +121,8 @@ def _windows(client: LlamaClient, text: Text, context: int, limit: int | None) -
 
 def _ask(client: LlamaClient, header: LogitsHeader, top: int, model: Path, progress: Progress) -> list[Likeliest]:
     task = progress.task(f"ask {model.name}", len(header.targets), "tokens")
-    # The server tells nothing of a token that ends the text or half a character. Its probabilities are those before the
-    # bias, so a plain letter is made to be drawn every time.
+    # The server returns nothing if the drawn token ends the text or is part of a character. Its probabilities are those
+    # before the logit bias, so a bias forces it to draw a plain letter every time.
     letter = client.tokenize("a", parse_special=False)[-1]
     answers = []
     for window in header.windows:
@@ -144,6 +144,6 @@ def _likeliest(raw: Mapping[str, Any], model: Path) -> Likeliest:
     except (KeyError, IndexError, TypeError, ValueError):
         found = {}
     if not found:
-        problem = "the server tells no probabilities of likely tokens"
+        problem = "the server returns no probabilities of likely tokens"
         raise EnvironmentFailure(problem, where=model, remedy="use llama.cpp's llama-server")
     return found

@@ -1,4 +1,4 @@
-"""Reads recorded replies again: which turns ended inside the thinking, and which policy would save their calls."""
+"""Parses recorded replies: finds turns that ended inside the thinking, and the calls that each policy would recover."""
 
 from strata_pack.doors import door
 

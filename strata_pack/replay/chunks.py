@@ -1,6 +1,6 @@
-"""Joins replies that spread over several records: streams, and sessions with a line for each part of a turn.
+"""Assembles replies from several records: streams, and sessions with one line for each part of a turn.
 
-``Chunks`` puts them together. It keeps a bounded number of replies open; the oldest is given out when there are more.
+``Chunks`` keeps a bounded number of incomplete replies; beyond that, it returns the oldest as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from strata_pack.replay.replies import RecordedTurn, text_of
 from strata_pack.replay.shapes import items_turn, turns_in
 
 OPEN_LIMIT = 256
-"""Replies put together at the same time: more streams than a log mixes."""
+"""Maximum number of incomplete replies: more than the concurrent streams of a log."""
 CODEX = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted", "world_state"})
 ITEMS = frozenset(
     {
@@ -33,7 +33,7 @@ ITEM_CONTENT = frozenset({"input_text", "output_text", "summary_text", "reasonin
 
 @dataclass
 class _Reply:
-    """A reply that is being put together."""
+    """A reply that is being assembled."""
 
     line: int
     model: str | None = None
@@ -41,7 +41,7 @@ class _Reply:
     content: list[str] = field(default_factory=list)
     calls: dict[Any, list[str]] = field(default_factory=dict)
     values: list[Any] = field(default_factory=list)
-    """Arguments that came whole."""
+    """Arguments that were recorded as a whole."""
     finish_reason: str | None = None
     tools: tuple[Any, ...] | None = None
     items: list[Any] = field(default_factory=list)
@@ -62,19 +62,19 @@ class _Reply:
 
 
 def _key(value: Any) -> str | int | None:
-    """Return ``value`` if it can tell replies or calls apart."""
+    """Return ``value`` if it can identify a reply or call, else ``None``."""
     return value if isinstance(value, (str, int)) else None
 
 
 class Chunks:
-    """Puts replies together. ``feed`` each record in order, then ``finish``."""
+    """Assembles replies. Call ``feed`` with each record in order, then ``finish``."""
 
     def __init__(self) -> None:
         self._open: dict[Any, _Reply] = {}
         self._codex_model: str | None = None
 
     def feed(self, record: Mapping[str, Any], event: str | None = None, line: int = 0) -> list[RecordedTurn] | None:
-        """Return the replies that ``record`` ends; None if it is no part of one."""
+        """Return the replies that ``record`` completes; None if it is not part of a reply."""
         kind = as_string(record.get("type", event))
         for handler in (self._openai, self._anthropic, self._responses, self._ollama, self._claude, self._codex):
             found = handler(record, kind, line)
@@ -83,7 +83,7 @@ class Chunks:
         return self._cline(record, kind, line)
 
     def finish(self) -> list[RecordedTurn]:
-        """Return the replies that were still open at the end of the log."""
+        """Return the incomplete replies at the end of the log."""
         return [turn for key in list(self._open) for turn in self._close(key)]
 
     def _reply(self, key: Any, line: int) -> _Reply:
@@ -234,7 +234,7 @@ class Chunks:
     # Sessions.
 
     def _claude(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
-        """Claude Code writes one line for each block; the lines of one message share its id."""
+        """Read a line of Claude Code, which writes one line for each block; the lines of one message share its id."""
         message = record.get("message")
         if kind != "assistant" or not isinstance(message, dict) or not isinstance(message.get("content"), list):
             return None
@@ -249,7 +249,7 @@ class Chunks:
         return self._overflow()
 
     def _codex(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
-        """Codex writes one line for each item, since 2025 inside a ``payload``."""
+        """Read a line of Codex, which writes one line for each item, since 2025 inside a ``payload``."""
         payload = record.get("payload")
         if kind in CODEX and isinstance(payload, dict):
             if kind in ("turn_context", "session_meta"):
@@ -275,7 +275,7 @@ class Chunks:
         return []
 
     def _cline(self, record: Mapping[str, Any], kind: str | None, line: int) -> list[RecordedTurn] | None:
-        """Cline's ``ui_messages.json``: a request, then what the model said to it."""
+        """Read an item of Cline's ``ui_messages.json``: a request, then the model's messages."""
         if kind not in ("say", "ask") or "ts" not in record:
             return None
         key, said = "cline", record.get("say") if kind == "say" else record.get("ask")

@@ -15,7 +15,7 @@ Turns = list[RecordedTurn]
 
 
 def har_turns(record: dict[str, Any]) -> Turns | None:
-    """An HTTP archive, or one of its entries: JSON bodies and transcripts of streams."""
+    """Read an HTTP archive, or one of its entries: JSON bodies and transcripts of streams."""
     log = record.get("log")
     if isinstance(log, dict) and isinstance(log.get("entries"), list):
         return [turn for entry in log["entries"] for turn in har_turns(as_dict(entry)) or ()]
@@ -41,7 +41,7 @@ def har_turns(record: dict[str, Any]) -> Turns | None:
 
 
 def transcript_turns(text: str) -> Turns | None:
-    """Return the turns of a stream's transcript, None if no line of it is one."""
+    """Return the turns of a stream's transcript, None if it has no event."""
     chunks, known = Chunks(), False
     turns: Turns = []
     event = None

@@ -1,4 +1,4 @@
-"""Reads assistants' messages of every vendor, and holds the small readers that all shapes share."""
+"""Reads assistant messages of every vendor, and defines helper functions for all formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def as_string(value: Any) -> str | None:
 
 
 def json_value(text: Any) -> Any:
-    """Return the value that a JSON text spells, None if it is none."""
+    """Return the value of a JSON text, None if it is not JSON."""
     try:
         return json.loads(text) if isinstance(text, str) and text.lstrip()[:1] in ("{", "[") else None
     except (ValueError, RecursionError):
@@ -30,7 +30,7 @@ def json_value(text: Any) -> Any:
 
 
 def tools_of(record: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Return the tools a request declares, None if it does not say."""
+    """Return the tools that a request declares, None if unknown."""
     tools = record.get("tools")
     return tuple(tools) if isinstance(tools, list) else None
 
@@ -49,7 +49,7 @@ def _details(details: Any) -> str:
 
 
 def message_turn(message: Mapping[str, Any], finish_reason: Any = None) -> RecordedTurn:
-    """Return the turn of one assistant's message in any maker's words."""
+    """Return the turn of one assistant message in any vendor's format."""
     content = message.get("content")
     blocks = content if isinstance(content, list) else []
     kinds = {as_string(as_dict(block).get("type")) for block in blocks}
@@ -93,7 +93,7 @@ MESSAGE_KEYS = frozenset(
 
 
 def is_reply(message: Any) -> bool:
-    """Return whether ``message`` is an assistant's: it says so, or says no role and has what a reply has."""
+    """Return whether ``message`` is an assistant's: by its role or, without a role, by the keys of a reply."""
     return (
         isinstance(message, dict)
         and message.get("role", "assistant") in ("assistant", "model")

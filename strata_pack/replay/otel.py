@@ -1,4 +1,4 @@
-"""Reads OpenTelemetry's spans and logs of generative AI, as exporters write them.
+"""Reads OpenTelemetry spans and logs of generative AI, as exporters write them.
 
 Source: OpenTelemetry's semantic conventions for generative AI, and OTLP's JSON encoding.
 """
@@ -16,7 +16,7 @@ Turns = list[RecordedTurn]
 
 
 def otel_turns(record: dict[str, Any]) -> Turns | None:
-    """OpenTelemetry: OTLP exports (``resourceSpans``, ``resourceLogs``), and spans alone."""
+    """Read OTLP exports (``resourceSpans``, ``resourceLogs``), and single spans."""
     for outer, middle, inner in (
         ("resourceSpans", "scopeSpans", "spans"),
         ("resourceLogs", "scopeLogs", "logRecords"),

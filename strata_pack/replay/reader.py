@@ -17,7 +17,7 @@ from strata_pack.replay.text_lines import TextLines
 
 
 def read_record(line: int, raw: bytes) -> Iterator[RecordedReply | BadLine]:
-    """Yield the replies that one line of JSON holds."""
+    """Yield the replies in one line of JSON."""
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError):
@@ -32,7 +32,7 @@ def read_record(line: int, raw: bytes) -> Iterator[RecordedReply | BadLine]:
 
 
 def read_log(path: Path, progress: Progress | None = None) -> Iterator[RecordedReply | BadLine]:
-    """Yield the replies of the log ``path`` in a few megabytes of memory, whatever its format (``shapes.KNOWN``).
+    """Yield the replies of the log ``path``, in any known format (``shapes.KNOWN``), in a few megabytes of memory.
 
     Raises ``BadInput`` for a missing, damaged or truncated file, ``EnvironmentFailure`` if zstandard is missing.
     """

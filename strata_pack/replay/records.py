@@ -1,8 +1,8 @@
 """Reads a log file as records, JSON values or lines of text, one at a time, in a few megabytes of memory.
 
-The packing (none, gzip, zstd) is seen by the first bytes. A file is JSON lines, one pretty-printed JSON value, an
-array, a transcript of server-sent events or a text log; which of them is seen line by line. Of a JSON value that
-spreads over lines, the elements of its arrays of objects are yielded one by one if the whole is large.
+The first bytes show the compression (none, gzip, zstd). A file is JSON lines, one pretty-printed JSON value, an array,
+a transcript of server-sent events or a text log; the format is determined line by line. A small JSON value that spans
+several lines is yielded whole; of a large one, the elements of its arrays of objects are yielded one by one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from strata_pack.extras import missing
 from strata_pack.progress import Progress
 
 MAX_LINE = 64 << 20
-"""Bytes of one line or one JSON value; a longer one is skipped and counted as unreadable."""
+"""Maximum bytes of one line or one JSON value; a longer one is skipped and counted as unreadable."""
 PIECE = 64 << 10
-"""Bytes that are read at once of a file that is recoded."""
+"""Bytes read at a time of a file that is transcoded."""
 WHOLE = 4 << 20
-"""Bytes of a JSON value over several lines that is read as one; a larger one is read element by element."""
+"""Maximum bytes of a multi-line JSON value that is read whole; a larger one is read element by element."""
 SCALARS = frozenset(bytes([letter]) for letter in b'"-0123456789tfn')
-"""What a JSON value can begin with that is no object and no array."""
+"""First characters of JSON values that are neither objects nor arrays."""
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _BOUNDS = re.compile(rb'["\[\]{}\n]')
 _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
@@ -37,7 +37,7 @@ _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record. ``value`` is JSON, or the text of any other line; ``event`` the name of a server-sent event."""
+    """One record. ``value`` is a JSON value, or the text of another line; ``event`` the name of a server-sent event."""
 
     line: int
     value: Any
@@ -48,7 +48,7 @@ class LogRecord:
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Yield the file as it lies on the disk (for its position) and its text, unpacked while it is read."""
+    """Yield the raw file (for its position) and the decompressed stream."""
     try:
         raw = path.open("rb")
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
 
 
 class _AsUtf8(io.RawIOBase):
-    """A file in UTF-16, as Windows' shells redirect into one, read as UTF-8."""
+    """Transcodes a file in UTF-16, which Windows shells write, to UTF-8."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -97,7 +97,7 @@ class _AsUtf8(io.RawIOBase):
 
 
 def lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the lines with their numbers (from 1); None for one that is too long."""
+    """Yield the lines with their numbers (from 1); None for a line that is too long."""
     task = progress.task(path.name, path.stat().st_size if path.is_file() else None)
     with opened(path) as (raw, text):
         number = seen = 0
@@ -178,7 +178,7 @@ def _decoded(number: int, data: bytes, event: str | None) -> LogRecord:
 
 
 def _elements_of(number: int, value: Any) -> Iterator[LogRecord]:
-    """Yield the objects of an array one by one, all else as it is."""
+    """Yield the objects of an array one by one, other values unchanged."""
     if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
         for element in value:
             yield LogRecord(number, element, event="element")
@@ -187,7 +187,7 @@ def _elements_of(number: int, value: Any) -> Iterator[LogRecord]:
 
 
 def _depth(line: bytes) -> int | None:
-    """Return how many brackets a line of JSON opens more than it closes; None if a string in it does not end."""
+    """Return the number of opened less closed brackets in a line of JSON; None if a string in it does not end."""
     depth, at = 0, 0
     while (match := _BOUNDS.search(line, at)) is not None:
         at = match.end()
@@ -205,9 +205,9 @@ def _depth(line: bytes) -> int | None:
 
 
 def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
-    """Read a JSON value over several lines: whole while it is small, else the objects of its arrays.
+    """Read a multi-line JSON value: whole if it is small, else the objects of its arrays.
 
-    ``depth``: brackets that ``first`` leaves open. No string of JSON goes over a line's end.
+    ``depth``: brackets that ``first`` leaves open. A JSON string cannot span lines.
     """
     data, last = bytearray(first), number
     for next_number, line in numbered:
@@ -227,13 +227,13 @@ def _spread(number: int, first: bytes, depth: int, numbered: Iterator[tuple[int,
             break
     value = _loads(bytes(data))
     if value is None:
-        yield LogRecord(number, None, problem=f"is no JSON (lines {number} to {last})")
+        yield LogRecord(number, None, problem=f"is not JSON (lines {number} to {last})")
     else:
         yield from _elements_of(number, value[0])
 
 
 def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
-    """Yield the objects that stand in arrays, outermost first, of a value that is too large to be held."""
+    """Yield the objects in arrays, outermost first, of a value that is too large to keep in memory."""
     line, at, start, depth_at_start = number, 0, -1, 0
     stack: list[bytes] = []
     start_line = number
@@ -255,7 +255,7 @@ def _streamed(number: int, data: bytearray, numbered: Iterator[tuple[int, bytes 
             more = next(numbered, None)
             if more is None or more[1] is None:
                 if stack:
-                    yield LogRecord(start_line, None, problem="is no JSON: the value does not end")
+                    yield LogRecord(start_line, None, problem="is not JSON: the value does not end")
                 return
             data += more[1]
             continue

@@ -1,7 +1,7 @@
-"""Counts the stranded calls of recorded replies, and those that each policy would save.
+"""Counts the stranded calls of recorded replies, and the calls that each policy would recover.
 
-Replies go through one at a time, so a log of any size is read in constant memory. Only a reply whose thinking holds a
-``<tool_call>`` is parsed at all.
+Replies are processed one at a time, so a log of any size is read in constant memory. Only a reply whose thinking
+contains ``<tool_call>`` is parsed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from strata_pack.replay.shapes import KNOWN
 
 POLICIES: tuple[ImplicitEnd, ...] = get_args(ImplicitEnd)
 SNIPPET = 160
-"""Characters of an example's text, from the place where its first call stands."""
+"""Characters of an example's text, from its first call on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One reply with stranded calls: where it stands, what the call is, how the text goes on from there."""
+    """One reply with stranded calls: its place in the log, the call, and the text from there on."""
 
     log: str
     line: int
@@ -40,10 +40,10 @@ class Example:
 class ModelReplay:
     """The replies of one model.
 
-    ``stranded_calls`` are whole calls inside the thinking; ``recovered`` says by policy how many of them the parser
-    would deliver; ``calls_in_content`` are whole calls that the server left in the answer's text; ``suspect_values``
-    are strings in delivered or recovered calls that hold a tag of a call on a line of its own; ``drifted_calls`` are
-    calls in the model's text that are not written in canonical form.
+    ``stranded_calls`` are complete calls inside the thinking; ``recovered`` maps a policy to the number of them that
+    the parser would deliver; ``calls_in_content`` are complete calls that the server left in the answer's text;
+    ``suspect_values`` are strings in delivered or recovered calls with a call's tag alone on a line; ``drifted_calls``
+    are calls in the model's text that are not in canonical form.
     """
 
     turns: int = 0
@@ -93,7 +93,7 @@ class ReplayDict(TypedDict):
 
 @dataclass(slots=True)
 class Replay:
-    """What the logs hold, by model, and the lines that held no reply."""
+    """The result for logs, by model, and the lines that are not replies."""
 
     models: dict[str, ModelReplay] = field(default_factory=dict)
     unreadable_lines: int = 0
@@ -132,7 +132,7 @@ class Replay:
 
 
 def add_reply(model: ModelReplay, reply: RecordedReply, log: str, *, call_format: CallFormat, examples: int) -> None:
-    """Count ``reply``, and keep it as an example if there is room for one."""
+    """Count ``reply``, and keep it as an example unless there are enough."""
     model.turns += 1
     model.ended_in_thinking += bool(reply.reasoning) and not reply.closed
     model.suspect_values += reply.suspect_values
@@ -174,10 +174,10 @@ def replay_log(
     examples: int = 3,
     progress: Progress | None = None,
 ) -> Replay:
-    """Read ``logs`` and return what the parser would have made of their replies.
+    """Read ``logs`` and return how the parser would have read their replies.
 
-    ``examples``: how many replies with stranded calls to keep for each model. Raises what ``read_log`` raises, and
-    ``BadInput`` if the logs hold no reply at all.
+    ``examples``: number of replies with stranded calls to keep for each model. Raises as ``read_log``, and ``BadInput``
+    if the logs have no reply.
     """
     result, paths = Replay(), list(logs)
     for path in paths:
@@ -190,5 +190,5 @@ def replay_log(
                 add_reply(model, reply, str(path), call_format=call_format, examples=examples)
     if not result.models:
         first = f" (the first: {result.first_unreadable})" if result.first_unreadable else ""
-        raise BadInput(f"there is no reply in it{first}", where=", ".join(map(str, paths)), remedy=f"known are {KNOWN}")
+        raise BadInput(f"contains no reply{first}", where=", ".join(map(str, paths)), remedy=f"known formats: {KNOWN}")
     return result

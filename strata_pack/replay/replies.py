@@ -1,7 +1,7 @@
-"""Defines recorded replies as values, whatever server or client wrote them down.
+"""Defines recorded replies as values, independent of the server or client that recorded them.
 
-``reader.read_log`` is the way in: it opens a file by its content, cuts it into records (``records``) and knows their
-shapes (``shapes``, ``chunks``, ``text_lines``). Nothing in a log raises.
+``reader.read_log`` is the entry point: it detects the file's format, splits it into records (``records``) and
+recognises their formats (``shapes``, ``chunks``, ``text_lines``). No content of a log raises an exception.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """One reply of a log. ``tools`` is None where the log does not say what the request declared.
+    """One reply of a log. ``tools`` is None if the log does not show what the request declared.
 
-    ``suspect_values``: strings in its calls that hold a tag of a call on a line of its own.
+    ``suspect_values``: strings in its calls with a call's tag alone on a line.
     """
 
     line: int
@@ -34,12 +34,12 @@ class RecordedReply:
 
     @property
     def closed(self) -> bool:
-        """Whether the reply got out of its thinking: it has an answer or a call."""
+        """Whether the reply has anything after its thinking: an answer or a call."""
         return bool(self.content or self.tool_calls)
 
     @property
     def text(self) -> str:
-        """The text the model generated, as far as the log shows it, after a prompt that left the thinking open."""
+        """The generated text, as far as the log shows it, after a prompt that ends inside the thinking."""
         if not self.reasoning:
             return self.content
         return f"{self.reasoning}</think>\n\n{self.content}" if self.closed else self.reasoning
@@ -47,7 +47,7 @@ class RecordedReply:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line that holds no reply, and why."""
+    """A line that is not a reply, and the reason."""
 
     line: int
     why: str
@@ -55,10 +55,10 @@ class BadLine:
 
 @dataclass(frozen=True, slots=True)
 class RecordedTurn:
-    """What a shape finds in a record: one reply, without its place in the log.
+    """One reply found in a record, without its place in the log.
 
-    ``calls`` are the arguments of each call of the server, as JSON text or as a value. ``raw``: the content is what the
-    model generated, thinking and all; ``thinks``: its prompt left the thinking open (None: not known).
+    ``calls`` are the arguments of each call that the server delivered, as JSON text or as a value. ``raw``: the content
+    is the raw generated text including the thinking; ``thinks``: the prompt ends inside the thinking (None: unknown).
     """
 
     reasoning: str = ""
@@ -70,10 +70,10 @@ class RecordedTurn:
     raw: bool = False
     thinks: bool | None = None
     line: int | None = None
-    """Where a reply begins that spreads over several records."""
+    """The first line of a reply that spans several records."""
 
     def reply(self, line: int) -> RecordedReply:
-        """Return the reply at ``line``; thinking written inline, between its tags, is separated from the answer."""
+        """Return the reply at ``line``; inline thinking between tags is separated from the answer."""
         reasoning, content = self.reasoning, self.content
         if not reasoning:
             reasoning, content = split_thinking(content, open_before=self.thinks if self.raw else False)
@@ -94,14 +94,14 @@ FINISH_REASONS: Mapping[str, str] = {
     **dict.fromkeys(("end_turn", "stop_sequence", "eos", "word", "completed", "STOP", "EOS"), "stop"),
     **dict.fromkeys(("tool_use", "tool-calls", "function_call"), "tool_calls"),
 }
-"""What makers call the ends that OpenAI calls length, stop and tool_calls."""
+"""Other vendors' names of OpenAI's finish reasons length, stop and tool_calls."""
 
 
 def split_thinking(text: str, *, open_before: bool | None = False) -> tuple[str, str]:
-    """Return (reasoning, content) of a text with its thinking inline.
+    """Return (reasoning, content) of a text with inline thinking.
 
-    ``open_before``: the prompt left the thinking open; None if that is not known, and then a ``</think>`` without a
-    ``<think>`` before it says so.
+    ``open_before``: the prompt ends inside the thinking; None if unknown: then a ``</think>`` without a ``<think>``
+    before it implies that.
     """
     start = text.lstrip()
     if start.startswith(THINK_OPEN):

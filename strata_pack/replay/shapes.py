@@ -1,7 +1,7 @@
-"""Recognises the shapes of recorded replies: one function for each shape, one table of them all.
+"""Recognises the formats of recorded replies ("shapes"): one function per format, listed in one table.
 
-A shape looks at a JSON object and returns the turns it holds, an empty list if it knows the object and it holds none (a
-user's line, say), or None if it does not know it. The first shape of the table that knows an object decides.
+A shape function takes a JSON object and returns its turns, an empty list if it recognises the object but there is no
+turn in it (a user's line, for example), or None if it does not recognise it. The first match in the table decides.
 Sources: the API references of OpenAI (Chat Completions, Responses, Batch), Anthropic (Messages), Ollama, OpenRouter;
 OpenTelemetry's semantic conventions for generative AI; the export formats of the tools named.
 """
@@ -21,11 +21,11 @@ Turns = list[RecordedTurn]
 LogShape = Callable[[dict[str, Any]], Turns | None]
 
 MAX_DEPTH = 6
-"""Wrappers inside wrappers that are opened."""
+"""Maximum nesting depth of wrappers."""
 
 
 def _choices(record: dict[str, Any]) -> Turns | None:
-    """OpenAI's chat completions and completions, and every server that follows them."""
+    """Recognise OpenAI's chat completions and completions, and compatible servers."""
     choices = record.get("choices")
     if not isinstance(choices, list):
         return None
@@ -41,7 +41,7 @@ def _choices(record: dict[str, Any]) -> Turns | None:
 
 
 def _responses(record: dict[str, Any]) -> Turns | None:
-    """OpenAI's Responses API."""
+    """Recognise OpenAI's Responses API."""
     output = record.get("output")
     if not isinstance(output, list) or not (
         record.get("object") == "response" or any("type" in as_dict(item) for item in output)
@@ -53,7 +53,7 @@ def _responses(record: dict[str, Any]) -> Turns | None:
 
 
 def items_turn(items: Iterable[Any]) -> RecordedTurn | None:
-    """Return the turn that items of the Responses API make, None if none of them is the model's."""
+    """Return the turn that items of the Responses API form, None if none of them is the model's."""
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[Any] = []
@@ -76,14 +76,14 @@ def items_turn(items: Iterable[Any]) -> RecordedTurn | None:
 
 
 def _anthropic(record: dict[str, Any]) -> Turns | None:
-    """Anthropic's Messages API."""
+    """Recognise Anthropic's Messages API."""
     if record.get("type") != "message" or record.get("role") != "assistant":
         return None
     return [message_turn(record)] if "content" in record else []
 
 
 def _ollama(record: dict[str, Any]) -> Turns | None:
-    """Ollama's ``/api/chat`` and ``/api/generate``, whole replies (streamed ones: ``chunks``)."""
+    """Recognise whole replies of Ollama's ``/api/chat`` and ``/api/generate`` (for streams see ``chunks``)."""
     if not isinstance(record.get("done"), bool):
         return None
     if isinstance(record.get("message"), dict):
@@ -96,7 +96,7 @@ def _ollama(record: dict[str, Any]) -> Turns | None:
 
 
 def _llama_server(record: dict[str, Any]) -> Turns | None:
-    """llama.cpp's ``/completion``."""
+    """Recognise llama.cpp's ``/completion``."""
     if not isinstance(record.get("content"), str) or not ({"stop", "stop_type", "tokens_predicted"} & record.keys()):
         return None
     prompt = record.get("prompt")
@@ -106,7 +106,7 @@ def _llama_server(record: dict[str, Any]) -> Turns | None:
 
 
 def completed(turn: RecordedTurn, request: Mapping[str, Any]) -> RecordedTurn:
-    """Return the turn with what its request says."""
+    """Return the turn with tools and model of its request."""
     prompt = request.get("prompt")
     return replace(
         turn,
@@ -117,7 +117,7 @@ def completed(turn: RecordedTurn, request: Mapping[str, Any]) -> RecordedTurn:
 
 
 def _claude_code(record: dict[str, Any]) -> Turns | None:
-    """A line of a Claude Code session that is no reply (replies are put together in ``chunks``)."""
+    """Recognise a line of a Claude Code session that is not a reply (``chunks`` assembles replies)."""
     kinds = {"user", "system", "summary", "file-history-snapshot", "queue-operation", "progress", "attachment"}
     if as_string(record.get("type")) in kinds and ({"sessionId", "uuid", "leafUuid", "messageId"} & record.keys()):
         return []
@@ -125,7 +125,7 @@ def _claude_code(record: dict[str, Any]) -> Turns | None:
 
 
 def _langfuse(record: dict[str, Any]) -> Turns | None:
-    """Langfuse's observations, and traces with observations in them."""
+    """Recognise Langfuse's observations, and traces with observations in them."""
     if isinstance(record.get("observations"), list):
         return [turn for one in record["observations"] for turn in _langfuse(as_dict(one)) or ()]
     if record.get("type") not in ("GENERATION", "SPAN", "EVENT", "TRACE", "AGENT", "TOOL", "CHAIN") or not (
@@ -147,7 +147,7 @@ def _langfuse(record: dict[str, Any]) -> Turns | None:
 
 
 def _opencode(record: dict[str, Any]) -> Turns | None:
-    """OpenCode: a message with its parts, or a session with messages."""
+    """Recognise OpenCode: a message with its parts, or a session with messages."""
     info, parts = record.get("info"), record.get("parts")
     if not isinstance(info, dict) or not isinstance(parts, list):
         return None
@@ -165,11 +165,12 @@ def _opencode(record: dict[str, Any]) -> Turns | None:
 
 
 WRAPPERS = ("response", "body", "output", "result", "completion", "response_body", "response_obj")
-"""Keys under which tools keep the reply next to the request."""
+"""Keys under which tools store the reply next to the request."""
 
 
 def _wrapped(record: dict[str, Any], depth: int = 0) -> Turns | None:
-    """A reply next to its request: OpenAI's batch output, LiteLLM's logs (also with the response as a string)."""
+    """Recognise a reply next to its request: OpenAI's batch output, LiteLLM's logs (also with the response as a
+    string)."""
     for key in WRAPPERS:
         inner = record.get(key)
         value = json_value(inner)
@@ -186,7 +187,7 @@ def _wrapped(record: dict[str, Any], depth: int = 0) -> Turns | None:
 
 
 def _request(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a record says about the request: its own keys, or those of a request in it."""
+    """Return the request in a record, or the record itself if it has the request's keys."""
     found: dict[str, Any] = {}
     for place in (record, record.get("request"), record.get("request_body"), record.get("model_parameters")):
         value = json_value(place) if isinstance(place, str) else place
@@ -204,7 +205,7 @@ REQUEST_KEYS = frozenset({"stream", "temperature", "max_tokens", "max_completion
 
 
 def _conversation(record: dict[str, Any]) -> Turns | None:
-    """A whole conversation: every assistant's turn in it. A request that only carries a history holds no reply."""
+    """Recognise a whole conversation: every assistant turn in it. A request with only a history has no reply."""
     messages = record.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         return None
@@ -220,7 +221,7 @@ def _conversation(record: dict[str, Any]) -> Turns | None:
 
 
 def _message(record: dict[str, Any]) -> Turns | None:
-    """A message alone, or under ``message`` (also a line of a chat's history: only an assistant's is a reply)."""
+    """Recognise a message, also under ``message`` or as a line of a chat's history (only an assistant's is a reply)."""
     message = record.get("message", record)
     role = as_dict(message).get("role", record.get("role"))
     if role in ("user", "system", "tool", "developer", "function"):
@@ -231,16 +232,16 @@ def _message(record: dict[str, Any]) -> Turns | None:
 
 
 def _cline(record: dict[str, Any]) -> Turns | None:
-    """A line of Cline's ``ui_messages.json`` that is no reply (replies are put together in ``chunks``)."""
+    """Recognise an item of Cline's ``ui_messages.json`` that is not a reply (``chunks`` assembles replies)."""
     return [] if {"ts", "type"} <= record.keys() and record.get("type") in ("say", "ask") else None
 
 
 LISTS = ("data", "items", "rows", "results", "records", "logs", "entries", "traces", "generations", "runs")
-"""Keys under which an interface's answer keeps the records that were asked for."""
+"""Keys under which an API's response has the requested records."""
 
 
 def _listed(record: dict[str, Any], depth: int = 0) -> Turns | None:
-    """Several records in one object, as an interface lists them (Langfuse's and others' exports)."""
+    """Recognise several records in one object, as an API lists them (exports of Langfuse and others)."""
     for key in LISTS:
         inner = record.get(key)
         if isinstance(inner, list) and inner and all(isinstance(one, dict) for one in inner):
@@ -251,7 +252,7 @@ def _listed(record: dict[str, Any], depth: int = 0) -> Turns | None:
 
 
 NESTING = (_wrapped, _listed)
-"""Shapes that hold records of other shapes."""
+"""Formats that contain records of other formats."""
 
 SHAPES: tuple[LogShape, ...] = (
     *(otel_turns, _langfuse, _claude_code, _cline, _opencode, _choices, _responses),
@@ -264,11 +265,11 @@ KNOWN = (
     "OpenTelemetry gen_ai, HTTP archives, and the text logs of llama-server and vLLM; as JSON lines, one JSON value "
     "or an array, also under a key or after the words of a log line, in UTF-8 or UTF-16, plain, gzip or zstd"
 )
-"""The formats, for people."""
+"""The formats, for messages."""
 
 
 def turns_in(record: dict[str, Any], depth: int = 0) -> Turns | None:
-    """Return the turns of a JSON object, None if no shape knows it."""
+    """Return the turns of a JSON object, None if no format matches."""
     if depth > MAX_DEPTH:
         return None
     for shape in SHAPES:

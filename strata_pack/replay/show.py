@@ -1,4 +1,4 @@
-"""Parses texts and recorded replies to plain values: what ``strata-pack parse`` prints."""
+"""Parses texts and recorded replies to plain values, for ``strata-pack parse``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from strata_pack.replay.reader import read_log
 from strata_pack.replay.replies import BadLine
 
 MAX_TEXT = 256 << 20
-"""Bytes of one text."""
+"""Maximum bytes of one text."""
 MAX_TOOLS = 16 << 20
-"""Bytes of a file with tools."""
+"""Maximum bytes of a file with tools."""
 
 LOG_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson")
 
@@ -33,15 +33,15 @@ def _read(path: Path, limit: int) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(f"is no UTF-8 (byte {error.start})", where=path) from None
+        raise BadInput(f"is not UTF-8 (byte {error.start})", where=path) from None
 
 
 def read_tools_file(path: Path) -> list[Any]:
-    """Return the tools in a JSON file: a list, or a request that has them. ``BadInput`` for anything else."""
+    """Return the tools in a JSON file: a list, or a request with tools. ``BadInput`` for anything else."""
     value = read_json(path, MAX_TOOLS)
     tools = value.get("tools") if isinstance(value, dict) else value
     if not isinstance(tools, list):
-        raise BadInput("holds no list of tools", where=path, remedy="give a list, or an object with `tools`")
+        raise BadInput("has no list of tools", where=path, remedy="give a list, or an object with `tools`")
     return tools
 
 
@@ -60,7 +60,7 @@ def event_dict(event: Event) -> dict[str, Any]:
 
 
 def parse_text(text: str, *, finish_reason: str | None, delta: int, **options: Any) -> dict[str, Any]:
-    """Parse one text cut into deltas of ``delta`` characters (0: whole); return summary, counters and events."""
+    """Parse one text in deltas of ``delta`` characters (0: whole); return summary, counters and events."""
     parser = OutputParser(**options)
     size = delta or len(text) or 1
     events = [event for start in range(0, len(text), size) for event in parser.feed(text[start : start + size])]
@@ -71,10 +71,10 @@ def parse_text(text: str, *, finish_reason: str | None, delta: int, **options: A
 def parse_file(
     path: Path, *, tools: list[Any] | None, finish_reason: str, delta: int, thinking: bool, **options: Any
 ) -> Iterator[dict[str, Any]]:
-    """Parse a text (``-``: standard input) or, by its name's ending, a log of replies; yield what each holds.
+    """Parse a text (``-``: standard input) or, depending on the suffix, a log of replies; yield the results.
 
-    A reply of a log brings its own finish reason, its own tools where the log has them, and begins in the thinking if
-    it has any. Lines without a reply are yielded as ``{"line": ..., "error": ...}``.
+    For a reply of a log, finish reason and tools (if present) come from the log, and the reply begins in the thinking
+    if it has any. Lines without a reply are yielded as ``{"line": ..., "error": ...}``.
     """
     if not path.name.endswith(LOG_SUFFIXES):
         text = _read(path, MAX_TEXT)

@@ -1,7 +1,7 @@
 """Reads replies from the text logs of servers: llama-server's ``--verbose``, vLLM's logged requests and outputs.
 
-llama-server writes the JSON of a response, or of each piece of a stream, after a few words. vLLM writes the generated
-text as a Python literal.
+llama-server writes the JSON of a response, or of each chunk of a stream, after a short prefix. vLLM writes the
+generated text as a Python literal.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LOG_LINE = re.compile(
     r"common_\w+|ggml_\w+|set_\w+|sched_\w+|init\w*|request|response|prompt|chat|Parsing|Parsed|~?llama\w*)\b.*)"
 )
 REMEMBERED = 4096
-"""Requests whose prompts' ends are remembered."""
+"""Maximum number of requests whose prompts' ends are kept."""
 
 
 def _literal(text: str) -> str | None:
-    """Return the string that a Python literal at the start of ``text`` spells."""
+    """Return the value of the Python string literal at the start of ``text``."""
     quote = text[:1]
     match = re.match(rf"{quote}(?:[^{quote}\\]|\\.)*{quote}", text, re.DOTALL) if quote in ("'", '"') else None
     if match is None:
@@ -46,7 +46,7 @@ def _literal(text: str) -> str | None:
 
 
 def _reply_after_words(line: str) -> dict[str, Any] | None:
-    """Return the reply that stands as JSON at the end of any program's log line."""
+    """Return the reply in JSON at the end of any program's log line."""
     begin, text = line.find("{"), line.rstrip()
     if begin < 1 or not text.endswith("}"):
         return None
@@ -58,14 +58,14 @@ def _reply_after_words(line: str) -> dict[str, Any] | None:
 
 
 class TextLines:
-    """Finds replies in the lines of a text log. ``feed`` each line in order."""
+    """Finds replies in the lines of a text log. Call ``feed`` with each line in order."""
 
     def __init__(self) -> None:
         self._thinks: dict[str, bool] = {}
         self._model: str | None = None
 
     def feed(self, line: str) -> Iterator[RecordedTurn | dict[str, Any]] | None:
-        """Return the turns of a line, or JSON objects that hold them; None if it is no line of a server's log."""
+        """Return the turns of a line, or JSON objects with turns; None if it is not a line of a server's log."""
         found = self._found(line)
         if found:
             return iter(found)

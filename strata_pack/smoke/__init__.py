@@ -1,4 +1,4 @@
-"""Plays scenarios on a real llama.cpp server: does a pack load, keep its calls, its history and its cache?"""
+"""Runs scenarios on a real llama.cpp server: does a pack load, and keep its calls, its history and its cache?"""
 
 from strata_pack.doors import door
 

@@ -1,7 +1,7 @@
 """Recognises a server's build of llama.cpp, and lists builds with known differences in request handling.
 
-A template's capabilities are recorded for the build that the tool carries. Another build may derive others from the
-same template; that is its own affair and no fault of the pack, and it is named with the build's number.
+The expected capabilities of a template are recorded for the embedded build. Another build may derive others from the
+same template; such a difference is reported with the build's number, but is not a fault of the pack.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ from strata_pack.llama.answers import Props
 from strata_pack.llama.runtimes import Runtime, embedded
 
 _UNKNOWN = re.compile(r"|b[01]-\w+")
-"""What builds call themselves that were made without their number: nothing, b0, or b1 for a copy of one commit."""
+"""Build numbers of builds without a known number: none, b0, or b1 for a clone with one commit."""
 
 JOINED_PARTS = "it joins the text parts of a message with a line feed before the template sees them"
 
 
 def build_name(runtime: Runtime | None, props: Props) -> str:
-    """Return the build's number in words: its own, or that of the package that an embedded one comes in."""
+    """Return the name of the build: its number, or the package and version of an embedded build."""
     if not _UNKNOWN.fullmatch(props.build):
         return props.build
     if runtime is not None and runtime.details.get("llama_cpp"):
         return f"{runtime.details['llama_cpp']} ({runtime.origin})"
     package = None if runtime is None else runtime.package_version
     if package is None:
-        return "a build that does not know its number"
+        return "a build without a known number"
     number = package.partition("+")[0].rpartition(".")[2]
     return f"b{number} (xllamacpp {package})"
 
 
 def is_recorded(runtime: Runtime | None) -> bool:
-    """Return whether this is the build for which capabilities and differences are recorded: that of the embedded
-    one."""
+    """Return whether this is the build for which capabilities and differences are recorded: the embedded build."""
     package = None if runtime is None else runtime.package_version
     return package is not None and package.partition("+")[0] == embedded().package_version
 
@@ -44,7 +43,7 @@ def is_recorded(runtime: Runtime | None) -> bool:
 def difference_of_build(result: CaseResult, template: ChatTemplate, caps: Mapping[str, Any]) -> str | None:
     """Return why a golden case differs on a build with these capabilities, None if nothing known explains it.
 
-    The explanation is tried: the case is rendered with what the build is known to make of the request.
+    The explanation is verified: the case is rendered with the build's known change of the request.
     """
     case = result.case
     if result.got is None or caps.get("supports_typed_content"):

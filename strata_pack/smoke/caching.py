@@ -1,9 +1,9 @@
-"""Plays ``prefix-cache``: how much of an agent's history the server reads again at each turn.
+"""Runs ``prefix-cache``: measures how much of an agent's history the server processes again at each turn.
 
-A model's thinking is part of what it generated, so it is in the server's cache. A client that sends it back gets a
-prompt that continues the cache, if the template lets it; what the template writes anew, `template prefix` says. The
-server is judged by that: it must find in its cache what the next prompt has in common with what it holds. The figures
-are the server's own timings.
+A model's thinking is part of its generated text, so it is in the server's cache. A client that sends it back gets a
+prompt that extends the cached text, if the template allows it; `template prefix` predicts the parts that the template
+writes differently. The server must reuse the whole common prefix of its cache and the next prompt. The figures are the
+server's own timings.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from strata_pack.smoke.scenario import Scenario
 
 SLOT = 0
 SLACK = 4
-"""Tokens that a server may read once more at the end of a common part: where a text is cut, its tokens differ."""
+"""Tokens that a server may process again at the end of the common prefix: tokens differ where a text is cut."""
 
 TITLES: dict[ModeName, str] = {"kept": "thinking echoed", "stripped": "thinking stripped"}
 
 
 @dataclass(frozen=True)
 class CachedTurn:
-    """One prompt of the session: what the server said of it, and how many of its tokens the cache must have held."""
+    """One prompt of the session: the server's timings, and the number of its tokens that must be in the cache."""
 
     timings: Timings
     held: int
 
     @property
     def lost(self) -> bool:
-        """Whether the server read again what its cache held."""
+        """Whether the server processed cached tokens again."""
         return self.timings.cache_n + SLACK < self.held
 
 
@@ -57,16 +57,16 @@ def session() -> Session:
 
 
 def predicted(stage: SmokeContext) -> dict[ModeName, Run]:
-    """Return what `template prefix` says of the template over the session, in each way of playing it."""
+    """Return the prediction of `template prefix` for the template over the session, in each mode."""
     report = check_prefix(ChatTemplate(stage.template), session(), modes=("kept", "stripped"))
     return {run.mode.name: run for run in report.runs}
 
 
 def play_session(stage: SmokeContext, run: Run) -> list[CachedTurn]:
-    """Play the session as ``run`` says, and return what the server had to read for each prompt.
+    """Run the session as in ``run``, and return what the server had to process for each prompt.
 
-    Each reply is put into the cache as the text in which this template writes it when it is the newest, as a model
-    would have left it there. (A grammar would force it in tokens that no model chooses.)
+    Each reply is put into the cache in the form in which this template writes it as the newest turn, as if the model
+    had generated it. (A grammar would force it in tokens that no model chooses.)
     """
     client, template, variables = stage.client, ChatTemplate(stage.template), dict(run.mode.variables)
     sent = [_sent(message, run) for message in session().messages]
@@ -79,7 +79,7 @@ def play_session(stage: SmokeContext, run: Run) -> list[CachedTurn]:
         answer = client.completion(prompt, n_predict=1, id_slot=SLOT, cache_prompt=True)
         played.append(CachedTurn(answer.timings, held))
         if number + 1 == len(ends):
-            break  # nobody comes after the last reply
+            break  # no prompt follows the last reply
         begun = template.render(sent[:end], read("tools"), **variables, add_generation_prompt=True)
         cached = prompt + run.steps[number].cached[len(begun) :]
         client.completion(cached, n_predict=1, id_slot=SLOT, cache_prompt=True)
@@ -91,9 +91,9 @@ def _sent(message: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
 
 
 def prefix_cache(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Play the session with the thinking echoed and with it stripped; the table is the result.
+    """Run the session with the thinking echoed and with it stripped; the table is the result.
 
-    It fails if the server reads again what its cache held: then the cache is off, or is dropped too early.
+    It fails if the server processes cached tokens again: then the cache is off, or is dropped too early.
     """
     runs = predicted(stage)
     played = {mode: play_session(stage, run) for mode, run in runs.items()}
@@ -102,7 +102,7 @@ def prefix_cache(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         f"turn {number + 1}, {TITLES[mode]}: {turn.timings.cache_n:,} of {turn.held:,} tokens found in the cache"
         for mode, turns in played.items()
         for number, turn in enumerate(turns)
-        # Recurrent state cannot be cut at a break: there all is read again.
+        # Recurrent state cannot be truncated at a break, so everything is processed again.
         if turn.lost and not (stage.target.recurrent and _breaks(runs[mode], number))
     ]
     again = {mode: sum(turn.timings.prompt_n for turn in turns[1:]) for mode, turns in played.items()}
@@ -148,7 +148,7 @@ def _breaks(run: Run, number: int) -> bool:
 def _verdict(run: Run) -> str:
     broken = [step for step in run.steps if step.broken is not None]
     if not broken:
-        return "no prompt breaks the one before"
+        return "every prompt extends the previous one"
     first = broken[0].broken
     assert first is not None
     return f"{len(broken)} of {len(run.steps)} prompts do not extend the previous one: {first.why}"

@@ -1,8 +1,8 @@
-"""Plays ``canary``: conversations in which every text is a unique word, so that whatever is lost is named.
+"""Runs ``canary``: conversations in which every text is a unique word, so that every loss can be named.
 
-For templates that have no golden cases. Each word must come back from the server once, in a turn of its role and in
-the order of the conversation, and the turn marks must be balanced. Then the ten mentions are put into the history:
-a text about calls must stand where any other text of the same message stands.
+It is for templates without golden cases. Each word must be in the server's prompt once, in a turn of its role and in
+the order of the conversation, and the turn marks must be balanced. Then the ten mentions are put into the history: a
+text about calls must be rendered at the same place as any other text of the same message.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _WRONG_ROLES: Mapping[str, tuple[str, ...]] = {
     "assistant": ("system", "user", "tool"),
     "tool": ("system", "assistant"),
 }
-"""In whose turns a message of a role may not stand. Templates have names of their own for the role of a result."""
+"""Maps a role to the roles in whose turns its messages must not be. Templates name the role of a result differently."""
 
 
 @dataclass(frozen=True)
 class Word:
-    """One text of a canary: ``what`` it is, its turn's ``role``, and whether it ``must`` be in the prompt."""
+    """One word of a canary: ``what`` it is, its turn's ``role``, and whether it ``must`` be in the prompt."""
 
     text: str
     what: str
@@ -44,7 +44,7 @@ class Word:
 
 @dataclass
 class Canary:
-    """A conversation under construction: its messages, and its words in the order in which they must come back."""
+    """A conversation under construction: its messages, and its words in the order required in the prompt."""
 
     name: str
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Canary:
     called: list[str] = field(default_factory=list)
 
     def word(self, what: str, role: str, *, must: bool = True) -> str:
-        """Return a new word, which is expected after those that there are."""
+        """Return a new word, which is expected after the existing ones."""
         text = f"{self.name}{len(self.words) + len(self.declared):02d}canary"
         self.words.append(Word(text, what, role, must))
         return text
@@ -83,7 +83,7 @@ class Canary:
             self.messages.append({"role": "tool", "tool_call_id": entry["id"], "content": result})
 
     def declare(self, count: int = 2) -> None:
-        """Declare tools whose names and descriptions are words."""
+        """Declare tools with words as names and descriptions."""
         self.tools = []
         for number in range(count):
             name, about = self._tool_name(number), f"{self.name}about{number}canary"
@@ -124,7 +124,7 @@ def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
 
 
 def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Render the canaries, then the mentions as history."""
+    """Render the canaries, then the histories with mentions."""
     for canary in canaries(thinks=_reads_thinking(stage.template), calls=stage.manner.calls):
         yield _judged(stage, scenario, canary)
     if stage.manner.calls:
@@ -132,7 +132,7 @@ def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _reads_thinking(template: str) -> bool:
-    """Return whether the template itself, not the history repair in front of it, reads the thinking of messages."""
+    """Return whether the template itself, not its history repair, reads the thinking of messages."""
     own = template.partition("End of the history repair by strata-pack")[2] or template
     return REASONING_KEY in own
 
@@ -155,7 +155,7 @@ def _judged(stage: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
 
 
 def faults(canary: Canary, prompt: str) -> Iterator[str]:
-    """Yield what is wrong with the ``prompt`` that a template made of ``canary``."""
+    """Yield the faults of the ``prompt`` that a template rendered for ``canary``."""
     yield from _declarations(canary, prompt)
     last = -1
     for word in canary.words:
@@ -170,12 +170,13 @@ def faults(canary: Canary, prompt: str) -> Iterator[str]:
         last = place
         found = _role_at(prompt, place)
         if found in _WRONG_ROLES[word.role]:
-            yield f"{word.what} ({word.text}) stands in a turn of the role {found}"
+            yield f"{word.what} ({word.text}) is in a turn of the role {found}"
     yield from _marks(prompt)
 
 
 def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
-    """A tool's name stands in its declaration and in each of its calls, every other text once."""
+    """Yield the faults of the declarations: a tool's name occurs in its declaration and in each call, other texts
+    once."""
     last = -1
     for word in canary.declared:
         wanted = 1 + canary.called.count(word.text)
@@ -190,14 +191,15 @@ def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
 
 
 def _role_at(prompt: str, place: int) -> str | None:
-    """The role of the turn that ``place`` stands in, None in a prompt without the family's marks."""
+    """Return the role of the turn that contains ``place``, None in a prompt without the family's marks."""
     start = prompt.rfind("<|im_start|>", 0, place)
     found = TURN.match(prompt, start) if start >= 0 else None
     return found.group(1) if found else None
 
 
 def _marks(prompt: str) -> Iterator[str]:
-    """Every turn that is opened must be closed before the next one; the last one is for the model to write."""
+    """Yield the faults of turn marks: each turn must be closed before the next one; the last one is open for the
+    model."""
     opened: str | None = None
     marks = list(TURN.finditer(prompt))
     for mark in marks:
@@ -212,7 +214,7 @@ def _marks(prompt: str) -> Iterator[str]:
 
 
 def _mentions(stage: SmokeContext, scenario: Scenario) -> Check:
-    """Compare each mention in the history with a neutral word in its place, in every way that clients send it."""
+    """Compare each mention in the history with a neutral word in its place, in every form that clients send."""
     wrong, prompts = [], 0
     first: tuple[str, str] | None = None
     for replay in mentions(stage.form):
@@ -236,7 +238,8 @@ def _mentions(stage: SmokeContext, scenario: Scenario) -> Check:
 
 
 def _histories(replay: ReplayCase, text: str) -> Iterator[tuple[str, str, Sequence[Mapping[str, Any]]]]:
-    """The conversations in which a turn thought ``text``, with the way it is sent back and its place."""
+    """Yield the conversations in which a turn's thinking is ``text``, with the form in which it is sent back and its
+    place."""
     closing = f"\n</think>\n\n{replay.content}" if replay.content else ""
     turns = {
         REASONING_KEY: {"role": "assistant", "content": replay.content, REASONING_KEY: text},

@@ -1,4 +1,4 @@
-"""Holds what scenarios are played on: a server, its template, and further servers that start on demand."""
+"""Holds the context of scenarios: the server, its template, and further servers that start on demand."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from strata_pack.smoke.manner import Manner, manner_of
 
 @dataclass(frozen=True)
 class Target:
-    """What is tested.
+    """The model or server under test.
 
-    ``model`` is None for a server that somebody else runs. ``template`` is the text that the server should use: the
-    manifest's, the one asked for, or the model's own; ``template_file`` is its file where it does not come from the
-    GGUF key; ``pinned_sha256`` is the hash that the manifest names; ``suite`` its golden cases; ``recurrent`` whether
-    layers of the model keep a state that a server cannot cut; ``files`` are all files of the model, ``pack`` its folder
-    if it is a pack, ``source`` what it was made from, if that was named; ``projector`` is the file that lets it see,
-    ``draft_layers`` the blocks of its draft head.
+    ``model`` is None for an external server. ``template`` is the text that the server should use: the manifest's, the
+    given one, or the model's own; ``template_file`` is its file if it is not the one in the GGUF; ``pinned_sha256`` is
+    the manifest's hash; ``suite`` has its golden cases; ``recurrent``: layers of the model have a state that a server
+    cannot truncate; ``files`` are all files of the model, ``pack`` its folder if it is a pack, ``source`` its named
+    source, if any; ``projector`` is its vision projector, ``draft_layers`` the number of blocks of its draft head.
     """
 
     name: str
@@ -46,11 +45,10 @@ class Target:
 
 @dataclass
 class SmokeContext:
-    """The client of the server under test, and what the scenarios share.
+    """The client of the server under test, and the state that scenarios share.
 
-    ``runtime`` is what further servers are started with; ``model_name`` is what a request must name, if anything;
-    ``server`` is the one under test where it is ours; ``alone`` is what each replay (by id) gave when it was the only
-    stream.
+    ``runtime`` starts further servers; ``model_name`` is the model's name in requests, if needed; ``server`` is the
+    server under test if this process started it; ``alone`` maps each replay's id to its result as the only stream.
     """
 
     client: LlamaClient
@@ -64,28 +62,29 @@ class SmokeContext:
 
     @property
     def template(self) -> str:
-        """The template's text, ``""`` if it is not known."""
+        """The template's text, ``""`` if unknown."""
         return self.target.template or ""
 
     @property
     def manner(self) -> Manner:
-        """Whether and how the template writes calls."""
+        """How the template writes calls, if it does."""
         return manner_of(self.template)
 
     @property
     def form(self) -> Form:
-        """The form in which calls are played."""
+        """The format in which calls are replayed."""
         return self.manner.form
 
     def own_server(self) -> LlamaServer:
-        """Return the server under test, in a run on one of ours."""
+        """Return the server under test, which this process started."""
         assert self.server is not None
         return self.server
 
     def small_server(self, template: str) -> AbstractContextManager[LlamaServer]:
-        """Return a server of the same runtime that was given ``template`` as a file, with a stub of a model.
+        """Return a server of the same runtime with ``template`` as a file and a stub model.
 
-        What a server does to a conversation does not depend on the weights, and a large model is not loaded twice.
+        A server's processing of a conversation does not depend on the weights, so a large model need not be loaded
+        twice.
         """
         return serve_template(template, runtime=self.runtime)
 

@@ -1,8 +1,7 @@
-"""Loads the scenarios' data: JSON files in this folder, with calls in either form.
+"""Loads the scenarios' data: JSON files in this folder, with placeholders for calls.
 
-A text may hold ``{{call N}}`` (the case's N-th call as the family writes it), ``{{call N|PREFIX}}`` (each of its lines
-after PREFIX), ``{{other N}}`` (in the form that the family does not use) and ``{{opening N}}`` (its beginning, cut
-off).
+A text may contain ``{{call N}}`` (the case's N-th call in the family's format), ``{{call N|PREFIX}}`` (each of its
+lines after PREFIX), ``{{other N}}`` (in the other format) and ``{{opening N}}`` (its truncated beginning).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OTHER: Mapping[Form, Form] = {"xml": "json", "json": "xml"}
 
 
 def form_of(template: str) -> Form:
-    """Return the form in which a template of this text writes calls."""
+    """Return the format in which the template writes calls."""
     return "xml" if "<function=" in template or '"arguments"' not in template else "json"
 
 
@@ -36,12 +35,12 @@ def read_text(name: str) -> str:
 
 @cache
 def read(name: str) -> Any:
-    """Return the value of a JSON data file of this package. Do not change it: it is read once."""
+    """Return the value of a JSON data file of this package. Do not change it: it is cached."""
     return json.loads(read_text(f"{name}.json"))
 
 
 def call_text(call: Call, form: Form) -> str:
-    """Return ``call`` as a model of this form writes it, from its opening to its closing tag."""
+    """Return ``call`` as generated text in this format, from its opening to its closing tag."""
     if form == "json":
         body = json.dumps({"name": call["name"], "arguments": call["arguments"]}, ensure_ascii=False)
         return f"<tool_call>\n{body}\n</tool_call>"
@@ -53,14 +52,14 @@ def call_text(call: Call, form: Form) -> str:
 
 
 def _opening(call: Call, form: Form) -> str:
-    """The call, cut off in the middle of its first value."""
+    """Return the call, truncated in the middle of its first value."""
     whole = call_text(call, form)
     value = str(next(iter(call["arguments"].values())))
     return whole[: whole.index(value) + len(value)]
 
 
 def fill(text: str, calls: Sequence[Call], form: Form) -> str:
-    """Return ``text`` with its places filled with ``calls`` in ``form``."""
+    """Return ``text`` with its placeholders replaced by ``calls`` in the format ``form``."""
 
     def piece(match: re.Match[str]) -> str:
         kind, number, prefix = match.group(1), int(match.group(2)), match.group(3)
@@ -73,7 +72,7 @@ def fill(text: str, calls: Sequence[Call], form: Form) -> str:
 
 
 def fill_messages(messages: Sequence[Mapping[str, Any]], calls: Sequence[Call], form: Form) -> list[dict[str, Any]]:
-    """Return ``messages`` with every text filled."""
+    """Return ``messages`` with the placeholders of every text replaced."""
     return [
         {key: fill(value, calls, form) if isinstance(value, str) else value for key, value in message.items()}
         for message in messages
@@ -82,7 +81,7 @@ def fill_messages(messages: Sequence[Mapping[str, Any]], calls: Sequence[Call], 
 
 @dataclass(frozen=True)
 class ReplayCase:
-    """One recorded-shape reply: what the model is made to write after ``user``, and what must reach the client."""
+    """One reply to replay: the text that the model is forced to write after ``user``, and what the client must get."""
 
     id: str
     what: str
@@ -93,7 +92,7 @@ class ReplayCase:
     calls: tuple[Call, ...]
 
     def expected(self) -> dict[str, Any]:
-        """Return what a client must get, as JSON."""
+        """Return what the client must get, as JSON."""
         return {"reasoning": self.reasoning, "content": self.content, "calls": list(self.calls)}
 
 
@@ -111,11 +110,11 @@ def _replay(case: Mapping[str, Any], user: str, calls: Sequence[Call], form: For
 
 
 def failures(form: Form) -> list[ReplayCase]:
-    """Return the four shapes in which calls were lost."""
+    """Return the four known forms in which calls were lost."""
     return [_replay(case, case["user"], case["calls"], form) for case in read("failures")]
 
 
 def mentions(form: Form) -> list[ReplayCase]:
-    """Return the ten controls: text about calls that is no call."""
+    """Return the ten controls: text about calls that contains no call."""
     data = read("mentions")
     return [_replay(case, data["user"], data["calls"], form) for case in data["cases"]]

@@ -1,7 +1,7 @@
-"""The scenario that drafts: with the model's own draft head the text is the trunk's, and the speed is reported.
+"""Runs ``drafting``: the text with the model's draft head must be the trunk's; the speed is reported.
 
-A draft head (MTP) guesses tokens that the trunk then checks, so it can only change the speed. A head that was converted
-wrongly is not seen in the text: it is seen in the tokens that are accepted.
+A draft head (MTP) guesses tokens that the trunk verifies, so it can only change the speed. A wrongly converted head
+does not show in the text, but in the number of accepted tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TEXT = (
     "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over the lazy cat. "
     "Here are the numbers from one to twenty: one, two, three, four,"
 )
-"""A beginning that goes on predictably, so that drafts are worth something."""
+"""A beginning with a predictable continuation, so that drafts are accepted."""
 
 
 def written(client: LlamaClient, prompt: Sequence[int]) -> Completion:
-    """Return what the model writes after ``prompt``, always its likeliest token."""
+    """Return the model's greedy output after ``prompt``."""
     return client.completion(
         prompt, n_predict=TOKENS, temperature=0.0, ignore_eos=True, cache_prompt=False, return_tokens=True, n_probs=TOP
     )
@@ -48,7 +48,7 @@ def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     plain = written(server.client, prompt)
     settings = server.settings
     try:
-        # Without the projector: some models cannot draft and see at once.
+        # Without the projector: some models cannot draft with images.
         drafting = LlamaServer.start(
             model,
             runtime=stage.runtime,
@@ -103,12 +103,12 @@ def _check(scenario: Scenario, plain: Completion, drafted: Completion) -> Check:
 def _tokens(answer: Completion) -> list[int]:
     tokens = answer.raw.get("tokens")
     if not isinstance(tokens, list) or not tokens or not answer.timings.predicted_ms:
-        raise Impossible("this build of the server tells no tokens or no times")
+        raise Impossible("this build of the server returns no tokens or no timings")
     return tokens
 
 
 def _is_tie(plain: Completion, at: int, other: Sequence[int]) -> bool:
-    """Return whether the two texts part where the trunk finds both of their tokens as likely."""
+    """Return whether the two texts first differ where the trunk gives both tokens the same probability."""
     entries: Any = plain.raw.get("completion_probabilities")
     if not isinstance(entries, list) or at >= len(entries) or at >= len(other):
         return False

@@ -1,7 +1,7 @@
-"""Plays generation: a grammar makes the model write a known text, streamed, and our parser reads it.
+"""Runs generation scenarios: a grammar forces the model to stream a known text, and our parser reads it.
 
-A grammar makes any model, also a random one, produce exactly the text that is wanted: so the failing outputs of real
-models are played again on a real server, delta by delta as its detokenizer cuts them.
+A grammar makes any model, even a random one, produce an exact text. So the failing outputs of real models are replayed
+on a real server, in the deltas that its detokenizer produces.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ BLOCK = 8 << 10
 RUN_CHARS = "#-= "
 RUN_SIZES = (128, 80, 64, 32, 16, 8, 4, 2, 1)
 BIAS = 100.0
-"""Log odds that make one token certain wherever the grammar allows it."""
+"""A logit bias that makes one token certain where the grammar allows it."""
 
 ONE_SLOT: Mapping[str, Any] = {"id_slot": 0}
-"""One slot for all that is played alone: what other slots keep makes every token slower where they share the cache."""
+"""The slot of all single streams: the contents of other slots slow every token down if they share the cache."""
 
 CALL_FORMATS = {"xml": "auto", "json": "json"}
-"""The parser's option for a family's form: outside the JSON families only ``<function=`` ends the thinking."""
+"""The parser's ``call_format`` for a family: except in JSON families only ``<function=`` ends the thinking."""
 
 
 def literal(text: str) -> str:
-    """Return ``text`` as a GBNF literal (its escapes are those of JSON)."""
+    """Return ``text`` as a GBNF literal (with JSON escapes)."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def grammar_of(text: str) -> str:
-    """Return the grammar of the one text ``text``."""
+    """Return the grammar that only allows ``text``."""
     return f"root ::= {literal(text)}"
 
 
 @dataclass(frozen=True)
 class GeneratedReply:
-    """What came out of one streamed generation: the raw text, how it was cut, and what the parser made of it."""
+    """The result of one streamed generation: the raw text, its deltas, and the parser's output."""
 
     text: str
     deltas: int
@@ -58,22 +58,22 @@ class GeneratedReply:
     calls: tuple[ToolCall, ...]
 
     def got(self) -> dict[str, Any]:
-        """Return what a client gets, as JSON."""
+        """Return what the client gets, as JSON."""
         calls = [{"name": call.name, "arguments": call.arguments} for call in self.calls]
         return {"reasoning": self.reasoning, "content": self.content, "calls": calls}
 
 
 def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> str:
-    """Return the prompt that asks ``user`` and wants thinking, rendered by the server.
+    """Return the prompt with the question ``user`` and thinking switched on, rendered by the server.
 
-    Without ``tools`` it is as short as can be.
+    Without ``tools`` it is as short as possible.
     """
     variables: dict[str, Any] = {"enable_thinking": True} | ({} if tools else {"reasoning_effort": "medium"})
     return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
 def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> GeneratedReply:
-    """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream as it comes."""
+    """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream incrementally."""
     parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[stage.form])
     events: list[Event] = []
     pieces: list[str] = []
@@ -91,7 +91,7 @@ def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **optio
 
 
 def parse_whole(text: str, *, thinking: bool) -> GeneratedReply:
-    """Parse a whole text that is there already: reasoning if ``thinking``, else an answer."""
+    """Parse a complete text, which begins in the thinking if ``thinking``."""
     parser = OutputParser(thinking=thinking, tools=read("tools"))
     return _outcome([text], [*parser.feed(text), *parser.finish()])
 
@@ -107,7 +107,7 @@ def _outcome(pieces: Sequence[str], events: Sequence[Event]) -> GeneratedReply:
 
 
 def _token_limit(text: str) -> int:
-    """More tokens than any vocabulary needs for ``text``: one a byte, and the end."""
+    """Return an upper bound of the tokens for ``text`` in any vocabulary: one per byte, and the end."""
     return len(text.encode("utf-8")) + 8
 
 
@@ -116,10 +116,10 @@ def _json(value: Any) -> str:
 
 
 def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> GeneratedReply:
-    """Make the model write ``replay`` after ``prompt``, opening the thinking where the prompt does not.
+    """Make the model write ``replay`` after ``prompt``, with an opening ``<think>`` if the prompt has none.
 
-    The text's own tokens are favoured, so that it comes in the pieces in which a model writes it, and the server seldom
-    has to hold its whole vocabulary against the grammar.
+    A bias favours the text's own tokens, so that its deltas are those of a model, and the server seldom has to check
+    its whole vocabulary against the grammar.
     """
     text = beginning(prompt) + replay.text
     favoured = favour(stage.client, text)
@@ -127,19 +127,19 @@ def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: A
 
 
 def favour(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[float]]:
-    """Return the ``logit_bias`` that favours the tokens in which ``text`` is written."""
+    """Return the ``logit_bias`` that favours the tokens of ``text``."""
     return [[token, bias] for token in sorted(set(client.tokenize(text)))]
 
 
 def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outcome: GeneratedReply) -> Check:
-    """One replay: first that the server wrote the text at all, then that the parser read it right."""
+    """Check one replay: first whether the server wrote the text, then whether the parser read it right."""
     text = beginning(prompt) + replay.text
     if outcome.text != text:
         return Check(
             id_,
             scenario.proves,
             "failed",
-            "the server did not write what its grammar says",
+            "the server did not write the text of its grammar",
             prompt=prompt,
             expected=text,
             got=outcome.text,
@@ -172,13 +172,13 @@ def stranded_call(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[str | int | float, ...]] = ()) -> Check:
-    """What the server's own parser makes of the same replies: recorded, whatever it does."""
+    """Return a check that records how the server's own parser reads the same replies; it never fails."""
     right = sum(entry["verdict"] == "right" for entry in own.values())
     bogus = sum(entry.get("calls", 0) for entry in own.values())
     wrong = ", ".join(f"{id_} {entry['verdict']}" for id_, entry in own.items() if entry["verdict"] != "right")
     return Check(
         f"{scenario.id}/server-parser",
-        "recorded for comparison: what the server's own /v1/chat/completions parser makes of the same replies",
+        "recorded for comparison: how the server's own /v1/chat/completions parser reads the same replies",
         "passed",
         f"recorded, not judged: {right} of {len(own)} right, {bogus} call(s){f'; {wrong}' if wrong else ''}",
         table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)) if rows else None,
@@ -187,10 +187,10 @@ def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[s
 
 
 def server_parse(client: LlamaClient, replay: ReplayCase) -> dict[str, Any]:
-    """Let the server's own chat parser read the reply: given as the beginning of its answer, and ended at once.
+    """Let the server's own chat parser read the reply, given as the beginning of its answer and ended at once.
 
-    The server takes no grammar together with tools, so it is given the reply to continue, and the end-of-turn token
-    is made certain.
+    The server does not accept a grammar together with tools, so it gets the reply to continue, and a bias forces the
+    end-of-turn token.
     """
     messages = [
         {"role": "user", "content": replay.user},
@@ -222,7 +222,7 @@ def server_parse(client: LlamaClient, replay: ReplayCase) -> dict[str, Any]:
 
 
 def _wrong(replay: ReplayCase, calls: Sequence[Any]) -> str:
-    """Name what the server's parser did wrong: calls lost, calls made of a mention, or the text cut elsewhere."""
+    """Return the faults of the server's parser: lost calls, calls out of mentions, or a different split of the text."""
     if len(calls) != len(replay.calls):
         return "lost" if len(calls) < len(replay.calls) else "bogus call"
     return "different"
@@ -233,7 +233,7 @@ def _same_text(reply: ChatReply, replay: ReplayCase) -> bool:
 
 
 def mentioned(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Replay the ten controls: no call may come of them, and no text may get lost."""
+    """Replay the ten controls: they must give no call, and no text may be lost."""
     own: dict[str, Any] = {}
     for replay in mentions(stage.form):
         prompt = prompt_for(stage.client, replay.user, read("tools"))
@@ -245,7 +245,7 @@ def mentioned(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def longest_run(client: LlamaClient) -> tuple[str, int]:
-    """Return the longest run of one character that is a single token, and the token."""
+    """Return the longest run of one character that is a single token, and that token."""
     for size in RUN_SIZES:
         for char in RUN_CHARS:
             tokens = client.tokenize(char * size, parse_special=False)
@@ -257,7 +257,7 @@ def longest_run(client: LlamaClient) -> tuple[str, int]:
 def long_text(form: Form, run: str, begin: str = "") -> tuple[str, str, str]:
     """Return the grammar of a call with a 64 KiB argument after ``begin``, the text it describes, and the argument.
 
-    The argument is made of numbered blocks, so that a lost or repeated piece shows; each block is filled with ``run``.
+    The argument consists of numbered blocks, so that a lost or repeated piece shows; each block is filled with ``run``.
     """
     marks = [f"{number:05d}:" for number in range(LONG_BYTES // BLOCK)]
     fillers = math.ceil((BLOCK - len(marks[0])) / len(run))
@@ -274,7 +274,7 @@ def long_text(form: Form, run: str, begin: str = "") -> tuple[str, str, str]:
 
 
 def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Stream a call with a 64 KiB argument; the vocabulary's longest run keeps it short in tokens."""
+    """Stream a call with a 64 KiB argument; with the vocabulary's longest run it has few tokens."""
     run, token = longest_run(stage.client)
     context = stage.client.props().context
     needed = LONG_BYTES // len(run) + 600
@@ -299,9 +299,9 @@ def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Play eight different replies (the shortest) one by one and all at once, and compare what the client gets.
+    """Replay the eight shortest replies one by one and concurrently, and compare what the client gets.
 
-    A reply that another scenario of this run has played alone already is not played alone again.
+    A reply that another scenario of this run has already replayed alone is not replayed alone again.
     """
     every = [*failures(stage.form), *mentions(stage.form)]
     replays = sorted(every, key=lambda replay: len(replay.text))[:STREAMS]
@@ -315,7 +315,7 @@ def parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     try:
         together = list(pool.map(play, range(len(replays))))
     finally:
-        # Not to wait: when the server died or Ctrl-C came, the other streams end by themselves.
+        # Do not wait: after the server's death or Ctrl-C the other streams end by themselves.
         pool.shutdown(wait=False, cancel_futures=True)
     differ = [replay.id for replay, one, all_ in zip(replays, alone, together, strict=True) if one != all_]
     wrong = [replay.id for replay, one in zip(replays, together, strict=True) if one != replay.expected()]
@@ -324,7 +324,7 @@ def parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         scenario.id,
         scenario.proves,
         "failed" if bad else "passed",
-        f"{len(replays) - len(bad)} of {len(replays)} streams gave at once what they gave alone",
+        f"{len(replays) - len(bad)} of {len(replays)} streams gave the same concurrently as alone",
         expected=_json(dict(zip((replay.id for replay in replays), alone, strict=True))) if bad else None,
         got=_json(dict(zip((replay.id for replay in replays), together, strict=True))) if bad else None,
         data={"different": bad},

@@ -1,6 +1,6 @@
-"""Plays scenarios on a model's header: end-of-turn token, shape against the source, projector.
+"""Runs scenarios on a model's header: end-of-turn token, shape against the source, projector.
 
-A grammar makes a model write past any of these mistakes, so no forced text shows them.
+A grammar hides these mistakes, so no forced text shows them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MARK = "endofthisturn"
 _TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 
 TOLERANCE = 1e-6
-"""Relative difference of two numbers that went through 32 bits."""
+"""Allowed relative difference of two numbers that were stored in 32 bits."""
 
 
 def read_header(model: Path) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def read_header(model: Path) -> dict[str, Any]:
 
 
 def token_text(header: Metadata, key: str) -> str | None:
-    """Return the text of the token whose id stands under ``tokenizer.ggml.<key>``, None where there is none."""
+    """Return the text of the token whose id is under ``tokenizer.ggml.<key>``, None if there is none."""
     number, tokens = header.get(f"tokenizer.ggml.{key}"), header.get("tokenizer.ggml.tokens")
     if not isinstance(number, int) or not isinstance(tokens, list):
         return None
@@ -52,7 +52,7 @@ def open_template(target: Target, header: Metadata) -> ChatTemplate:
 
 
 def end_of_turn(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
-    """Compare the token that ends a turn in the GGUF with the one that the template writes after a turn."""
+    """Compare the GGUF's end-of-turn token with the one that the template writes after a turn."""
     assert target.model is not None
     header = read_header(target.model)
     messages = [{"role": "user", "content": "Say it."}, {"role": "assistant", "content": MARK}]
@@ -73,7 +73,7 @@ def end_of_turn(target: Target, scenario: Scenario, _progress: Progress) -> Iter
         f"both end a turn with {end}"
         if right
         else f"the template ends a turn with {end}, the GGUF's end-of-text token (tokenizer.ggml.eos_token_id) is "
-        f"{named['eos'] or 'not named'}: a server that goes by it never stops",
+        f"{named['eos'] or 'not named'}: a server that uses it never stops",
         where=str(target.model),
     )
 
@@ -82,7 +82,7 @@ def end_of_turn(target: Target, scenario: Scenario, _progress: Progress) -> Iter
 
 
 def find_source(target: Target) -> Path | None:
-    """Return the source of the model: the one that was named, or the snapshot of it in the Hub cache."""
+    """Return the source of the model: the named one, or its snapshot in the Hub cache."""
     if target.source is not None:
         return target.source
     if target.pack is None or not is_pack(target.pack):
@@ -95,11 +95,11 @@ def find_source(target: Target) -> Path | None:
 
 
 def source_shape(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
-    """Compare what the header says of positions (rope, context) and width with the source's configuration."""
+    """Compare the header's positions (rope, context) and width with the source's configuration."""
     assert target.model is not None
     source = find_source(target)
     if source is None:
-        raise Impossible("the source is not at hand; name it with --source")
+        raise Impossible("the source is not available; name it with --source")
     wanted, where = _shape_of(source)
     got = gguf_shape(read_header(target.model))
     wrong = [
@@ -138,19 +138,19 @@ _GGUF_KEYS = {ROPE: "rope.freq_base", CONTEXT: "context_length", WIDTH: "embeddi
 
 
 def gguf_shape(header: Metadata) -> dict[str, Any]:
-    """Return the shape that a GGUF's header names."""
+    """Return the shape in a GGUF's header."""
     prefix = header.get("general.architecture")
     found: dict[str, Any] = {name: header.get(f"{prefix}.{key}") for name, key in _GGUF_KEYS.items()}
-    # Where a header names no rope base, llama.cpp takes this one.
+    # The default of llama.cpp for a header without a rope base.
     found[ROPE] = found[ROPE] if found[ROPE] is not None else 10_000.0
     predicting = header.get(f"{prefix}.nextn_predict_layers")
     if isinstance(predicting, int) and isinstance(found[LAYERS], int):
-        found[LAYERS] -= predicting  # layers that predict further tokens are no layers of the source's count
+        found[LAYERS] -= predicting  # the source does not count layers for multi-token prediction
     return {name: value for name, value in found.items() if value is not None}
 
 
 def config_shape(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the shape that a ``config.json`` of Hugging Face names; newer ones gather rope under one key."""
+    """Return the shape in a Hugging Face ``config.json``; newer ones have the rope parameters under one key."""
     nested = raw.get("text_config")
     text: Mapping[str, Any] = nested if isinstance(nested, dict) else raw
     gathered = text.get("rope_parameters")
@@ -168,7 +168,7 @@ def config_shape(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def projector(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
-    """Compare the projectors that lie with the model with it: each whole, each of the model's embedding width."""
+    """Check the projectors next to the model: each must be intact and of the model's embedding width."""
     assert target.model is not None
     found = projector_files(target)
     if not found:
@@ -190,13 +190,13 @@ def projector(target: Target, scenario: Scenario, _progress: Progress) -> Iterab
             if wrong
             else f"whole, and of the model's embedding width {width}"
             if widths
-            else "says nothing of its width, so it is no projector that llama.cpp loads",
+            else "has no width, so llama.cpp does not load it as a projector",
             where=str(path),
         )
 
 
 def projector_files(target: Target) -> list[Path]:
-    """Return the pack's projector, and those in the model's folder by llama.cpp's habit of naming them."""
+    """Return the pack's projector, and those in the model's folder by llama.cpp's naming convention."""
     assert target.model is not None
     packed = Pack.open(target.pack).projector_path if target.pack is not None else None
     beside = {path for path in target.model.parent.glob("*.gguf") if "mmproj" in path.name.lower()}
@@ -207,14 +207,14 @@ _LINEAR = re.compile(r"mm\.(\d+)\.weight")
 
 
 def projector_widths(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield every width of the embeddings that a projector makes, with its name in the file.
+    """Yield every width of a projector's output embeddings, with its name in the file.
 
-    Raises ``BadInput`` if the file is damaged, truncated or no projector. In the first projectors (kind ``mlp``) the
-    key means a width inside the image encoder, and only the last layer tells.
+    Raises ``BadInput`` if the file is damaged, truncated or not a projector. In the first projectors (kind ``mlp``) the
+    key is a width inside the image encoder, and only the last layer has the output width.
     """
     with GgufFile.open(path) as gguf:
         if gguf.text("general.architecture") != "clip":
-            raise BadInput("is no projector: its architecture is not clip", where=path)
+            raise BadInput("is not a projector: its architecture is not clip", where=path)
         linear = {
             int(match.group(1)): tensor.shape[1]
             for tensor in gguf.tensors

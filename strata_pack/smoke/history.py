@@ -1,9 +1,8 @@
-"""Plays history scenarios: a call left in the thinking must be outside it in the next prompt.
+"""Runs history scenarios: a call left in the thinking must be outside it in the next prompt.
 
-What a turn must look like is not written down here: it is what the template itself makes of a *healthy* turn of the
-same content, in which the call stands where it belongs. Each named history is played twice, on the server under test
-and on the control, whose stock template must show the fault. A control that shows none means that the scenario proves
-nothing, and fails too.
+The required turn is the template's own rendering of a *healthy* turn with the same content, in which the call is at its
+proper place. Each named history is run twice, on the server under test and on the control, whose stock template must
+show the fault. If the control shows no fault, the scenario proves nothing and fails too.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ END = "<|im_end|>"
 
 NO_PROOF = "the control, a stock template, shows no fault: this proves nothing"
 DRAWN = "drawn"
-"""How the names of conversations begin that are drawn at random: `template repair` plays those, a server need not."""
+"""Prefix of the names of random conversations, which only `template repair` runs."""
 
 
 def assistant_turns(prompt: str) -> list[str]:
@@ -36,7 +35,7 @@ def assistant_turns(prompt: str) -> list[str]:
 
 
 def faults(turn: str, calls: Sequence[Call], form: str) -> list[str]:
-    """Return what is wrong with the history ``turn`` of a reply that held ``calls``; empty: nothing."""
+    """Return the faults in the history ``turn`` of a reply with ``calls``; empty if there are none."""
     found = []
     opened = turn.startswith("<think>")
     end = turn.find("</think>") if opened else 0
@@ -45,7 +44,7 @@ def faults(turn: str, calls: Sequence[Call], form: str) -> list[str]:
         if place < 0:
             found.append(f"the call of {call['name']} is gone")
         elif opened and (end < 0 or place < end):
-            found.append(f"the call of {call['name']} stands inside the thinking")
+            found.append(f"the call of {call['name']} is inside the thinking")
     if opened and end < 0:
         found.append("the thinking is never closed")
     return found
@@ -60,7 +59,7 @@ def _first_turn(prompt: str) -> str:
 
 
 def repair_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Play the history whose scenario this is, and its control."""
+    """Run the scenario's history on the server and on the control."""
     case = next(entry for entry in read("histories") if entry["scenario"] == scenario.id)
     calls = case["calls"]
     messages = fill_messages(case["messages"], calls, stage.form)
@@ -68,9 +67,9 @@ def repair_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def round_trip(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Send the lost reply back in each way and look at the next prompt.
+    """Send the lost reply back in each form and check the next prompt.
 
-    A client that strips the thinking has thrown the call away; then the turn must merely hold no open thinking.
+    A client that strips the thinking has dropped the call; then the turn must only have no open thinking.
     """
     reply = failures(stage.form)[0]
     for way, message in ways_back(reply).items():
@@ -80,7 +79,7 @@ def round_trip(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def ways_back(reply: ReplayCase) -> dict[str, dict[str, Any]]:
-    """The ways in which a client that lost the call sends the reply back."""
+    """Return the forms in which a client that lost the call sends the reply back."""
     return {
         "reasoning_content": {"role": "assistant", "content": "", "reasoning_content": reply.text},
         "inline": {"role": "assistant", "content": f"<think>\n{reply.text}"},
@@ -109,7 +108,7 @@ def _closed(
         state = "; ".join(wrong) or ("closed" if same else "closed, but not as the template writes a healthy turn")
         detail = f"{state}; the stock template: {control_faults[0]}"
     else:
-        detail = "; ".join(wrong) or "the client threw the call away; nothing is left open"
+        detail = "; ".join(wrong) or "the client dropped the call; nothing is left open"
     return Check(
         id_,
         scenario.proves,
@@ -123,9 +122,10 @@ def _closed(
 
 
 def repair_shapes(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Render every known shape of a stranded call, in every place, as it is and healthy; the prompts must be equal.
+    """Render every known form of a stranded call, in every place, both unchanged and healthy; the prompts must be
+    equal.
 
-    These are the conversations on which `template repair` proves a repair, here on the server that will serve.
+    These are the conversations with which `template repair` proves a repair, here on the server under test.
     """
     server = stage.own_server()
     every = [one for one in generate(stage.form) if one.stranded and not one.name.startswith(DRAWN)]

@@ -1,4 +1,4 @@
-"""The scenario that looks at images: a model with a projector must tell two pictures apart, and know one again."""
+"""Runs ``images``: a model with a projector must distinguish two images, and recognise one again."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.scenario import Impossible, Scenario
 
 SIDE = 256
-"""Pixels of a picture's side: a few dozen tokens, and a moment on any machine."""
+"""Side length of an image in pixels: a few dozen tokens, fast on any machine."""
 
 QUESTION = "What does the picture show? It shows"
 TOP = 20
 SAME = 0.05
-"""Log probabilities of a picture that is seen twice differ by less, also where kernels add in any order."""
+"""Log probabilities of the same image differ by less, also with kernels that add in any order."""
 
 APART = 1e-3
-"""Those of two pictures differ by more."""
+"""Log probabilities of different images differ by more."""
 
 Rgb = tuple[int, int, int]
 
@@ -43,17 +43,17 @@ def png(color_of: Callable[[int, int], Rgb], side: int = SIDE) -> bytes:
 
 
 def red(_x: int, _y: int) -> Rgb:
-    """A picture of nothing but red."""
+    """Return red for every pixel."""
     return (220, 20, 20)
 
 
 def board(x: int, y: int) -> Rgb:
-    """A chess board."""
+    """Return the colour of a chess board's pixel."""
     return (255, 255, 255) if (x // 32 + y // 32) % 2 else (0, 0, 0)
 
 
 def seen(client: LlamaClient, marker: str, image: bytes | None) -> Completion:
-    """Return the first token that the model gives after ``image`` and a question, with the likeliest others."""
+    """Return the model's first token after ``image`` and a question, with the likeliest alternatives."""
     data = [] if image is None else [base64.b64encode(image).decode("ascii")]
     prompt = {"prompt_string": (marker if data else "") + QUESTION, "multimodal_data": data}
     return client.completion(prompt, n_predict=1, n_probs=TOP, temperature=0.0, cache_prompt=False)
@@ -63,7 +63,7 @@ def likeliest(answer: Completion) -> Mapping[int, float]:
     """Return the log probabilities of the likeliest first tokens by id; ``Impossible`` if there are none."""
     entries = answer.raw.get("completion_probabilities")
     if not isinstance(entries, list) or not entries or not isinstance(entries[0], dict):
-        raise Impossible("this build of the server tells no probabilities")
+        raise Impossible("this build of the server returns no probabilities")
     top = entries[0].get("top_logprobs")
     return {one["id"]: one["logprob"] for one in top or () if _is_number(one.get("logprob"))}
 
@@ -73,17 +73,19 @@ def _is_number(value: Any) -> bool:
 
 
 def distance(one: Mapping[int, float], other: Mapping[int, float]) -> float:
-    """Return the largest difference of the log probabilities that both have; infinite if they share none."""
+    """Return the largest difference of the log probabilities of common tokens; infinite if there are none."""
     return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=math.inf)
 
 
 def images(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Show the model two pictures, the first one twice."""
+    """Show the model two images, the first one twice."""
     client = stage.client
     props = client.props().raw
     modalities, marker = props.get("modalities"), props.get("media_marker")
     if not isinstance(modalities, dict) or modalities.get("vision") is not True or not isinstance(marker, str):
-        yield Check(f"{scenario.id}/sees", scenario.proves, "failed", "the server says that it cannot see")
+        yield Check(
+            f"{scenario.id}/sees", scenario.proves, "failed", "the server reports that it cannot process images"
+        )
         return
     first, second, again = (seen(client, marker, png(what)) for what in (red, board, red))
     tokens = int(first.raw.get("tokens_evaluated") or 0) - len(client.tokenize(QUESTION, add_special=True))

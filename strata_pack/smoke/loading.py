@@ -1,4 +1,4 @@
-"""Plays loading scenarios: the template, its golden cases, the vocabulary."""
+"""Runs loading scenarios: the template, its golden cases, the vocabulary."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Compare the text that the server reports with the one that was meant, from both places it can come from."""
+    """Compare the template that the server reports with the intended one, from both places it can come from."""
     meant = stage.template
     place = "gguf" if stage.target.template_file is None else "given"
     yield _same_template(f"{scenario.id}/{place}", scenario, meant, stage, stage.client.props().chat_template)
@@ -39,7 +39,7 @@ def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         known = bool(wrong) and not is_recorded(stage.runtime)
         yield Check(
             f"{scenario.id}/capabilities",
-            "the server derives from the template what it should",
+            "the server derives the expected capabilities from the template",
             "failed" if wrong and not known else "passed",
             f"a known difference of {build_name(stage.runtime, props)}: {named}"
             if known
@@ -49,12 +49,12 @@ def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _same_template(id_: str, scenario: Scenario, meant: str, stage: SmokeContext, got: str) -> Check:
-    """The server drops the last line end of a template, as every Jinja engine does; nothing else may differ."""
+    """Check that the server has the intended template. It drops the last line end, as every Jinja engine does."""
     pinned = stage.target.pinned_sha256 or sha256_text(meant)
     loaded = got if sha256_text(got) == pinned else f"{got}\n"
     digest = sha256_text(loaded)
     right = digest == pinned
-    named = "the manifest's" if stage.target.pinned_sha256 else "the one that was meant"
+    named = "the manifest's" if stage.target.pinned_sha256 else "the intended one"
     return Check(
         id_,
         scenario.proves,
@@ -69,11 +69,11 @@ def _same_template(id_: str, scenario: Scenario, meant: str, stage: SmokeContext
 def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the suite through ``/apply-template``; one check for all, and one for each case that fails.
 
-    Some requests the server refuses by itself, in its own words, before any template sees them. Where the template
-    would refuse too, that is a named difference as well.
+    The server itself refuses some requests before the template sees them. If the template would refuse too, that is a
+    listed difference as well.
     """
     suite = stage.target.suite
-    assert suite is not None  # the scenario needs it
+    assert suite is not None  # the scenario requires it
     engine = LlamaServerEngine(stage.own_server())
     report = golden.check_golden(stage.template, suite, [engine])
     counts = report.counts(engine.name)
@@ -87,7 +87,7 @@ def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         scenario.id,
         scenario.proves,
         "failed" if wrong else "passed",
-        f"{counts['passed']} of {len(suite.cases)} identical to jinja2, {len(named)} differ as named, "
+        f"{counts['passed']} of {len(suite.cases)} identical to jinja2, {len(named)} differ as listed, "
         f"{len(wrong)} differ",
         table=Table(("known difference", "reason"), tuple(named)) if named else None,
         data={"suite": suite.name, "suite_sha256": suite.sha256, "identical": counts["passed"], "named": len(named)},
@@ -104,7 +104,7 @@ def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _by_build(stage: SmokeContext, failures: Sequence[CaseResult]) -> dict[str, str]:
-    """Return the cases that differ for what this build is known to do, with the reason."""
+    """Return the cases whose difference a known behaviour of this build explains, with the reason."""
     props = stage.client.props()
     template = ChatTemplate(stage.template)
     found = {}
@@ -116,11 +116,10 @@ def _by_build(stage: SmokeContext, failures: Sequence[CaseResult]) -> dict[str, 
 
 
 def special_tokens(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Look the format's tags up in the vocabulary.
+    """Look up the format's tags in the vocabulary.
 
-    The turn markers must be there, and must not come out of text that is not parsed for special tokens. Tags that the
-    vocabulary lacks altogether are reported as skipped: the model was made without them, and a model without them can
-    only spell them.
+    The turn markers must be in it, and must not result from text that is not parsed for special tokens. Tags that the
+    vocabulary lacks are reported as skipped: a model without them can only spell them.
     """
     client = stage.client
     used = [text for text in TURN_MARKERS if text in stage.template]

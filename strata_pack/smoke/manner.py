@@ -1,6 +1,6 @@
-"""Detects how a template writes: whether and in which form it has calls, and how a reply to its prompts begins.
+"""Detects whether and in which format a template writes calls, and how a reply to its prompts begins.
 
-Nothing is read off the template's text: a probe is rendered, and the prompt says it.
+The template's text is not examined: a probe conversation is rendered, and the prompt shows it.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from strata_pack.smoke.data_files import Form, form_of
 THINK_OPEN = "<think>\n"
 
 Missing = str
-"""Why a template cannot be played with calls, as a sentence."""
+"""Why a template cannot be tested with calls, as a sentence."""
 
 
 @dataclass(frozen=True)
 class Manner:
-    """``form`` is the form that calls are played in; ``missing`` says why the template itself writes none of it."""
+    """``form`` is the format in which calls are replayed; ``missing`` says why the template itself writes none."""
 
     form: Form
     missing: Missing | None = None
 
     @property
     def calls(self) -> bool:
-        """Whether the template writes calls that an agent's history can hold."""
+        """Whether the template writes the calls of an agent's history."""
         return self.missing is None
 
 
 @cache
 def manner_of(template: str) -> Manner:
-    """Return the manner of ``template``, by rendering one conversation with a call in it."""
+    """Return the manner of ``template`` by rendering one conversation with a call."""
     try:
         found = call_form(template, Jinja2Engine())
     except RepairRefused as refused:
@@ -47,5 +47,5 @@ def manner_of(template: str) -> Manner:
 
 
 def beginning(prompt: str) -> str:
-    """Return what a model that thinks writes first after ``prompt``: ``<think>``, unless the prompt ends in it."""
+    """Return the beginning of a thinking model's reply to ``prompt``: ``<think>``, unless the prompt ends with it."""
     return "" if in_thinking(prompt) else THINK_OPEN

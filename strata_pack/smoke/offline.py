@@ -1,4 +1,4 @@
-"""Plays the scenarios that need the model's files and no server; they come first."""
+"""Runs the scenarios that need only the model's files and no server; they come first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OfflinePlay = Callable[[Target, Scenario, Progress], Iterable[Check]]
 
 
 def chat_template(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
-    """Say first of all whether there is a chat template, and whether it can call tools."""
+    """Check whether there is a chat template, and whether it can call tools."""
     if not target.template:
         yield Check(scenario.id, scenario.proves, "failed", "the model has no chat template: no client can talk to it")
         return
@@ -38,11 +38,11 @@ def chat_template(target: Target, scenario: Scenario, _progress: Progress) -> It
 
 
 def tensors(target: Target, scenario: Scenario, progress: Progress) -> Iterable[Check]:
-    """Look into every tensor of the model; each one that is broken is named, with the rows."""
+    """Scan every tensor of the model, and name each broken one with its rows."""
     found = scan(list(target.files), progress)
     shown = [str(fault) for fault in found.faults[:SHOWN_FAULTS]]
     more = len(found.faults) - len(shown)
-    unread = f"; not looked into: tensors of the types {', '.join(found.unread)}" if found.unread else ""
+    unread = f"; not scanned: tensors of the types {', '.join(found.unread)}" if found.unread else ""
     yield Check(
         scenario.id,
         scenario.proves,
@@ -65,7 +65,7 @@ OFFLINE: Mapping[str, OfflinePlay] = {
 
 
 def play_offline(target: Target, scenarios: Sequence[Scenario], progress: Progress) -> list[Check]:
-    """Play ``scenarios`` on the files of ``target`` and return what was found."""
+    """Run ``scenarios`` on the files of ``target`` and return their checks."""
     checks: list[Check] = []
     for scenario in scenarios:
         start = time.monotonic()

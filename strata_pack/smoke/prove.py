@@ -1,4 +1,4 @@
-"""Proves a pack: verify, golden cases on every available engine, smoke; the reports go to its ``reports/``."""
+"""Proves a pack: verify, golden cases on every available engine, smoke; writes the reports to its ``reports/``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ProofDict(TypedDict):
 
 @dataclass(frozen=True)
 class Proof:
-    """The reports of one pack, in the order of the flow."""
+    """The reports of one pack, in the order of the checks."""
 
     pack: Pack
     reports: tuple[Report, ...]
@@ -46,7 +46,7 @@ class Proof:
 
     @property
     def exit_code(self) -> int:
-        """0, or that of the first report that is not in order."""
+        """0, or the exit code of the first report that is not ok."""
         return next((report.exit_code for report in self.reports if not report.ok), 0)
 
     def merged(self) -> Report:
@@ -76,7 +76,8 @@ def _repeat(pack: Path, report: Report) -> str:
 
 
 Compare = Callable[[Path, Path], Check]
-"""Compares a pack with its source (a GGUF or a pack) and says what was found. This floor compares nothing itself."""
+"""A function that compares a pack with its source (a GGUF or a pack) and returns a check. The caller passes it, because
+this package does not import ``compare``."""
 
 
 def prove_pack(
@@ -87,12 +88,12 @@ def prove_pack(
     source: Path | None = None,
     compare: Compare | None = None,
 ) -> Proof:
-    """Verify the pack, render its golden cases, play the smoke scenarios; write ``reports/golden.json`` and
-    ``reports/smoke.json``, unless the pack is signed: the signature covers them.
+    """Verify the pack, render its golden cases, run the smoke scenarios; write ``reports/golden.json`` and
+    ``reports/smoke.json``, unless the pack is signed, because the signature covers them.
 
-    ``source`` is what the pack was made from, where it is at hand: its shape is held against the pack's, and where it
-    is a GGUF or a pack, ``compare`` is asked too. Everything runs even if something failed before. Ctrl-C leaves
-    earlier reports as they are. Raises ``BadInput`` if ``path`` is not a pack.
+    ``source`` is what the pack was made from, if available: its shape is compared with the pack's and, if it is a GGUF
+    or a pack, ``compare`` is called too. Everything runs even if a check failed before. Ctrl-C leaves earlier reports
+    unchanged. Raises ``BadInput`` if ``path`` is not a pack.
     """
     watcher = progress or Silent()
     pack = Pack.open(path)
@@ -111,7 +112,7 @@ def prove_pack(
 
 
 def plan_proof(path: Path) -> list[dict[str, str]]:
-    """Return what ``prove_pack`` would do with the pack in ``path`` (``what`` and ``detail``), without doing it."""
+    """Return the steps of ``prove_pack`` for the pack in ``path`` (``what`` and ``detail``) without running them."""
     pack = Pack.open(path)
     names = ", ".join(engine.name for engine in available_engines())
     cases = 0 if pack.golden_path is None else len(load_suite(pack.golden_path).cases)
@@ -135,16 +136,16 @@ def _is_signed(pack: Pack) -> bool:
 
 
 def keep_report(pack: Pack, name: str, report: Report, progress: Progress) -> None:
-    """Write ``reports/<name>.json`` of the pack, whole or not at all; not into a signed pack, which has it covered."""
+    """Write ``reports/<name>.json`` of the pack atomically; not into a signed pack, because the signature covers it."""
     path = f"{REPORTS_DIR}/{name}.json"
     if _is_signed(pack):
-        progress.note(f"{pack.path}: is signed, so {path} stays as it was signed")
+        progress.note(f"{pack.path}: is signed, so {path} is not rewritten")
     else:
         write_atomic(member(pack.path, path), to_json(report))
 
 
 def prove_golden(pack: Pack, progress: Progress) -> Report:
-    """Render the pack's golden cases on every engine at hand; return the report, one check an engine."""
+    """Render the pack's golden cases on every available engine; return the report with one check per engine."""
     started = monotonic()
     title = f"golden {pack.path.name}"
     if pack.golden_path is None:

@@ -1,8 +1,8 @@
-"""Plays the scenarios that need only ``/v1/chat/completions``: vLLM, SGLang, Ollama, LM Studio, a gateway.
+"""Runs the scenarios that need only ``/v1/chat/completions``: for vLLM, SGLang, Ollama, LM Studio, a gateway.
 
-Nobody can be made to strand a call through that interface alone, so calls are looked for where clients never look: in
-the thinking and in the content of real replies, whole and streamed. Servers that obey a grammar are made to write one.
-A status that says nothing about calls (401, 429, 500 ...) ends a scenario as an error, in all of them alike.
+That interface alone cannot force a model to strand a call, so these scenarios search the thinking and the content of
+real replies, whole and streamed, for calls. On servers that accept a grammar, they force a stranded call. An HTTP
+status that is unrelated to calls (401, 429, 500 ...) ends a scenario as an error.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ GRAMMAR_FIELDS: Mapping[str, str] = {
     "vLLM before 0.12": "guided_grammar",
     "SGLang": "ebnf",
 }
-"""Under which name of the request's body which server takes a grammar."""
+"""Maps a server to the key for a grammar in the request's body."""
 
 UNAVAILABLE = (401, 402, 403, 407, 408, 425, 429)
-"""Statuses that say nothing about the request itself; those from 500 on say nothing either, those of 3xx point away."""
+"""HTTP statuses that are unrelated to the request's content, in addition to 3xx and those from 500 on."""
 
 NO_MORE = (401, 402, 403, 407, 429)
-"""Statuses after which asking for anything else is of no use."""
+"""HTTP statuses after which further requests are useless."""
 
 PICK = [
     {
@@ -57,11 +57,11 @@ PICK = [
         },
     }
 ]
-"""A tool whose call is short for any model, for its one argument is one of two words."""
+"""A tool with a short call for any model: its only argument is one of two words."""
 
 
 def unavailable(refused: RequestRefused) -> bool:
-    """Return whether the status is about the server and not about what was asked."""
+    """Return whether the status is about the server, not about the request's content."""
     return refused.status in UNAVAILABLE or refused.status >= 500 or 300 <= refused.status < 400
 
 
@@ -87,7 +87,7 @@ def _ask_raw(stage: SmokeContext, user: str, tools: Sequence[Mapping[str, Any]],
 
 
 def _judged(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[int, str, list[Loss]]:
-    """Return how many calls a whole answer delivers, its finish reason, and what is wrong with it."""
+    """Return the number of calls that a whole answer delivers, its finish reason, and its faults."""
     reply = read_reply(raw)
     if reply is None:
         return 0, "", [Loss("malformed replies", "there is no message in the answer")]
@@ -103,13 +103,13 @@ def _seen(found: Sequence[Loss]) -> str | None:
 
 
 def _counted(found: Sequence[Sequence[Loss]], what: str) -> str:
-    """Say in how many of the replies each kind of loss is."""
+    """Return a sentence with the number of replies for each kind of loss."""
     kinds = Counter(kind for losses_ in found for kind in {loss.kind for loss in losses_})
     return "; ".join(f"{count} of {len(found)} {what}: {kind}" for kind, count in kinds.most_common())
 
 
 def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Ask the model itself for calls and look at what was delivered, and for calls that were not."""
+    """Ask the model for calls; check the delivered ones, and search for calls that were not delivered."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
     rows: list[tuple[str | int | float, ...]] = []
@@ -123,7 +123,7 @@ def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     left = sum(any("left in" in loss.kind for loss in wrong) for wrong in found)
     every = [loss for wrong in found for loss in wrong]
     calls = sum(int(row[1]) for row in rows)
-    whole = f"{left} of {REPLIES} replies hold a whole call that was not delivered; " if left else ""
+    whole = f"{left} of {REPLIES} replies contain a complete call that was not delivered; " if left else ""
     yield Check(
         scenario.id,
         scenario.proves,
@@ -140,7 +140,7 @@ def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Ask the same with the reply streamed: each stream must come to its end and hold whole calls."""
+    """Ask the same with streamed replies: each stream must end properly and deliver complete calls."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
     rows: list[tuple[str | int | float, ...]] = []
@@ -164,7 +164,7 @@ def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         scenario.id,
         scenario.proves,
         "failed" if every else "passed",
-        _counted(found, "streams") if every else f"{STREAMED} streams came to their end, {calls} calls in them",
+        _counted(found, "streams") if every else f"{STREAMED} streams ended properly, with {calls} calls",
         got=_seen(every),
         table=Table(("stream", "calls delivered", "finish reason"), tuple(rows)),
         data=_data(every),
@@ -172,7 +172,7 @@ def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Require a call of one short tool; a server that takes the requirement must deliver."""
+    """Require a call of one short tool; a server that accepts the requirement must deliver the call."""
     found: list[list[Loss]] = []
     delivered = 0
     for number in range(REQUIRED):
@@ -182,7 +182,7 @@ def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         except RequestRefused as refused:
             if unavailable(refused):
                 raise
-            raise Impossible(f"the server takes no required tool call ({refused.message[:120]})") from refused
+            raise Impossible(f"the server does not accept a required tool call ({refused.message[:120]})") from refused
         calls, reason, wrong = _judged(raw, PICK)
         if not calls and reason != "length":
             wrong.append(Loss("forced calls not delivered", "a call was required, and the reply has none"))
@@ -200,7 +200,7 @@ def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def obeyed_grammar(stage: SmokeContext) -> str:
-    """Return the kind of server whose grammar field this one obeys; ``Impossible`` if it obeys none."""
+    """Return the kind of server whose grammar field this one applies; ``Impossible`` if it applies none."""
     for server in GRAMMAR_FIELDS:
         try:
             reply = _ask(stage, "Hello.", max_tokens=64, temperature=0.0, **_body(server, grammar_of(PROBE)))
@@ -210,14 +210,14 @@ def obeyed_grammar(stage: SmokeContext) -> str:
             continue
         if PROBE in reply.content + reply.reasoning:
             return server
-    raise Impossible(f"the server obeys no grammar (tried {', '.join(GRAMMAR_FIELDS)})")
+    raise Impossible(f"the server applies no grammar (tried {', '.join(GRAMMAR_FIELDS)})")
 
 
 def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Make the model write each lost reply by grammar and see what the server delivers.
+    """Force the model to write each lost reply by a grammar, and check what the server delivers.
 
-    A server that takes a grammar together with tools must deliver every call. Others are asked without tools; then
-    a call may stand in the content, and must not stay in the thinking or vanish.
+    A server that accepts a grammar together with tools must deliver every call. Others are asked without tools; then a
+    call may be in the content, but must not stay in the thinking or vanish.
     """
     server = obeyed_grammar(stage)
     with_tools = _takes_both(stage, server)
@@ -243,10 +243,12 @@ def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         found.append(wrong)
     every = [loss for wrong in found for loss in wrong]
     wanted, got = (sum(int(row[place]) for row in rows) for place in (1, 2))
-    with_or_without = "together with tools" if with_tools else "without tools, which it does not take too"
+    with_or_without = (
+        "together with tools" if with_tools else "without tools, which it does not accept together with a grammar"
+    )
     how = f"grammar as for {server}, {with_or_without}"
     kept = sum(any(loss.kind == "calls left in the thinking" for loss in wrong) for wrong in found)
-    words = [f"{kept} of {len(found)} replies keep a whole call in the reasoning"] if kept else []
+    words = [f"{kept} of {len(found)} replies keep a complete call in the reasoning"] if kept else []
     words += [f"{got} of {wanted} forced calls delivered"] if with_tools or every else []
     words += [] if every else [f"no call of {len(rows)} replies stays in the reasoning"]
     yield Check(
@@ -261,7 +263,7 @@ def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def _takes_both(stage: SmokeContext, server: str) -> bool:
-    """Return whether the server takes a grammar and tools in one request."""
+    """Return whether the server accepts a grammar and tools in one request."""
     options = {"max_tokens": 64, "temperature": 0.0, **_body(server, grammar_of(PROBE))}
     try:
         stage.client.chat_answer(_user("Hello."), read("tools"), **_named(stage, options))
@@ -273,10 +275,10 @@ def _takes_both(stage: SmokeContext, server: str) -> bool:
 
 
 def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Ask eight questions one by one and all at once.
+    """Ask eight questions one by one and concurrently.
 
-    Greedy replies may still differ by rounding when a batch is computed together, so what must be the same is that
-    every stream is answered, by its own answer: whole, with a finish reason and without another's text.
+    Greedy replies may differ by rounding if they are computed in a batch, so the check is that every stream gets its
+    own answer: complete, with a finish reason and without another stream's text.
     """
     marks = [f"stream-{number}" for number in range(REPLIES)]
 
@@ -304,7 +306,7 @@ def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         scenario.id,
         scenario.proves,
         "failed" if bad else "passed",
-        f"{', '.join(bad)}: no whole answer of its own"
+        f"{', '.join(bad)}: no complete answer of its own"
         if bad
         else f"every stream got its own answer; {same} of {len(marks)} are word for word those given alone",
         data=_data([Loss("mixed answers", mark) for mark in bad]),
@@ -312,7 +314,7 @@ def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def public_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Send the lost reply back as naive clients do; the server must answer."""
+    """Send the lost reply back as simple clients do; the server must answer."""
     reply = failures(stage.form)[0]
     for way, message in ways_back(reply).items():
         messages = [*_user(reply.user), message, *_user("Did it work?")]
@@ -331,7 +333,7 @@ def public_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
 
 
 def loss_table(checks: Sequence[Check]) -> Check | None:
-    """Return the last line of a run: what this server loses, counted over all that was played; None for nothing."""
+    """Return the summary check of a run: what this server loses, over all scenarios; None if nothing was run."""
     rows = Counter((loss["kind"], check.id) for check in checks for loss in check.data.get("losses", ()))
     if not any(check.status in ("passed", "failed") for check in checks):
         return None
@@ -340,7 +342,7 @@ def loss_table(checks: Sequence[Check]) -> Check | None:
         "losses",
         "what this server loses, over all scenarios",
         "failed" if rows else "passed",
-        f"this server has {', '.join(kinds)}" if rows else "nothing was seen to get lost",
+        f"this server has {', '.join(kinds)}" if rows else "no loss was found",
         table=Table(
             ("what this server loses", "times", "seen in"),
             tuple((kind, count, where) for (kind, where), count in sorted(rows.items())),

@@ -1,4 +1,4 @@
-"""Maps each scenario to the function that plays it."""
+"""Maps each scenario to the function that runs it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs the smoke test on a real server and returns one report, whatever goes wrong.
+"""Runs the smoke test on a real server and returns one report, also after failures.
 
-Every server is stopped when this module is left, by whatever way.
+Every server is stopped at the end, also after an exception.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from strata_pack.smoke.target import open_target
 from strata_pack.suggest import unknown as unknown_value
 
 CONTEXT = 8192
-"""Tokens that all slots of the server under test share: enough for eight short streams, or one of 64 KiB."""
+"""Context tokens that all slots of the server under test share: enough for eight short streams, or one of 64 KiB."""
 
 SLOTS = 8
 MAX_RESTARTS = 3
@@ -45,10 +45,11 @@ MAX_RESTARTS = 3
 
 @dataclass(frozen=True)
 class SmokeOptions:
-    """How to play: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their own time limits.
+    """The options of a run: ``only`` these scenarios (ids; empty for all); ``limit_seconds`` replaces their time
+    limits.
 
-    ``threads`` None: as many as cores are free. ``anyway``: start the server also if the model needs more memory than
-    there is.
+    ``threads`` None: as many as free cores. ``anyway``: start the server even if the model needs more memory than is
+    available.
     """
 
     runtime: Runtime | None = None
@@ -72,9 +73,9 @@ def run_smoke(
     options: SmokeOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Play the scenarios on a llama.cpp server of ours that serves ``pack_or_model``, and return the report.
+    """Start a llama.cpp server with ``pack_or_model``, run the scenarios on it, and return the report.
 
-    Raises ``WrongUse`` and ``BadInput`` for what was asked; everything that happens after that is in the report.
+    Raises ``WrongUse`` and ``BadInput`` for invalid arguments; the report has all later failures.
     """
     chosen = options or SmokeOptions()
     played = _chosen(chosen.only, "native")
@@ -129,9 +130,9 @@ def run_smoke_url(
     options: SmokeOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Play the scenarios of the public interface on the server at ``url`` (with or without ``/v1``), and report.
+    """Run the scenarios of the public interface on the server at ``url`` (with or without ``/v1``); return the report.
 
-    ``model`` is the name that goes into the requests; None takes the first one that the server offers.
+    ``model`` is the model's name in requests; None takes the first one that the server lists.
     """
     chosen = options or SmokeOptions()
     played = _chosen(chosen.only, "public")
@@ -167,7 +168,7 @@ def run_smoke_url(
 
 
 def _offered(client: LlamaClient) -> list[str]:
-    """The models that the server offers; none where it does not say."""
+    """Return the models that the server lists; none if it does not list any."""
     try:
         return client.models()
     except RequestRefused as refused:
@@ -188,7 +189,7 @@ def _chosen(only: Sequence[str], kind: Need) -> tuple[Scenario, ...]:
 def _repeatable(
     checks: Sequence[Check], command: Sequence[str], template: str | None, options: SmokeOptions
 ) -> list[Check]:
-    """Give each check the command that plays its scenario again, alone."""
+    """Add to each check the command that repeats only its scenario."""
     known = {scenario.id for scenario in scenarios()}
     words = ["strata-pack", *command, *(("--template", template) if template else ())]
     if options.runtime is not None and options.runtime.path is not None:
@@ -202,24 +203,24 @@ def _repeatable(
 
 
 def played_to_its_end(report: Report) -> bool:
-    """Return whether there was a server from the first scenario to the last. Only such a report replaces an earlier
-    one."""
+    """Return whether a server was available for all scenarios. Only such a report replaces an earlier one."""
     lost = ("start", "restart")
     return not any(check.id in lost and check.status == "error" for check in report.checks)
 
 
 def _report(title: str, checks: list[Check], facts: dict[str, str], started: datetime, begin: float) -> Report:
-    """Return the report; a run in which nothing was played says so, and is not in order."""
+    """Return the report; a run in which nothing was run gets an error."""
     if all(check.status == "skipped" for check in checks):
         reasons = "; ".join(dict.fromkeys(check.detail for check in checks))
-        sentence = f"nothing was played, so nothing is proved: {reasons}"
-        checks = [Check("played", "at least one scenario was played", "error", sentence), *checks]
+        sentence = f"no scenario was run, so nothing is proved: {reasons}"
+        checks = [Check("played", "at least one scenario was run", "error", sentence), *checks]
     stamp = started.strftime("%Y-%m-%dT%H:%M:%SZ")
     return Report(title, tuple(checks), facts, stamp, time.monotonic() - begin)
 
 
 def _not_started(failure: EnvironmentFailure, seconds: float) -> list[Check]:
-    """A template that the server refuses is the pack's fault (failed); anything else is the environment's (error)."""
+    """Return the check of a failed start: failed if the server refuses the template, else an error of the
+    environment."""
     title = "the server starts and loads the model"
     if not isinstance(failure, StartFailed):
         return [Check("start", title, "error", error_line(failure), seconds)]
@@ -229,7 +230,7 @@ def _not_started(failure: EnvironmentFailure, seconds: float) -> list[Check]:
 
 
 class _House:
-    """The server under test: started, replaced when it broke, stopped."""
+    """Supervises the server under test: starts it, restarts it after a failure, stops it."""
 
     def __init__(self, target: Target, runtime: Runtime, options: SmokeOptions, log_dir: Path) -> None:
         self._target = target
@@ -252,7 +253,7 @@ class _House:
             shared=True,
             gpu_layers=options.gpu_layers,
             threads=options.threads or free_cores(),
-            # The golden conversations may end in an assistant turn; the template must see it.
+            # Golden conversations may end with an assistant turn, which the template must see.
             prefill_assistant=False,
             warmup=False,
             projector=self._target.projector,
@@ -271,7 +272,7 @@ class _House:
         self.stop()
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:
-            raise EnvironmentFailure(f"the server broke {self._restarts} times", remedy=f"read {self._log}")
+            raise EnvironmentFailure(f"the server failed {self._restarts} times", remedy=f"read {self._log}")
         stage.server = self.start()
         stage.client = stage.server.client
 

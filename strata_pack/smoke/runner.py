@@ -1,7 +1,7 @@
-"""Plays scenarios one after the other and turns every outcome into checks.
+"""Runs scenarios one after the other and converts every outcome to checks.
 
-A server that dies, hangs or talks nonsense ends the scenario it does it in, with a line that says so and with its log;
-the next scenario gets a new server, where it is ours to give.
+If a server dies, hangs or sends invalid answers, the scenario ends with a check that says so and has the server's log;
+the next scenario gets a new server if this process manages it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ INTERRUPTED = "interrupted"
 NO_TEMPLATE = "the model has no chat template"
 
 LOG_BEFORE = 2048
-"""Bytes of the log from before a scenario that are shown with it: many requests leave no line of their own."""
+"""Bytes of the log from before a scenario that are shown with it, because many requests leave no log line."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came while scenarios were played. ``checks`` is what was found until then, ``report`` says it whole."""
+    """Ctrl-C interrupted the scenarios. ``checks`` are those made until then, ``report`` is the whole report."""
 
     def __init__(self, checks: Sequence[Check], report: Report | None = None) -> None:
         super().__init__(INTERRUPTED)
@@ -37,20 +37,20 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Keeper(Protocol):
-    """Who looks after the server under test."""
+    """The supervisor of the server under test."""
 
     def log_position(self) -> int:
-        """Return a mark in the server's log."""
+        """Return the current position in the server's log."""
 
     def log_since(self, position: int) -> str:
-        """Return what was logged since the mark."""
+        """Return the log since ``position``."""
 
     def renew(self, stage: SmokeContext) -> None:
-        """Give ``stage`` a server that works; a ``StrataError`` if there is none to be had."""
+        """Give ``stage`` a working server; raises ``StrataError`` if that is impossible."""
 
 
 class Nobody:
-    """The ``Keeper`` of a server that somebody else runs."""
+    """The supervisor of an external server, which has no log and cannot be restarted."""
 
     def log_position(self) -> int:
         return 0
@@ -63,12 +63,12 @@ class Nobody:
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error as the one line of a report."""
+    """Return an error as one line for a report."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def skipped(scenarios: Sequence[Scenario], why: str) -> list[Check]:
-    """Return a check for each scenario that was not played."""
+    """Return a skipped check for each of ``scenarios``."""
     return [Check(scenario.id, scenario.proves, "skipped", why) for scenario in scenarios]
 
 
@@ -82,7 +82,7 @@ _MISSING: Mapping[Need, str] = {
 
 
 def missing(stage: SmokeContext, scenario: Scenario) -> str | None:
-    """Return what ``stage`` lacks for ``scenario``, in words, or None."""
+    """Return what ``stage`` lacks for ``scenario``, as a sentence, or None."""
     there: Mapping[Need, bool] = {
         "template": bool(stage.template),
         "calls": not stage.template or stage.manner.calls,
@@ -100,7 +100,7 @@ def play_all(
     progress: Progress,
     limit_seconds: float | None = None,
 ) -> list[Check]:
-    """Play ``scenarios`` and return what was found. Ctrl-C ends in ``Interrupted``, with what was found until then."""
+    """Run ``scenarios`` and return their checks. Ctrl-C raises ``Interrupted`` with the checks made until then."""
     checks: list[Check] = []
     task = progress.task("smoke", len(scenarios), "scenarios")
     for number, scenario in enumerate(scenarios):
@@ -120,7 +120,7 @@ def play_all(
 
 
 class _NoServer(Exception):
-    """There is no server to go on with, for the reason ``why``; ``found`` is what the last scenario found."""
+    """There is no server to continue with, for the reason ``why``; ``found`` are the last scenario's checks."""
 
     def __init__(self, found: list[Check], why: str) -> None:
         super().__init__(why)
@@ -128,7 +128,7 @@ class _NoServer(Exception):
 
 
 def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_seconds: float | None = None) -> list[Check]:
-    """Play one scenario within its time limit and return its checks; those that went wrong carry the server's log."""
+    """Run one scenario within its time limit and return its checks; failed ones have the server's log."""
     why = missing(stage, scenario)
     if why is not None:
         return skipped([scenario], why)
@@ -161,6 +161,6 @@ def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_seconds:
         try:
             keeper.renew(stage)
         except StrataError as error:
-            found.append(Check("restart", "the server starts again", "error", error_line(error)))
-            raise _NoServer(found, "there is no server any more") from error
+            found.append(Check("restart", "the server restarts", "error", error_line(error)))
+            raise _NoServer(found, "the server is gone") from error
     return found

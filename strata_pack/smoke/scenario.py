@@ -1,7 +1,7 @@
-"""Defines a scenario: id, what it proves, what it needs, its time limit, and its function.
+"""Defines a scenario: id, statement, requirements, time limit, and function.
 
-The words are data (``data/scenarios.json``); the functions are in ``plays``. A play returns what it found; time, log
-and failures of the server are the player's business.
+The texts are data (``data/scenarios.json``); ``registry`` maps ids to functions. A function yields its checks;
+``runner`` handles time, log and failures of the server.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from strata_pack.smoke.context import SmokeContext
 
 Need = Literal["native", "public", "file", "template", "calls", "suite", "projector", "draft"]
-"""``native``: a llama.cpp server of ours; ``public``: one of somebody else, by the public interface alone; ``file``:
-the model's files and no server; ``template``: the template's text is known; ``calls``: it writes tool calls;
-``suite``: there are golden cases; ``projector``: it sees; ``draft``: it has a draft head."""
+"""The requirements of a scenario. ``native``: a llama.cpp server started by this process; ``public``: an external
+server, through its public API; ``file``: the model's files and no server; ``template``: the template's text is
+known; ``calls``: it writes tool calls; ``suite``: there are golden cases; ``projector``: the model has a projector;
+``draft``: it has a draft head."""
 
 Play = Callable[["SmokeContext", "Scenario"], Iterable[Check]]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario. ``stock`` and ``repaired`` say in words what is expected of either kind of template."""
+    """One scenario. ``stock`` and ``repaired`` describe the expected results with a stock and with a repaired
+    template."""
 
     id: str
     proves: str
@@ -38,12 +40,12 @@ class Scenario:
 
 
 class Impossible(Exception):
-    """This target cannot play the scenario; the message says why. It is skipped."""
+    """The scenario cannot run on this target and is skipped; the message says why."""
 
 
 @cache
 def scenarios() -> tuple[Scenario, ...]:
-    """Return every scenario, in the order of play."""
+    """Return every scenario, in order of execution."""
     return tuple(
         Scenario(
             id=entry["id"],

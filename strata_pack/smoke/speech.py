@@ -1,7 +1,6 @@
-"""Plays scenarios that a grammar would hide: whether the model reads text, and how a prompt begins.
+"""Runs scenarios on faults that a grammar would hide: whether the model predicts text, and how a prompt begins.
 
-Every token of a short plain text is scored as the model would have written it unforced: the server tells the
-probability that it gave to the token before anything was forced.
+Every token of a short plain text is scored with the probability that the model gave it before any bias or grammar.
 """
 
 from __future__ import annotations
@@ -19,26 +18,26 @@ from strata_pack.smoke.header import open_template, read_header, token_text
 from strata_pack.smoke.scenario import Impossible, Scenario
 
 GIVEN = 24
-"""Tokens of the text that are given; the ones after them are scored."""
+"""Number of tokens given as context; the following ones are scored."""
 
 SCORED = 48
 
 TOY = 1_000
-"""Tokens of the smallest vocabulary that is judged: test models have fewer, models that read have more."""
+"""Smallest vocabulary that is checked: test models have fewer tokens, real models have more."""
 
 FAR_BELOW = 0.6
-"""The power of the vocabulary's size that a perplexity must stay below: 652 of 49,152 tokens, 1,278 of 151,936. A
-model that works scores below 100 on plain text, one whose weights mean nothing about the size itself."""
+"""The limit of the perplexity is the vocabulary's size to this power: 652 for 49,152 tokens, 1,278 for 151,936. A
+working model has a perplexity below 100 on plain text, one with random weights about the vocabulary's size."""
 
 
 def perplexity(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Score the text; fail on logits that are not finite and on a perplexity near that of guessing."""
+    """Score the text; fail on non-finite logits and on a perplexity near that of guessing."""
     assert stage.target.model is not None
     vocabulary = read_header(stage.target.model).get("tokenizer.ggml.tokens")
     size = len(vocabulary) if isinstance(vocabulary, list) else 0
     tokens = stage.client.tokenize(read_text("plain.txt"), add_special=True, parse_special=False)[: GIVEN + SCORED]
     if size < TOY:
-        raise Impossible(f"a vocabulary of {size} tokens is a toy's, which need not read plain text")
+        raise Impossible(f"a vocabulary of {size} tokens is that of a test model, which need not predict plain text")
     if len(tokens) <= GIVEN:
         raise Impossible("the vocabulary makes too few tokens of a plain text")
     surprise = []
@@ -60,16 +59,16 @@ def perplexity(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         scenario.proves,
         status,
         f"perplexity {value:,.1f} on {len(surprise)} tokens of plain text; guessing has {size:,}; {limit:,.0f} is the "
-        "most that counts as reading",
+        "limit",
         data={"perplexity": value, "limit": limit, "vocabulary": size},
     )
 
 
 def log_probability(client: LlamaClient, before: list[int], token: int) -> float | None:
-    """Return the logarithm of the probability that the model gives to ``token`` after ``before``, None for NaN.
+    """Return the log probability of ``token`` after ``before``, None for NaN.
 
-    The token is made certain so that it is drawn, and the server tells its probability from before that. Raises
-    ``Impossible`` for a server that tells none.
+    A bias forces the token to be drawn; the server returns its probability before the bias. Raises ``Impossible`` for a
+    server that returns none.
     """
     try:
         answer = client.completion(
@@ -93,12 +92,12 @@ def log_probability(client: LlamaClient, before: list[int], token: int) -> float
         return None
     value = found.get("logprob")
     if value is not None and not isinstance(value, (int, float)):
-        raise GarbledAnswer("a probability is no number in the answer of the server", where=client.url)
+        raise GarbledAnswer("a probability in the server's answer is not a number", where=client.url)
     return value
 
 
 def prompt_start(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
-    """Compare how a prompt begins and ends in tokens on the server with what the template itself writes.
+    """Compare the first and last tokens of a prompt on the server with those that the template itself writes.
 
     The server adds the tokens that the GGUF asks for (``add_bos_token``) to the prompt of a chat.
     """

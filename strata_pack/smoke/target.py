@@ -1,4 +1,4 @@
-"""Resolves what the user named (a pack, a GGUF) and the template to the ``Target`` of a smoke test."""
+"""Resolves the user's arguments (a pack or GGUF, a template) to the ``Target`` of a smoke test."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from strata_pack.weights.gguf.file import GgufFile, shard_paths
 
 
 def one_of(target: Path | None, url: str | None) -> None:
-    """Raise ``WrongUse`` unless exactly one of the two is named."""
+    """Raise ``WrongUse`` unless exactly one of the two is given."""
     if (target is None) == (url is None):
-        raise WrongUse("needs a TARGET or a --url, one of them", remedy="see `strata-pack smoke --help`")
+        raise WrongUse("needs exactly one of TARGET and --url", remedy="see `strata-pack smoke --help`")
 
 
 def open_target(
@@ -27,13 +27,13 @@ def open_target(
 ) -> Target:
     """Return the target in ``path``: a pack's folder or a ``.gguf`` file (the first shard of several).
 
-    ``template`` is the id of a shipped template or a file, for a GGUF that should be served with it; a pack brings its
-    own. ``suite`` names other golden cases, ``source`` what the model was made from (a folder with a ``config.json``, a
-    GGUF or a pack). Raises ``BadInput`` for what is neither, ``WrongUse`` for an unknown id.
+    ``template`` is the id of a shipped template or a file, for a GGUF that should be served with it; a pack has its
+    own. ``suite`` names golden cases to use instead, ``source`` what the model was made from (a folder with a
+    ``config.json``, a GGUF or a pack). Raises ``BadInput`` for any other path, ``WrongUse`` for an unknown id.
     """
     if path.is_dir():
         if template is not None:
-            raise BadInput("is a pack, which brings its own template", where=path, remedy="leave --template out")
+            raise BadInput("is a pack, which has its own template", where=path, remedy="leave --template out")
         found = _pack(path, suite)
     elif path.is_file():
         found = _gguf(path, template, suite)
@@ -68,7 +68,7 @@ def _gguf(path: Path, template: str | None, suite: Path | None) -> Target:
 
 
 def _is_recurrent(model: Path) -> bool:
-    """Return whether the header names the state of recurrent layers, as llama.cpp's hybrid and Mamba-like models do."""
+    """Return whether the header has the state size of recurrent layers, as hybrid and Mamba-like models do."""
     with GgufFile.open(model) as gguf:
         return any(".ssm." in key or ".wkv." in key for key in gguf.metadata)
 

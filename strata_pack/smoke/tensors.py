@@ -1,8 +1,8 @@
-"""Plays ``tensors``: reads every tensor once, in pieces, and finds values that no weight may have.
+"""Runs ``tensors``: reads every tensor once, in pieces, and finds invalid values.
 
-A grammar makes a broken model write what it should, so broken weights must be looked for where they lie: NaN and
-infinite values in plain tensors, NaN and infinite block scales in quantized ones, and tensors that are zero all over.
-Where the scales lie in a block is ggml's own layout (``ggml-common.h``).
+A grammar makes even a broken model write the expected text, so the weights are scanned directly: for NaN and infinite
+values in plain tensors, NaN and infinite block scales in quantized ones, and tensors of zeros. The position of the
+scales in a block is ggml's layout (``ggml-common.h``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import GgufFile, TensorInfo
 
 PIECE = 16 << 20
-"""Bytes of a tensor that are looked at in one go."""
+"""Bytes of a tensor that are scanned at a time."""
 
 SHOWN = 5
 
@@ -32,7 +32,7 @@ _NOT_FINITE: Mapping[FloatKind, tuple[str, int]] = {
     "f32": ("<u4", 0x7F800000),
     "f64": ("<u8", 0x7FF0000000000000),
 }
-"""How a number of a kind is read, and the bits of its exponent: all set, it is NaN or infinite (IEEE 754)."""
+"""For each number format, its dtype and exponent bits: if all are set, the number is NaN or infinite (IEEE 754)."""
 
 _MAGNITUDE: Mapping[FloatKind, int] = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
 
@@ -71,13 +71,14 @@ _SCALES: Mapping[str, tuple[tuple[int, FloatKind], ...]] = {
     "MXFP4": ((0, "e8m0"),),
     "NVFP4": ((0, "ue4m3"), (1, "ue4m3"), (2, "ue4m3"), (3, "ue4m3")),
 }
-"""Where the numbers lie that scale a block, by type: offset in bytes from the block's start, and kind. For plain types
-a block is one value."""
+"""The block scales by type: offset in bytes from the block's start, and number format. For plain types a block is one
+value."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with one tensor. ``rows`` are the first rows concerned, ``count`` how many blocks or values."""
+    """The fault of one tensor. ``rows`` are the first affected rows, ``count`` the number of affected blocks or
+    values."""
 
     tensor: str
     problem: str
@@ -93,7 +94,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a scan saw: how many tensors and bytes, what is wrong, and the types that it cannot read."""
+    """The result of a scan: number of tensors and bytes, faults, and the types that it cannot read."""
 
     tensors: int
     size: int
@@ -102,7 +103,7 @@ class Scan:
 
 
 def scan(files: list[Path], progress: Progress | None = None) -> Scan:
-    """Read every tensor of ``files`` once and return what is wrong. Memory: a few times ``PIECE``."""
+    """Read every tensor of ``files`` once and return the faults. Memory: a few times ``PIECE``."""
     faults: list[Fault] = []
     unread: set[str] = set()
     tensors = size = 0
@@ -125,7 +126,7 @@ def scan(files: list[Path], progress: Progress | None = None) -> Scan:
 
 
 def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
-    """Yield what is wrong with one tensor: values that are not finite, by row, or nothing but zeros."""
+    """Yield the faults of one tensor: non-finite values, with their rows, or only zeros."""
     elements, block_size = GGML_QUANT_SIZES[info.type]
     row_blocks = max(info.shape[0] // elements, 1) if info.shape else 1
     blocks = np.frombuffer(data, np.uint8).reshape(-1, block_size)
@@ -149,7 +150,7 @@ def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
 
 
 def _look(field: npt.NDArray[np.uint8], kind: FloatKind) -> tuple[npt.NDArray[np.bool_], bool]:
-    """Return which of the numbers in ``field`` (rows of bytes) are not finite, and whether any is not zero."""
+    """Return which of the numbers in ``field`` (rows of bytes) are not finite, and whether any is nonzero."""
     if kind == "e8m0":  # a power of two, never zero
         return field[:, 0] == 0xFF, True
     if kind == "ue4m3":
@@ -167,5 +168,5 @@ def _exponent(numbers: npt.NDArray[Any], kind: FloatKind) -> tuple[npt.NDArray[n
 
 
 def _may_be_zero(info: TensorInfo) -> bool:
-    """Biases may be zero all over; so may a tensor of one weight."""
+    """Return whether all zeros are valid: for biases, and for a tensor with one weight."""
     return info.name.endswith(".bias") or info.elements == 1

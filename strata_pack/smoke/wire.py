@@ -1,7 +1,7 @@
-"""Lists what an OpenAI-compatible server must not do to a reply with tool calls, whole or streamed.
+"""Checks replies with tool calls of an OpenAI-compatible server, whole or streamed, for faults.
 
-The rules are those of the OpenAI API reference (chat completions): arguments are a JSON text, a call names a declared
-tool, a reply with calls finishes for ``tool_calls``. A call that stands in a text has not been delivered.
+The rules are those of the OpenAI API reference (chat completions): arguments are JSON text, a call names a declared
+tool, a reply with calls has the finish reason ``tool_calls``. A call inside a text has not been delivered.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ LossKind = Literal[
 
 THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
 CUT = "length"
-"""The finish reason of a reply that reached its token limit: what is cut off there is not the server's fault."""
+"""The finish reason of a reply that reached its token limit; its truncation is not the server's fault."""
 
 CALLED = ("tool_calls", "function_call")
 
 _BARE_XML = re.compile(r"^<function=([^>\s]+)>", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 _BARE_TRIES = 32
-"""Lines that begin like a JSON object and are tried as a call."""
+"""Matches lines that begin like a JSON object and may be a call."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """One fault of a reply: its kind, and what was seen."""
+    """One fault of a reply: its kind, and the evidence."""
 
     kind: LossKind
     seen: str
@@ -50,7 +50,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class WireReply:
-    """A reply as it is judged: whole, or put together from a stream."""
+    """A reply to check: received whole, or assembled from a stream."""
 
     thinking: str
     content: str
@@ -64,7 +64,7 @@ def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def read_reply(raw: Mapping[str, Any]) -> WireReply | None:
-    """Return the first choice of a whole answer, None if there is none that can be read."""
+    """Return the first choice of a whole answer, None if there is no readable one."""
     choices = raw.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -81,7 +81,7 @@ def read_reply(raw: Mapping[str, Any]) -> WireReply | None:
 
 
 def thinking_of(message: Mapping[str, Any]) -> str:
-    """Return the thinking of a message or a delta, under whichever name the server gives it."""
+    """Return the thinking of a message or a delta, under any of the servers' names."""
     texts = [text_of(message.get(key)) for key in THINKING_KEYS]
     details = message.get("reasoning_details")
     texts += [text_of(details)] if isinstance(details, list) else []
@@ -89,7 +89,7 @@ def thinking_of(message: Mapping[str, Any]) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a content value: a string, or a list of parts that hold text."""
+    """Return the text of a content value: a string, or a list of text parts."""
     if isinstance(value, str):
         return value
     parts = value if isinstance(value, list) else []
@@ -97,7 +97,7 @@ def text_of(value: Any) -> str:
 
 
 def losses(reply: WireReply, declared: set[str]) -> Iterator[Loss]:
-    """Yield what is wrong with ``reply`` to a request that declared tools of these names."""
+    """Yield the faults of ``reply`` to a request that declared tools of these names."""
     for call in reply.calls:
         yield from _call_losses(call, declared, cut=reply.finish_reason == CUT)
     if reply.calls and reply.finish_reason not in (*CALLED, CUT):
@@ -127,7 +127,7 @@ def _call_losses(call: Mapping[str, Any], declared: set[str], *, cut: bool) -> I
         read = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
         if not cut:
-            yield Loss("truncated arguments", f"the arguments of {name} are no whole JSON: {arguments[-80:]!r}")
+            yield Loss("truncated arguments", f"the arguments of {name} are not complete JSON: {arguments[-80:]!r}")
         return
     if not isinstance(read, dict):
         yield Loss("arguments that are no JSON text", f"the arguments of {name} are the JSON of {type(read).__name__}")
@@ -138,7 +138,7 @@ def _shown(value: Any) -> str:
 
 
 def _bare(text: str, declared: set[str]) -> bool:
-    """Return whether a call of a declared tool stands in ``text`` without its tags, outside code fences."""
+    """Return whether a call of a declared tool is in ``text`` without its tags, outside code fences."""
     plain = _FENCE.sub("", text)
     if any(match.group(1) in declared for match in _BARE_XML.finditer(plain)):
         return True
@@ -165,9 +165,9 @@ def _is_call(text: str, declared: set[str]) -> bool:
 
 
 def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Loss]]:
-    """Put a streamed reply together; return it with what is wrong with the stream itself.
+    """Assemble a streamed reply; return it with the faults of the stream itself.
 
-    Raises whatever reading the events raises: the caller knows what a broken connection means.
+    Exceptions of the event iterator are passed on: the caller handles broken connections.
     """
     wrong: list[Loss] = []
     thinking, content, finish, count = [], [], None, 0
@@ -178,7 +178,7 @@ def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Lo
         if not isinstance(choices, list):
             wrong.append(Loss("broken streams", f"an event without choices: {_shown(event)}"))
             continue
-        choice = choices[0] if choices else {}  # the event that tells the usage has none
+        choice = choices[0] if choices else {}  # the event with the usage has none
         delta = choice.get("delta") if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(delta, dict):
             if choices:

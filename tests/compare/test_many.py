@@ -116,7 +116,7 @@ def test_truncated_logits_are_refused_by_name(kept: CompareOptions, models: dict
 
 def test_a_foreign_file_among_the_logits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.logits").write_bytes(b"something else")
-    with pytest.raises(BadInput, match="no file of kept logits"):
+    with pytest.raises(BadInput, match="not a file of kept logits"):
         KeptLogits.open(tmp_path / "a.logits", "key")
 
 

@@ -124,7 +124,7 @@ def test_ends_have_one_name(reason: str, known: str) -> None:
 def test_a_log_without_replies_exits_with_2_and_names_the_formats(tmp_path: Path) -> None:
     path = tmp_path / "none.jsonl"
     path.write_text('{"a": 1}\n')
-    with pytest.raises(BadInput, match="there is no reply in it"):
+    with pytest.raises(BadInput, match="contains no reply"):
         replay_log([path])
     done = CliRunner().invoke(app, ["replay", str(path)])
     assert done.exit_code == 2

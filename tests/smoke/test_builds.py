@@ -42,8 +42,8 @@ def test_the_embedded_build_is_named_with_its_number(whole):
     ("build", "name"),
     [
         ("b11434-7e4c0a9", "b11434-7e4c0a9"),
-        ("b0-unknown", "a build that does not know its number"),
-        ("b1-571d0d5", "a build that does not know its number"),
+        ("b0-unknown", "a build without a known number"),
+        ("b1-571d0d5", "a build without a known number"),
     ],
 )
 def test_a_binary_is_named_as_it_calls_itself(build, name):

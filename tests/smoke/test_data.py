@@ -161,10 +161,10 @@ def test_a_reply_opens_the_thinking_where_the_prompt_does_not(prompt, begins):
     [
         ("<think>\na\n</think>\n\n{{call 0}}", []),
         ("{{call 0}}", []),
-        ("<think>\na\n\n{{call 0}}\n</think>\n\n", ["the call of run_code stands inside the thinking"]),
+        ("<think>\na\n\n{{call 0}}\n</think>\n\n", ["the call of run_code is inside the thinking"]),
         (
             "<think>\na\n\n{{call 0}}",
-            ["the call of run_code stands inside the thinking", "the thinking is never closed"],
+            ["the call of run_code is inside the thinking", "the thinking is never closed"],
         ),
         ("<think>\na\n</think>\n\n", ["the call of run_code is gone"]),
         ("", ["the call of run_code is gone"]),

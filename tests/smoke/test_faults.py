@@ -82,7 +82,7 @@ def test_a_server_that_keeps_dying_is_given_up(monkeypatch, tiny, two):
     report = run_smoke(tiny, options=two)
     assert [check.id for check in report.checks] == [FIRST, "restart", SECOND]
     assert report.checks[1].status == "error"
-    assert report.checks[2].detail == "not played: there is no server any more"
+    assert report.checks[2].detail == "not played: the server is gone"
 
 
 def test_a_server_that_answers_garbage_is_said(tiny, two, tmp_path):
@@ -246,4 +246,4 @@ def test_what_was_asked_wrongly_is_refused_at_once(tiny, tmp_path):
 def test_a_target_or_a_url_is_needed_not_both(arguments):
     done = CliRunner().invoke(app, ["smoke", *arguments])
     assert done.exit_code == 2
-    assert "needs a TARGET or a --url" in done.stderr
+    assert "needs exactly one of TARGET and --url" in done.stderr

@@ -142,7 +142,7 @@ def test_a_run_in_which_nothing_was_played_is_not_in_order(tmp_path, options):
     model = write_tiny_model(tmp_path / "m.gguf", chat_template=None)
     report = run_smoke(model, options=SmokeOptions(only=("golden",), log_dir=options.log_dir))
     assert (report.checks[0].id, report.status, report.exit_code) == ("played", "error", 3)
-    assert report.checks[0].detail == "nothing was played, so nothing is proved: the model has no chat template"
+    assert report.checks[0].detail == "no scenario was run, so nothing is proved: the model has no chat template"
 
 
 @pytest.mark.parametrize("name", ["no_calls", "other_calls"])

@@ -65,7 +65,7 @@ def test_a_pack_whose_gguf_holds_another_template_fails(pack, options, tmp_path)
 
 
 def test_a_pack_takes_no_other_template(pack):
-    with pytest.raises(BadInput, match="brings its own template"):
+    with pytest.raises(BadInput, match="has its own template"):
         open_target(pack, "qwen3.8-flash-next")
 
 
@@ -128,7 +128,7 @@ def test_the_command_fails_with_1_and_shows_the_difference(tmp_path):
     done = _run("smoke", str(model), "--only", "repair-reasoning", "--junit", str(tmp_path / "r.xml"))
     assert done.exit_code == 1
     assert "expected (red) and got (green)" in done.stdout
-    assert "the call of list_jobs stands inside the thinking" in (tmp_path / "r.xml").read_text()
+    assert "the call of list_jobs is inside the thinking" in (tmp_path / "r.xml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -62,4 +62,4 @@ def test_a_server_that_obeys_no_grammar_is_not_forced():
     with serve(Script(message=text("hello"))) as (url, _):
         report = run_smoke_url(url, options=SmokeOptions(only=("forced-calls",)))
     assert report.checks[1].status == "skipped"
-    assert "obeys no grammar" in report.checks[1].detail
+    assert "applies no grammar" in report.checks[1].detail

@@ -1,1 +1,1 @@
-"""Measures whether a model still calls tools: seeded tasks, replies without a grammar, judged by parser and schemas."""
+"""Measures how well a model calls tools: seeded tasks, replies without a grammar, checked by parser and schemas."""

@@ -1,4 +1,4 @@
-"""Judges a reply against the call that must come."""
+"""Compares a reply with the expected calls."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from strata_pack.parsing import OutputParser
 from strata_pack.replay.drift import drifted_calls
 
 VERDICTS = ("right", "wrong arguments", "wrong name", "invalid", "missing", "needless")
-"""What can become of a task. ``invalid``: a call that its tool's schema refuses; ``missing``: too few calls;
-``needless``: more calls than needed, or any where none is."""
+"""The possible verdicts. ``invalid``: a call that its tool's schema rejects; ``missing``: too few calls;
+``needless``: more calls than expected."""
 
 Z = 1.96
-"""Standard deviations of a 95 % interval."""
+"""Standard deviations of a 95 % confidence interval."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """One task's verdict. ``stranded``: a call stood in the thinking; ``drifted``: one was not in canonical form."""
+    """One task's verdict. ``stranded``: a call was in the thinking; ``drifted``: a call was not in canonical form."""
 
     task: str
     kind: str
@@ -38,7 +38,8 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Share:
-    """How often something was right, with Wilson's 95 % interval. Source: E. B. Wilson, JASA 22 (1927), 209-212."""
+    """A share of right results with Wilson's 95 % confidence interval. Source: E. B. Wilson, JASA 22 (1927),
+    209-212."""
 
     right: int
     tasks: int
@@ -65,7 +66,7 @@ class Share:
 def judge(
     task: CallTask, reply: str, tools: Sequence[Mapping[str, Any]], parser: OutputParser, finish_reason: str
 ) -> Judgement:
-    """Judge a model's ``reply`` (raw text, special tokens spelled out) with ``parser``, made for its prompt."""
+    """Judge a model's ``reply`` (raw text including special tokens) with ``parser``, created for its prompt."""
     events = [*parser.feed(reply), *parser.finish(finish_reason)]
     calls = [event.call for event in events if event.kind == "tool_call" and event.call is not None]
     counters = parser.counters
@@ -97,7 +98,7 @@ def _verdict(
 
 
 def _same(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether the arguments are equal; numbers by value, a final newline of a text does not matter."""
+    """Return whether the arguments are equal; numbers are compared by value, a final newline of a string is ignored."""
     return _plain(expected) == _plain(found)
 
 
@@ -125,7 +126,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
-    """Return what is wrong with ``value``, for the part of JSON Schema that the tasks' tools use."""
+    """Return the problems of ``value``, for the part of JSON Schema that the tasks' tools use."""
     kind = str(schema.get("type"))
     if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return [f"{value!r} is no {kind}"]

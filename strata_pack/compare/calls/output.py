@@ -1,4 +1,4 @@
-"""Reports the calls of one or two models: a check for each kind of task, with the replies that were wrong."""
+"""Reports the calls of one or two models: a check for each kind of task, with the wrong replies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata_pack.compare.calls.run import CallsResult
 from strata_pack.report import Chart, Check, Report, Table
 
 SHOWN = 5
-"""Wrong replies of a kind that the page shows."""
+"""Maximum number of wrong replies of a kind that the page shows."""
 
 
 def percent(share: Share) -> str:
@@ -19,7 +19,7 @@ def percent(share: Share) -> str:
 
 
 def make_report(found: CallsResult, reference: CallsResult | None, least: float | None) -> Report:
-    """Return the report. ``least``: the share of the reference's (or of all) right calls that is asked for."""
+    """Return the report. ``least``: the required share of the reference's right calls (or of all tasks)."""
     enough = least is None or found.total.value >= wanted(reference, least)
     names = [found.model] if reference is None else [found.model, reference.model]
     results = [found] if reference is None else [found, reference]
@@ -55,7 +55,7 @@ def make_report(found: CallsResult, reference: CallsResult | None, least: float 
 
 
 def wanted(reference: CallsResult | None, least: float) -> float:
-    """Return the share of right calls that is asked for: ``least`` of the reference's, or of all tasks."""
+    """Return the required share of right calls: ``least`` times the reference's, or of all tasks."""
     return least if reference is None else least * reference.total.value
 
 

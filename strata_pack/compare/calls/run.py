@@ -1,6 +1,6 @@
 """Runs the tasks on a pack or a server and returns the share of right calls.
 
-Prompts are rendered by the pack's own template, replies are generated greedily and without a grammar, one at a time, so
+The pack's own template renders the prompts; replies are generated greedily, without a grammar and one at a time, so
 that a second run gives the same numbers.
 """
 
@@ -24,13 +24,13 @@ from strata_pack.parsing import OutputParser
 from strata_pack.progress import Progress, Silent
 
 LIMIT = 768
-"""Tokens of a reply at most: the longest expected call has about 150, the rest is thinking."""
+"""Maximum tokens of a reply: the longest expected call has about 150, the rest is for thinking."""
 CONTEXT = 8192
 
 
 @dataclass(frozen=True)
 class CallsOptions:
-    """How a model is asked. ``limit``: tokens of a reply; ``per_kind``: tasks of each kind."""
+    """Options of a run. ``limit``: maximum tokens of a reply; ``per_kind``: tasks of each kind."""
 
     seed: int = 0
     per_kind: int = 8
@@ -42,7 +42,7 @@ class CallsOptions:
 
 @dataclass(frozen=True)
 class CallsResult:
-    """All judgements of one model."""
+    """All results of one model."""
 
     model: str
     seed: int
@@ -50,7 +50,7 @@ class CallsResult:
 
     @property
     def total(self) -> Share:
-        """The share of tasks in which exactly the right calls came."""
+        """The share of tasks with exactly the expected calls."""
         return self.share(self.judgements)
 
     @property
@@ -63,7 +63,7 @@ class CallsResult:
         return Share(sum(one.right for one in judgements), len(judgements))
 
     def count(self, verdict: str) -> int:
-        """Return how many tasks ended with ``verdict``."""
+        """Return the number of tasks with ``verdict``."""
         return sum(one.verdict == verdict for one in self.judgements)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class CallsResult:
 
 
 def ask_model(model: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:
-    """Serve a PACK or GGUF and give it every task.
+    """Serve a PACK or GGUF and run every task on it.
 
-    Raises ``BadInput`` for a model without a chat template, ``EnvironmentFailure`` when the server does not start.
+    Raises ``BadInput`` for a model without a chat template, ``EnvironmentFailure`` if the server does not start.
     """
     path = model_file(model)
     template = _template(path, options.template)
@@ -95,7 +95,7 @@ def ask_model(model: Path, options: CallsOptions, progress: Progress | None = No
 
 
 def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:
-    """Give every task to the llama.cpp server at ``url``; ``template`` renders the prompts."""
+    """Run every task on the llama.cpp server at ``url``; ``template`` renders the prompts."""
     client = LlamaClient(url)
     try:
         return ask_server(client, ChatTemplate(read_template(template)), url, options, progress)
@@ -106,7 +106,7 @@ def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress 
 def ask_server(
     server: LlamaClient, template: ChatTemplate, name: str, options: CallsOptions, progress: Progress | None = None
 ) -> CallsResult:
-    """Give every task to a server whose model is called ``name``."""
+    """Run every task on a server whose model is called ``name``."""
     tasks, offered = make_tasks(options.seed, options.per_kind), tools()
     task = (progress or Silent()).task(f"calls of {Path(name).name}", len(tasks), "tasks")
     judgements = []

@@ -1,7 +1,7 @@
-"""Generates the tasks: conversations in which exactly one call is right, or none.
+"""Generates the tasks: conversations with exactly known next calls, or none.
 
-``make_tasks(seed)`` draws names, numbers and places from small lists, so that two seeds ask different things and one
-seed always the same. Every task says its kind; the kinds are those in which quantized models fail first.
+``make_tasks(seed)`` draws names, numbers and places from small lists: the same seed always gives the same tasks. The
+kinds of tasks are those in which quantized models fail first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 Message = Mapping[str, Any]
 
 PER_KIND = 8
-"""Tasks of each kind."""
+"""Default number of tasks of each kind."""
 SYSTEM = "You are a careful assistant. Use a tool where one fits the request; answer directly where none is needed."
 CITIES = ("Bergen", "Valencia", "Kraków", "Osaka", "Porto", "Tallinn", "Cusco", "Zürich", "Halifax", "Galway")
 NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emre", "Farah", "Goran", "Hana")
@@ -26,7 +26,7 @@ ARTICLES = ("lamp", "kettle", "notebook", "bicycle bell", "rain coat", "desk")
 
 @dataclass(frozen=True)
 class ExpectedCall:
-    """A call that must come: the tool's name and its exact arguments."""
+    """An expected call: the tool's name and its exact arguments."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -34,7 +34,7 @@ class ExpectedCall:
 
 @dataclass(frozen=True)
 class CallTask:
-    """One conversation and the calls that must come next, in any order; none if ``calls`` is empty."""
+    """One conversation and the expected next calls, in any order; none if ``calls`` is empty."""
 
     id: str
     kind: str
@@ -43,7 +43,7 @@ class CallTask:
 
 
 def tools() -> list[dict[str, Any]]:
-    """Return the tools that every task offers, as OpenAI tool objects."""
+    """Return the tools of every task, as OpenAI tool objects."""
     text = resources.files("strata_pack.compare.calls").joinpath("tools.json").read_text(encoding="utf-8")
     found: list[dict[str, Any]] = json.loads(text)
     return found

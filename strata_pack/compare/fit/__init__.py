@@ -1,1 +1,2 @@
-"""Chooses the best mix of types for a size from each tensor's error at each type and what an error costs."""
+"""Chooses the best mix of tensor types for a file size, from each tensor's error at each type and the cost of an
+error."""

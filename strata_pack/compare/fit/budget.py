@@ -1,4 +1,4 @@
-"""Reads a size as people write it: ``600MiB``, ``4.5bpw``, or ``16GiB card at 32k context``."""
+"""Parses a size budget: ``600MiB``, ``4.5bpw``, or ``16GiB card at 32k context``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ EXAMPLE = "write for example 600MiB, 4.5bpw or '16GiB card at 32k context'"
 
 @dataclass(frozen=True)
 class FitBudget:
-    """How large the file may be: ``size`` in bytes or ``bits`` per weight; ``context`` tokens must fit next to it."""
+    """The size budget of a file: ``size`` in bytes or ``bits`` per weight; the KV cache of ``context`` tokens must
+    fit too."""
 
     text: str
     size: int | None = None
@@ -35,10 +36,10 @@ class FitBudget:
     context: int | None = None
 
     def file_bytes(self, parameters: int, metadata: Mapping[str, object]) -> int:
-        """Return the bytes a file of ``parameters`` weights may have.
+        """Return the maximum bytes of a file with ``parameters`` weights.
 
-        ``metadata`` are the model's plain GGUF values, which say how large its KV cache is. ``WrongUse`` if nothing is
-        left for the weights.
+        ``metadata`` are the model's plain GGUF values, which determine the size of its KV cache. ``WrongUse`` if
+        nothing is left for the weights.
         """
         if self.bits is not None:
             return int(parameters * self.bits / 8)
@@ -56,7 +57,7 @@ class FitBudget:
 
 
 def parse_budget(text: str) -> FitBudget:
-    """Return the budget that ``text`` names; ``WrongUse`` shows how to write one."""
+    """Return the budget that ``text`` describes; the message of ``WrongUse`` has an example."""
     where = f"--fit {text}"
     card = _CARD.fullmatch(text.strip())
     if card is not None:

@@ -1,9 +1,9 @@
-"""Chooses a type for each tensor: the least cost within a number of bytes.
+"""Chooses a type for each tensor with the least total cost within a number of bytes.
 
 Every tensor has options, each with its bytes and its cost. Only options on the lower convex hull of a tensor's bytes
-and costs can be part of a best choice at some price of a byte (Everett, "Generalized Lagrange Multiplier Method",
-1963). Steps along the hulls are taken in the order of what a byte buys; what is left of the budget goes to the best
-step that still fits, then the next.
+and costs can be part of an optimal choice for some price of a byte (Everett, "Generalized Lagrange Multiplier Method",
+1963). Steps along the hulls are taken in the order of saved cost per byte; the rest of the budget goes to the best step
+that still fits, then to the next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Option(Generic[T]):
 
 
 def hull(options: Sequence[Option[T]]) -> list[Option[T]]:
-    """Return the options of the lower convex hull, smallest first: each is larger and costs less than the last."""
+    """Return the options on the lower convex hull, smallest first: each is larger and costs less than the previous
+    one."""
     best: list[Option[T]] = []
     for option in sorted(options, key=lambda one: (one.nbytes, one.cost)):
         if best and option.cost >= best[-1].cost:
@@ -38,19 +39,20 @@ def hull(options: Sequence[Option[T]]) -> list[Option[T]]:
 
 
 def _gain(small: Option[T], large: Option[T]) -> float:
-    """What a byte buys on the way from ``small`` to ``large``."""
+    """Return the saved cost per byte from ``small`` to ``large``."""
     return (small.cost - large.cost) / max(large.nbytes - small.nbytes, 1)
 
 
 def smallest(options: Mapping[str, Sequence[Option[T]]]) -> int:
-    """Return the bytes of the smallest choice there is."""
+    """Return the bytes of the smallest possible choice."""
     return sum(min(option.nbytes for option in some) for some in options.values())
 
 
 def choose(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str, Option[T]]:
-    """Return an option for every name, ``budget`` bytes together at most; ``ValueError`` if not even the smallest fit.
+    """Return an option for every name, at most ``budget`` bytes in total; ``ValueError`` if even the smallest do not
+    fit.
 
-    The cost is within one step of the best there is; for options on their hulls it is the best for the bytes taken.
+    The cost is within one step of the optimum; for options on their hulls it is the optimum for the bytes used.
     """
     hulls = {name: hull(some) for name, some in options.items()}
     at = dict.fromkeys(hulls, 0)
@@ -76,7 +78,7 @@ def choose(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str,
 def _filled(
     chosen: dict[str, Option[T]], options: Mapping[str, Sequence[Option[T]]], left: int
 ) -> dict[str, Option[T]]:
-    """Spend what is left on options off the hulls, the one that saves most cost first."""
+    """Spend the rest of the budget on options off the hulls, those that save most cost first."""
     while True:
         better = [
             (chosen[name].cost - option.cost, name, option)

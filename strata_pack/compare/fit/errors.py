@@ -1,8 +1,8 @@
 """Measures each tensor's squared error at each type, weighted by importances.
 
-Rows are sampled evenly over a tensor, quantized by the library that will quantize the file, and read back. The error is
-relative: the sum of importance times squared difference, over the same sum of the weights themselves. For a layer
-whose inputs are uncorrelated that is the relative error of its output.
+Rows are sampled evenly over a tensor, quantized by the library that will quantize the file, and dequantized. The error
+is relative: the sum of importance times squared difference, divided by the same sum for the weights themselves. For a
+layer with uncorrelated inputs, that is the relative error of its output.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.tensor_source import SourceTensor, TensorSource
 
 SAMPLE = 1 << 18
-"""Weights of a tensor that are looked at, in whole rows; an error over this many is known to a few per thousand."""
+"""Number of sampled weights of a tensor, in whole rows; the sampling error is then a few per thousand."""
 MIN_ROWS = 8
 
 Errors = Mapping[str, Mapping[Q, float]]
-"""By tensor and type, the relative error; 0 for the type a tensor has."""
+"""The relative error by tensor and type; 0 for the tensor's own type."""
 
 
 def fits_rows(type: Q, tensor: SourceTensor) -> bool:
@@ -48,10 +48,10 @@ def error_table(
     cache: Path | None,
     progress: Progress,
 ) -> Errors:
-    """Return the relative error of each of ``tensors`` at each of ``types`` that its rows allow.
+    """Return the relative error of each of ``tensors`` at each of ``types`` that fits its rows.
 
-    ``cache``: a file with errors of earlier runs, by hash of the sampled bytes, importances, type and library; new ones
-    are added to it. Types that need importances are left out for tensors without.
+    ``cache``: a file with errors of earlier runs, by hash of the sampled bytes, importances, type and library; new
+    errors are added to it. Types that need importances are skipped for tensors without them.
     """
     quantizer, ggml, types = Quantizer.load(), Ggml.load(), tuple(types)
     known = _read(cache)
@@ -119,7 +119,7 @@ def _error(quantizer: Quantizer, type: Q, rows: Floats, weights: Floats | None) 
 
 
 def round_trip(quantizer: Quantizer, type: Q, rows: Floats, weights: Floats | None) -> Floats:
-    """Return ``rows`` as they read after being stored as ``type``; ``weights`` has the importances of each row."""
+    """Return ``rows`` after quantization to ``type`` and back; ``weights`` has the importances of each row."""
     back = np.empty_like(rows)
     if type in FLOAT_TYPES or weights is None:
         runs = [(0, len(rows))]

@@ -1,10 +1,10 @@
-"""Searches the recipe of the best file of a size, from a source and, if there is one, an importance matrix.
+"""Searches the recipe of the best file of a given size, from a source and an optional importance matrix.
 
     result = fit(source, parse_budget("600MiB"), imatrix)
-    Path("fit.toml").write_text(result.text)        # gives the same bytes later, without any search
+    Path("fit.toml").write_text(result.text)        # gives the same bytes later, without a search
 
-The errors of every tensor at every type are measured (``errors``), what an error costs is measured on the model itself
-(``sensitivity``) or, for models too large for that, taken from the table below, and ``choose`` spends the bytes.
+``errors`` measures the error of every tensor at every type. The cost of an error is measured on the model
+(``sensitivity``) or, for models too large for that, taken from the table below. ``choose`` then chooses the types.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ CANDIDATES = (
     *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.IQ4_NL, Q.IQ4_XS, Q.IQ3_S, Q.F16),
 )
 SMALL_CANDIDATES = (Q.IQ3_XXS, Q.IQ2_S, Q.IQ2_XS, Q.IQ2_XXS)
-"""Tried too where the budget is below ``SMALL_BITS`` and there are importances: their search is slow."""
+"""Types tried only if the budget is below ``SMALL_BITS`` and there are importances, because their search is slow."""
 SMALL_BITS = 3.5
 LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
-"""Bits a weight at least, by role: every token passes through these, as llama-quantize's presets know."""
+"""Minimum bits per weight, by role: every token passes through these tensors; llama-quantize's presets do the same."""
 MEASURED_UP_TO = 2_000_000_000
-"""Weights of a model up to which sensitivities are measured by default: a probe is an evaluation."""
+"""Largest number of weights for which sensitivities are measured by default: each measurement is an evaluation."""
 KNOWN_COSTS: Mapping[str, float] = {
     "attn_v": 0.27,
     "attn_k": 0.14,
@@ -61,12 +61,13 @@ KNOWN_COSTS: Mapping[str, float] = {
     "ffn_up": 0.3,
     "ffn_gate": 0.3,
 }
-"""Nats for one unit of relative error, by what a tensor does; 1 for others. Scaled by layers: deep models share."""
+"""Cost in nats of one unit of relative error, by the tensor's role; 1 for others. Divided by the number of layers."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What was found. ``text`` is the recipe file; sizes in bytes, ``predicted_kl`` in nats (mean divergence)."""
+    """The result of a search. ``text`` is the recipe file; sizes in bytes, ``predicted_kl`` in nats (mean
+    divergence)."""
 
     budget: int
     size: int
@@ -77,7 +78,7 @@ class FitResult:
     types: Mapping[str, Q]
     sensitivities: Mapping[str, Sensitivity] = field(default_factory=dict)
     lossless: bool = False
-    """Whether every tensor is stored as it was: a larger file would be no nearer to the source."""
+    """Whether every tensor is stored exactly: a larger file would not be closer to the source."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -101,10 +102,10 @@ def fit(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Return the recipe for the best file of ``budget``, ``reserve`` bytes of header to come not counted.
+    """Return the recipe for the best file within ``budget``, leaving ``reserve`` bytes for a larger header.
 
-    ``probe``: whether sensitivities are measured on the model (``None``: up to two billion weights). ``over``: texts
-    to measure on. Raises ``WrongUse`` if the smallest mix is larger than the budget, and as ``plan_quantization``.
+    ``probe``: measure sensitivities on the model (``None``: up to two billion weights). ``over``: the texts to measure
+    on. Raises ``WrongUse`` if the smallest mix is larger than the budget, and as ``plan_quantization``.
     """
     progress, threads = progress or Silent(), threads or usable_cores()
     plan = plan_quantization(source, "Q8_0", imatrix, allow_requantize=True)
@@ -138,7 +139,7 @@ def fit(
             where=f"--fit {budget.text}",
             remedy="allow more"
             if imatrix is not None
-            else "allow more, or give an --imatrix, which opens smaller types",
+            else "allow more, or give an --imatrix, which allows smaller types",
         ) from None
     text = recipe_text(budget, {name: option.type for name, option in chosen.items()}, layers)
     return _result(source, imatrix, limit, text, chosen, found)
@@ -154,7 +155,7 @@ def fit_file(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Return ``fit`` of the local model that ``source`` names, for a size as people write it."""
+    """Return ``fit`` of the local model ``source`` for a size such as ``600MiB``."""
     budget = parse_budget(size)
     importances = None if imatrix is None else read_imatrix(imatrix)
     with open_tensors(source) as opened:
@@ -212,10 +213,10 @@ def _options(plan: QuantPlan, tensor: SourceTensor, errors: Errors, cost: float)
 
 
 def _cost(name: str, layers: int, found: Mapping[str, Sensitivity]) -> float:
-    """Return the nats that one unit of relative error in the tensor costs."""
+    """Return the cost in nats of one unit of relative error in the tensor."""
     group = group_of(name, layers)
     if group in found:
-        # The group's tensors were rounded together: its divergence is over the sum of their errors.
+        # The group's tensors were rounded together: its divergence is divided by the sum of their errors.
         return found[group].cost
     known = next((cost for part, cost in KNOWN_COSTS.items() if part in name), 1.0)
     return known / max(layers, 1) if name.startswith("blk.") else known
@@ -230,7 +231,7 @@ def _probe(
     threads: int,
     progress: Progress,
 ) -> dict[str, Sensitivity]:
-    """Return the sensitivity of each group, measured once for a source, an imatrix and texts and then kept."""
+    """Return the sensitivity of each group; cached for each source, imatrix and set of texts."""
     probes = {tensor.name: probe_type(errors[tensor.name]).name for tensors in groups.values() for tensor in tensors}
     weights = None if imatrix is None else imatrix.sha256
     key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, LAYOUT_OF]))
@@ -256,9 +257,9 @@ def _read_costs(place: Path) -> dict[str, Sensitivity] | None:
 
 
 def nearest_preset(bits: float, types: Collection[Q]) -> str:
-    """Return the preset a recipe of ``bits`` a weight is based on: it names the file type in the header.
+    """Return the preset on which a recipe of ``bits`` per weight is based; it determines the file type in the header.
 
-    Readers of the header expect matrices of that type, so it is a preset of one of ``types`` wherever there is one.
+    Readers of the header expect matrices of that type, so a preset of one of ``types`` is chosen if there is one.
     """
     ladder = {"Q2_K": 3.0, "Q3_K_M": 4.2, "Q4_K_M": 5.2, "Q5_K_M": 6.1, "Q6_K": 7.5, "Q8_0": 12.0}
     if present := {name: most for name, most in ladder.items() if PRESETS[name].base in types}:
@@ -287,7 +288,7 @@ def recipe_text(budget: FitBudget, types: Mapping[str, Q], layers: int) -> str:
 
 
 def layer_ranges(numbers: Sequence[int]) -> str:
-    """Return block numbers as a recipe writes them: ``0-3,7``."""
+    """Return block numbers in the recipe's notation: ``0-3,7``."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:

@@ -1,8 +1,8 @@
-"""Measures what an error costs: how far predictions move when one group of tensors is stored less exactly.
+"""Measures the cost of an error: the divergence of predictions if one group of tensors is stored less exactly.
 
-A copy of the model in F16 is evaluated over a short text. Then, group after group, the tensors are rounded to a block
-type, written back as F16 into that copy, evaluated and restored. The divergence over the group's errors is the cost of
-one unit of relative error there; to second order the divergences of groups add up.
+A copy of the model in F16 is evaluated over a short text. Then, for each group, the tensors are rounded to a block
+type, written back as F16 into that copy, evaluated and restored. The divergence divided by the group's errors is the
+cost of one unit of relative error; to second order the divergences of groups add up.
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.tensor_source import SourceTensor
 
 CONTEXT = 256
-"""Tokens of the window that is evaluated of each text."""
+"""Tokens of the evaluated window of each text."""
 STEPS = (0.15, 0.85)
-"""Where the first and the last layers end, as shares of the depth: they answer errors differently."""
+"""The borders of the first and last layers, as fractions of the depth: their sensitivities differ."""
 LEAST = 1e-9
-"""Divergence of a group that seems not to matter: no cost is 0, or its tensors would be stored in any way."""
+"""Minimum divergence of a group: with a cost of 0, its tensors would get any type."""
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)\.weight")
 ROWS = 4096
-"""Rows that are rounded at a time."""
+"""Number of rows rounded at a time."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What a group costs: ``cost`` in nats of mean divergence for one unit of relative error of one of its tensors."""
+    """The sensitivity of a group: ``cost`` in nats of mean divergence per unit of relative error of one of its
+    tensors."""
 
     group: str
     cost: float
     measured: float
-    """The divergence that was seen, in nats."""
+    """The measured divergence, in nats."""
 
 
 def group_of(name: str, layers: int) -> str:
-    """Return the group of a tensor: what it does, and whether it stands first, in the middle or last."""
+    """Return the group of a tensor: its role, and whether its layer is first, in the middle or last."""
     match = _LAYER.fullmatch(name)
     if match is None:
         return name
@@ -60,7 +61,7 @@ def group_of(name: str, layers: int) -> str:
 
 
 def probe_type(errors: Mapping[Q, float]) -> Q:
-    """Return the type whose error is nearest to one part in a hundred: far above noise, and no ruin."""
+    """Return the type whose error is nearest to 1 %: far above noise, but not destructive."""
     block = {type: error for type, error in errors.items() if error > 0}
     return min(block or errors, key=lambda type: abs(np.log(max(errors[type], 1e-12) / 0.01)))
 
@@ -76,9 +77,9 @@ def measure(
     threads: int,
     progress: Progress,
 ) -> dict[str, Sensitivity]:
-    """Return the sensitivity of each group. ``base`` is the model's copy in F16: it is changed and restored.
+    """Return the sensitivity of each group. ``base`` is the model's copy in F16, which is changed and restored.
 
-    ``folder`` takes the kept logits. Errors as of ``open_logits``.
+    ``folder`` is for the kept logits. Raises as ``open_logits``.
     """
     kept = []
     for number, text in enumerate(over):
@@ -122,7 +123,7 @@ def _open(base: Path, text: Text, threads: int) -> AbstractContextManager[LogitS
 def _round_in_place(
     file: BinaryIO, header: GgufFile, info: TensorInfo, type: Q, tensor: SourceTensor, imatrix: Imatrix | None
 ) -> tuple[int, bytes]:
-    """Round a tensor of the F16 copy to ``type``; return where its bytes stand and what they were."""
+    """Round a tensor of the F16 copy to ``type``; return the offset and the former bytes."""
     quantizer = Quantizer.load()
     start = header.data_offset + info.offset
     file.seek(start)
