@@ -1,8 +1,8 @@
-"""Sums the squares of the activations that each weight is multiplied with while llama.cpp evaluates a text.
+"""Sums the squared input activations of each weight while llama.cpp evaluates a text.
 
-llama.cpp calls back after each node of its graph. The inputs of matrix multiplications are read there: for a dense
-weight every row of the input, for a mixture of experts the rows that each expert was given. The sums are kept in double
-precision. Source of what is collected and counted: ``tools/imatrix`` of llama.cpp.
+llama.cpp calls back after each node of its graph; the callback reads the inputs of matrix multiplications: for a dense
+weight every row of the input, for a mixture of experts the rows of each expert. The sums are in double precision. The
+rules are those of llama.cpp's ``tools/imatrix``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from strata_pack.llama.logits_native import EvalCallback, LogitsUnavailable, loa
 Doubles = npt.NDArray[np.float64]
 
 MIN_ROWS = 16
-"""A dense multiplication of fewer rows is left out, as llama-imatrix does: it is no prompt."""
+"""A dense multiplication with fewer rows is ignored, as in llama-imatrix: it does not belong to a prompt."""
 OUTPUTS = frozenset({"output.weight", "token_embd.weight"})
-"""The weights that make the logits, collected on demand only. Tied models use the embedding."""
+"""The output weights, collected only on request. Tied models use the embedding."""
 _F32 = 0
 _OBJECT_SIZE = 32
 """Bytes of ``struct ggml_object``, which ``ggml_tensor_overhead`` adds to the tensor's own."""
@@ -51,7 +51,8 @@ class Tensor(ctypes.Structure):
 
 @dataclass
 class Sums:
-    """What one weight was given: sums of squares and sums (matrices, row length), and rows counted (matrices or 1)."""
+    """The sums of one weight's inputs: sums of squares and plain sums, shape (matrices, row length), and row counts,
+    shape (matrices,) or (1,)."""
 
     squares: Doubles
     plain: Doubles
@@ -59,12 +60,13 @@ class Sums:
 
 
 def plain_name(name: str) -> str:
-    """Return a weight's name without the scheduler's decoration: ``CUDA0#blk.0.attn_k.weight#0``."""
+    """Return a weight's name without the scheduler's prefix and suffix: ``CUDA0#blk.0.attn_k.weight#0``."""
     return name.split("#")[1] if "#" in name else name
 
 
 class ActivationCollector:
-    """Adds up the activations of one model. ``callback`` goes to the model's context; ``sums`` is by weight."""
+    """Sums the activations of one model. ``callback`` is for the model's context; ``sums`` maps a weight's name to
+    its sums."""
 
     def __init__(self, *, process_output: bool = False) -> None:
         """Declare the functions used; ``LogitsUnavailable`` if tensors are laid out differently in this build."""
@@ -87,7 +89,7 @@ class ActivationCollector:
         self.callback = EvalCallback(self._on_node)
 
     def next_graph(self) -> None:
-        """Forget the inputs of the last evaluation. Call before each one: their memory is used again."""
+        """Drop the cached inputs of the last evaluation. Call it before each evaluation, which reuses their memory."""
         self._seen.clear()
 
     def _on_node(self, address: int, ask: bool, _data: object) -> bool:
@@ -126,7 +128,7 @@ class ActivationCollector:
         per_matrix, matrices = weight.ne[2], weight.ne[2] * weight.ne[3]
         sums = self._entry(name, matrices, given.ne[0], counts=1)
         if matrices == 1:
-            # Several weights read one input (query, key and value, say): its sums are made once.
+            # Several weights have the same input (query, key and value): its sums are computed once.
             if address not in self._seen:
                 rows = self._floats(given).reshape(-1, given.ne[0])
                 self._seen[address] = _squares(rows), rows.sum(axis=0).astype(np.float64)
@@ -146,8 +148,10 @@ class ActivationCollector:
         name = plain_name(weight.name.decode())
         experts, columns = weight.ne[2], given.ne[0]
         sums = self._entry(name, experts, columns, counts=experts)
-        chosen = self._values(ids, np.dtype(np.int32))[0, 0]  # (tokens, experts a token)
-        values = self._floats(given)[0]  # (tokens, inputs a token, columns): one input for all experts, or one each
+        chosen = self._values(ids, np.dtype(np.int32))[0, 0]  # (tokens, experts per token)
+        values = self._floats(given)[
+            0
+        ]  # (tokens, inputs per token, columns): one input for all experts, or one for each
         if chosen.min() < 0 or chosen.max() >= experts:
             raise BadInput(f"an expert of {name} is chosen that it does not have")
         order = np.argsort(chosen, axis=None, kind="stable")
@@ -175,7 +179,7 @@ class ActivationCollector:
         return values
 
     def _values(self, tensor: Tensor, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Return the values of a tensor, slowest dimension first; a copy where it is not in the host's memory."""
+        """Return the values of a tensor, slowest dimension first; a copy if it is not in host memory."""
         shape, strides = tuple(reversed(tensor.ne)), tuple(reversed(tensor.nb))
         extent = kind.itemsize + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
         buffer: Any

@@ -1,9 +1,9 @@
-"""The process that collects activations: ``python -m strata_pack.llama.activations_child`` with settings as JSON on
+"""Collects activations in a child process: ``python -m strata_pack.llama.activations_child`` with settings as JSON on
 stdin.
 
-On stdout, one JSON object a line: first the plan (``chunks``, ``done``: chunks that an interrupted run left), then
-``done`` after each chunk; or ``error``. The sums go to the state file, whole or not at all, so that a run that is
-killed goes on from the last chunk that was saved. A crash of native code stays in this process.
+On stdout, one JSON object a line: first the plan (``chunks``, ``done``: chunks of an interrupted run), then
+``done`` after each chunk; or ``error``. The sums are written atomically to the state file, so that an interrupted run
+resumes after the last saved chunk. A crash of native code only ends this process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from strata_pack.llama.logits_native import LogitsModel
 from strata_pack.llama.supervisor import die_with_parent
 
 SAVING_SHARE = 0.02
-"""Saving may take this share of the time; a model of many experts has sums of hundreds of megabytes."""
+"""Maximum share of the time for saving; the sums of a model with many experts have hundreds of megabytes."""
 _SQUARES, _PLAIN, _COUNTS, _HEAD = "squares:", "plain:", "counts:", "head"
 
 
 def save_state(path: Path, sums: dict[str, Sums], key: str, done: int) -> None:
-    """Write all sums and how many chunks they hold."""
+    """Write all sums and the number of chunks in them."""
     arrays: dict[str, Any] = {_HEAD: np.frombuffer(json.dumps({"key": key, "done": done}).encode(), np.uint8)}
     for name, entry in sums.items():
         arrays |= {_SQUARES + name: entry.squares, _PLAIN + name: entry.plain, _COUNTS + name: entry.counts}
@@ -39,7 +39,7 @@ def save_state(path: Path, sums: dict[str, Sums], key: str, done: int) -> None:
 
 
 def load_state(path: Path, key: str) -> tuple[dict[str, Sums], int]:
-    """Return the sums and the chunks they hold; nothing and 0 if there is no state, or it is another run's."""
+    """Return the saved sums and their number of chunks; empty and 0 without a state, or with that of another run."""
     try:
         with np.load(path, allow_pickle=False) as file:
             head = json.loads(file[_HEAD].tobytes())
@@ -53,7 +53,7 @@ def load_state(path: Path, key: str) -> tuple[dict[str, Sums], int]:
 
 
 def collect(settings: dict[str, Any], say: Any) -> None:
-    """Evaluate the chunks that are missing and leave all sums in the state file."""
+    """Evaluate the missing chunks and write all sums to the state file."""
     state, key, context = Path(settings["state"]), settings["key"], settings["context"]
     collector = ActivationCollector(process_output=settings["process_output"])
     collector.sums, done = load_state(state, key)
@@ -86,7 +86,7 @@ def collect(settings: dict[str, Any], say: Any) -> None:
 
 
 def main() -> None:
-    """Collect what stdin says; native code that prints to stdout is sent to stderr."""
+    """Collect with the settings on stdin; output of native code to stdout is redirected to stderr."""
     die_with_parent()
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)

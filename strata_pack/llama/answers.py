@@ -1,6 +1,6 @@
-"""Types the answers of a llama.cpp server: properties, completions, chat replies, timings.
+"""Defines types for the answers of a llama.cpp server: properties, completions, chat replies, timings.
 
-Every ``from_dict`` reads untrusted JSON: a field of the wrong kind is a ``GarbledAnswer``, never a crash later on.
+Every ``from_dict`` reads untrusted JSON: a field of the wrong type raises ``GarbledAnswer``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ServerTimeout(EnvironmentFailure):
 
 
 class GarbledAnswer(EnvironmentFailure):
-    """The server answered something that is not what its API promises."""
+    """The server's answer does not match its API."""
 
 
 class RequestRefused(EnvironmentFailure):
@@ -37,9 +37,10 @@ class RequestRefused(EnvironmentFailure):
 
 
 def typed(source: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
-    """Return ``source[key]`` if it is of ``kind``, ``default`` if it is missing or null, else ``GarbledAnswer``.
+    """Return ``source[key]`` if it is of type ``kind``, ``default`` if it is missing or null; else raise
+    ``GarbledAnswer``.
 
-    An int passes for a float; a bool never passes for a number.
+    An int is accepted as a float; a bool is not a number.
     """
     value = source.get(key)
     if value is None:
@@ -53,7 +54,8 @@ def typed(source: Mapping[str, Any], key: str, kind: type[T], default: T) -> T:
 
 @dataclass(frozen=True)
 class Timings:
-    """The server's own count of one request. ``prompt_n`` tokens were read again, ``cache_n`` came from the cache."""
+    """The server's timings of one request. ``prompt_n`` prompt tokens were processed, ``cache_n`` came from the
+    cache."""
 
     prompt_n: int = 0
     cache_n: int = 0
@@ -82,7 +84,7 @@ class Props:
     build: str
     slots: int
     context: int
-    """Tokens of one slot."""
+    """Context tokens of one slot."""
     bos_token: str
     eos_token: str
     raw: Mapping[str, Any] = field(repr=False)
@@ -119,7 +121,7 @@ class Completion:
     def from_dict(cls, raw: Mapping[str, Any]) -> Completion:
         timings = typed(raw, "timings", dict, {})
         if "cache_n" not in timings and "tokens_evaluated" in raw:
-            # Builds that do not count the cached tokens count the whole prompt.
+            # Builds without a count of cached tokens count the whole prompt.
             read = typed(timings, "prompt_n", int, 0)
             timings = {**timings, "cache_n": max(typed(raw, "tokens_evaluated", int, 0) - read, 0)}
         return cls(
@@ -183,7 +185,7 @@ class ChatReply:
 
 
 def _text(value: Any) -> str:
-    """Content as text; a list of parts is joined as most clients show it."""
+    """Return content as text; a list of parts is joined as in most clients."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):

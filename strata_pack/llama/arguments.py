@@ -1,4 +1,4 @@
-"""Arguments of llama-server that the embedded server can be given too, as fields of ``xllamacpp.CommonParams``.
+"""Maps arguments of llama-server to fields of ``xllamacpp.CommonParams`` for the embedded server.
 
 Names, values and numbers are those of llama.cpp's common/arg.cpp and of the enumerations in its headers.
 """
@@ -17,7 +17,8 @@ ArgumentReader = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class EmbeddedArgument:
-    """What one argument sets: ``field`` to what ``read`` makes of its value; a switch without ``read`` to ``value``."""
+    """The effect of one argument: ``field`` is set to ``read(value)``, or for a switch (without ``read``) to
+    ``value``."""
 
     field: str
     read: ArgumentReader | None = None
@@ -25,7 +26,7 @@ class EmbeddedArgument:
 
 
 def _word(**values: Any) -> ArgumentReader:
-    """Return the reader of one of some words."""
+    """Return a parser that accepts one of several words."""
 
     def read(text: str) -> Any:
         if text.lower() not in values:
@@ -102,13 +103,13 @@ _ROWS: tuple[tuple[str, EmbeddedArgument], ...] = (
 EMBEDDED_ARGUMENTS: Mapping[str, EmbeddedArgument] = {
     name: argument for names, argument in _ROWS for name in names.split()
 }
-"""Argument of llama-server -> what it sets in the embedded one."""
+"""Maps an argument of llama-server to its effect in the embedded server."""
 
 
 def embedded_params(given: Sequence[str]) -> dict[str, Any]:
-    """Return the fields that ``given``, arguments of llama-server, set in the embedded server.
+    """Return the fields that the llama-server arguments ``given`` set in the embedded server.
 
-    Raises ``WrongUse`` for one that it cannot be given, for a value that is missing, and for one of the wrong kind.
+    Raises ``WrongUse`` for an unsupported argument, a missing value, and a value of the wrong type.
     """
     params: dict[str, Any] = {}
     waiting = list(given)
@@ -119,8 +120,8 @@ def embedded_params(given: Sequence[str]) -> dict[str, Any]:
         if argument is None:
             near = nearest(name, EMBEDDED_ARGUMENTS)
             raise WrongUse(
-                f"the embedded llama.cpp cannot be given {name}" + (f"; did you mean {near!r}?" if near else ""),
-                remedy="use a llama-server with --runtime; `strata-pack runtime list` shows those there are",
+                f"the embedded llama.cpp does not support {name}" + (f"; did you mean {near!r}?" if near else ""),
+                remedy="use a llama-server with --runtime; `strata-pack runtime list` shows the available ones",
             )
         if argument.read is None:
             if equals:

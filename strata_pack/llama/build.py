@@ -1,7 +1,7 @@
 """Builds ``llama-server`` from the pinned source with cmake, once for each source, flags and compiler.
 
-The result lies in a folder of its own under the cache, its ``runtime.json`` written last; an interrupted build goes on
-where it was. The whole log is kept, also of a build that fails.
+Each build has its own folder in the cache, whose ``runtime.json`` is written last; an interrupted build is resumed. The
+whole log is kept, also of a failed build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from strata_pack.progress import Progress, Silent
 COMMON_FLAGS = (
     *("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=ON"),
     *("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF"),
-    # No web page in the server: it would be fetched from the network.
+    # No web UI in the server: the build would download it.
     *("-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"),
     f"-DLLAMA_BUILD_NUMBER={BUILD}",
 )
@@ -43,20 +43,20 @@ BACKEND_FLAGS: Mapping[Backend, tuple[str, ...]] = {
     "metal": ("-DGGML_METAL=ON",),
 }
 WHEEL_FLAGS = (
-    # Virtual memory is the one thing for which the server would need the driver's library when it is linked.
+    # Without CUDA virtual memory management, linking does not need the driver's library.
     *("-DGGML_CUDA_NO_VMM=ON", "-DGGML_CUDA_NCCL=OFF"),
-    # The libraries that a finished server needs lie next to it.
+    # The libraries of a finished server are next to it.
     "-DCMAKE_BUILD_RPATH=$ORIGIN/../lib",
 )
-"""Of a CUDA build whose toolkit are NVIDIA's wheels."""
+"""Additional flags of a CUDA build with the toolkit from NVIDIA's wheels."""
 
 ToolkitKind = Literal["system", "pip"]
-"""Where a CUDA build's tools come from: this machine, or wheels of the package index."""
+"""Origin of a CUDA build's tools: this machine, or wheels from the package index."""
 
 ARCH_FLAGS: Mapping[Backend, str] = {"cuda": "CMAKE_CUDA_ARCHITECTURES", "hip": "AMDGPU_TARGETS"}
 
 CORE_MINUTES: Mapping[Backend, float] = {"cpu": 14, "cuda": 52, "vulkan": 24, "hip": 52, "metal": 16}
-"""Minutes of one core that a build takes (CPU and CUDA were measured on 2 cores; the others are guesses from them)."""
+"""Core-minutes of a build (CPU and CUDA were measured on 2 cores; the others are estimates)."""
 
 TARGET = "llama-server"
 _PERCENT = re.compile(r"^\[\s*(\d+)%\]")
@@ -67,7 +67,7 @@ TAIL = 5
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What would be built: the key is the cache's name for source, flags and compiler."""
+    """A planned build; ``key`` identifies source, flags and compiler in the cache."""
 
     backend: Backend
     flags: tuple[str, ...]
@@ -85,21 +85,21 @@ class BuildPlan:
 def plan_runtime_build(
     backend: Backend, arch: str | None = None, jobs: int | None = None, toolkit: ToolkitKind = "system"
 ) -> BuildPlan:
-    """Check the toolchain and return the plan; with the toolkit ``"pip"`` only a C++ compiler has to be there.
+    """Check the toolchain and return the plan; with the toolkit ``"pip"`` only a C++ compiler is needed.
 
-    Raises ``EnvironmentFailure`` with one sentence for each missing piece, ``WrongUse`` for an architecture where the
-    backend has none, or where one must be named.
+    Raises ``EnvironmentFailure`` with one sentence for each missing tool, ``WrongUse`` for an architecture with a
+    backend that has none, or if one must be named.
     """
     if arch is not None and backend not in ARCH_FLAGS:
         raise WrongUse(f"the backend {backend} has no architectures", where="--arch", remedy="leave it out")
     if arch is not None and not re.fullmatch(r"[\w;.:-]+", arch):
-        raise WrongUse(f"{arch!r} is no architecture", where="--arch", remedy="such as 90, or gfx1100")
+        raise WrongUse(f"{arch!r} is not an architecture", where="--arch", remedy="such as 90, or gfx1100")
     in_wheels = toolkit == "pip"
     if in_wheels and backend != "cuda":
         raise WrongUse(f"there are no wheels of a toolkit for {backend}", where="--toolkit", remedy="leave it out")
     if in_wheels and arch is None and not nvidia_devices():
         raise WrongUse(
-            "no GPU is here whose architecture could be taken", where="--arch", remedy="name it, such as --arch 90"
+            "there is no GPU from which to take the architecture", where="--arch", remedy="name it, such as --arch 90"
         )
     toolchain = find_toolchain("compiler" if in_wheels else backend)
     if toolchain.missing:
@@ -115,7 +115,7 @@ def plan_runtime_build(
 
 
 def _compilers(toolchain: Toolchain) -> str:
-    """The versions of what compiles, as it says them: another compiler is another build."""
+    """Return the version lines of the compilers: another compiler is another build."""
     lines = []
     for name in ("C++ compiler", "nvcc", "hipcc"):
         if name in toolchain.found:
@@ -133,10 +133,11 @@ def build_runtime(
     source_dir: Path | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Build ``plan``, or return what was built of it before; what an interrupted build compiled is not compiled again.
+    """Build ``plan``, or return an earlier build of it; files that an interrupted build compiled are not compiled
+    again.
 
-    ``source_dir`` is where the archive is looked for and fetched to. Raises ``EnvironmentFailure`` with the first lines
-    that tell of an error, and where the whole log is.
+    ``source_dir`` is the folder of the source archive, which is fetched if missing. Raises ``EnvironmentFailure`` with
+    the first error lines and the path of the whole log.
     """
     shown = progress or Silent()
     folder = runtimes_dir() / plan.name
@@ -175,7 +176,7 @@ def _install_file(file: Path, place: Path) -> None:
 
 
 def _source_tree(archive: SourceArchive, work: Path) -> Path:
-    """Unpack the source, once: new files would all be compiled again."""
+    """Unpack the source only once, because new files would all be compiled again."""
     done = work / "unpacked"
     if done.is_file():
         return work / INSIDE
@@ -186,7 +187,7 @@ def _source_tree(archive: SourceArchive, work: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Log:
-    """Where the output of a build goes: the open log, its path, and whoever watches."""
+    """The destinations of a build's output: the open log, its path, and the progress."""
 
     sink: IO[str]
     path: Path
@@ -218,7 +219,8 @@ def _record(plan: BuildPlan, archive: SourceArchive, seconds: float) -> dict[str
 
 @contextmanager
 def _work_folder(name: str) -> Iterator[Path]:
-    """A folder for source and objects (about 1 GB), gone after success and after a failure, kept by an interruption."""
+    """Yield a folder for source and objects (about 1 GB), which is removed after success or failure and kept when
+    interrupted."""
     work = runtimes_dir() / f".build-{name}"
     work.mkdir(parents=True, exist_ok=True)
     try:
@@ -260,7 +262,7 @@ def _run(command: Sequence[str], log: _Log, label: str) -> None:
 
 
 def _percent(line: str) -> int | None:
-    """How far a line of make or ninja says the build is."""
+    """Return the percentage in a line of make or ninja."""
     made = _PERCENT.match(line)
     if made:
         return int(made.group(1))

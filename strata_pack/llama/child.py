@@ -1,12 +1,12 @@
-"""Runs the embedded llama.cpp server in its own process: ``python -m strata_pack.llama.child SETTINGS``.
+"""Runs the embedded llama.cpp server in a separate process: ``python -m strata_pack.llama.child SETTINGS``.
 
-With the word ``about`` instead, it prints the library's version and what it computes with, and ends. It imports nothing
-of strata-pack, so that the interpreter of another environment can run this file.
+With the argument ``about`` it prints the library's version and its compute devices and exits. It imports nothing of
+strata-pack, so that the interpreter of another environment can run this file.
 
 SETTINGS is a JSON object: ``params`` (attribute of ``xllamacpp.CommonParams`` -> value, dots for nested ones) and
 ``ready`` (a file that receives the server's URL once the model is loaded). A crash of native code, an out-of-memory
-kill or a hang stays in this process; the log goes to standard error. Signals keep their default action: they end it at
-once, also in the middle of loading, and the kernel frees everything.
+kill or a hang affects only this process; the log goes to standard error. Signals keep their default action: they end it
+at once, even while it loads, and the kernel frees all memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 LOG_DELAY_SECONDS = 0.5
-"""Seconds that the library's log gets to write out why it failed."""
+"""Seconds for the library's log thread to write the reason of a failure."""
 
 
 def set_param(target: Any, name: str, value: Any) -> None:
@@ -32,7 +32,7 @@ def set_param(target: Any, name: str, value: Any) -> None:
 
 
 def serve(settings: dict[str, Any]) -> None:
-    """Load the model, tell the URL, and serve until a signal comes."""
+    """Load the model, write the URL, and serve until a signal arrives."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -51,7 +51,7 @@ def serve(settings: dict[str, Any]) -> None:
 
 
 def about() -> None:
-    """Print the version of the library's package and the devices that it computes with, as a JSON object."""
+    """Print the version of the library's package and its compute devices as a JSON object."""
     from importlib.metadata import version
 
     import xllamacpp
@@ -62,7 +62,7 @@ def about() -> None:
 
 
 def main() -> None:
-    """Do what the argument says; status 1 and the library's own words on standard error if that fails."""
+    """Serve, or print ``about``; on failure exit with status 1 and the library's message on standard error."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         if sys.argv[1] == "about":
@@ -70,7 +70,7 @@ def main() -> None:
         else:
             serve(json.loads(sys.argv[1]))
     except Exception as error:  # noqa: BLE001 - the boundary of the process: the owner reads this line in the log
-        # The library writes its log from a thread of its own and drops what is left at the exit: the reason, mostly.
+        # The library's log thread drops unwritten lines at exit, which usually contain the reason.
         time.sleep(LOG_DELAY_SECONDS)
         print(f"child: {error}", file=sys.stderr, flush=True)
         os._exit(1)

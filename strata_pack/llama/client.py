@@ -1,9 +1,9 @@
-"""A typed client of a llama.cpp server, and of the OpenAI-compatible part of any other one.
+"""Implements a typed client of llama.cpp servers, and of the OpenAI-compatible API of other servers.
 
-Nothing waits for ever: a request ends at its own time limit or at the deadline of the enclosing ``time_limit`` block,
-whichever comes first, also when the server drips one byte a minute. Requests that only ask (properties, rendering,
-tokens) are tried again when the connection breaks; generations are tried again only if the connection could not even be
-opened, because a second one would not be the same request.
+Every request ends at its own time limit or at the deadline of the enclosing ``time_limit`` block, whichever comes
+first, even if the server keeps sending single bytes. Read-only requests (properties, rendering, tokens) are retried if
+the connection breaks; generations are retried only if the connection could not be opened, because they are not
+idempotent.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from strata_pack.llama.answers import (
 )
 
 REQUEST_SECONDS = 300.0
-"""Seconds for one request, by default."""
+"""Default time limit of one request, in seconds."""
 
 ANSWER_LIMIT = 64 << 20
-"""Bytes of one answer; more is garbage."""
+"""Maximum bytes of one answer."""
 
 LINE_LIMIT = 8 << 20
-"""Bytes of one event of a stream."""
+"""Maximum bytes of one event of a stream."""
 
 CONNECT_TRIES = 3
 RETRY_PAUSE_SECONDS = 0.2
@@ -43,20 +43,20 @@ Message = Mapping[str, Any]
 
 
 class Process(Protocol):
-    """The process of a server of ours: it knows better than a broken connection what became of the server."""
+    """The process of a server started by us, which explains a broken connection better than the connection error."""
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
 
     def death(self) -> str | None:
-        """Return how the process ended and its last words; ``None`` while it runs."""
+        """Return how the process ended, with its last error lines; ``None`` while it runs."""
 
 
 class LlamaClient:
     """One server at ``url``. Safe to use from several threads; ``close`` ends its connections.
 
-    ``process`` is the server's, where it is ours.
+    ``process`` is the server's process if we started it.
     """
 
     def __init__(
@@ -72,20 +72,20 @@ class LlamaClient:
         self._process = process
         self._deadline: float | None = None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # A generation cannot be sent twice, so it must never go into a kept connection that the server is just closing.
+        # A generation must not be sent twice, so it must not use a kept-alive connection that the server is closing.
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=0)
-        # Reading the system's certificates takes a tenth of a second; no plain connection needs them.
+        # Reading the system's certificates takes 0.1 s and is only needed for https.
         verify = True if self.url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # trust_env=False: a proxy of the environment must never see, or break, a request to a server on loopback.
+        # trust_env=False: requests to a server on loopback must not go through a proxy of the environment.
         self._http = httpx.Client(headers=headers, trust_env=False, limits=limits, verify=verify)
 
     def close(self) -> None:
-        """Close the connections. The server goes on."""
+        """Close the connections. The server keeps running."""
         self._http.close()
 
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
-        """Let no request inside the block, in any thread, run past ``seconds`` from now."""
+        """End every request inside the block, in any thread, at the latest ``seconds`` from now."""
         before = self._deadline
         wanted = time.monotonic() + seconds
         self._deadline = wanted if before is None else min(wanted, before)
@@ -94,10 +94,10 @@ class LlamaClient:
         finally:
             self._deadline = before
 
-    # What the server is
+    # Properties of the server
 
     def health(self) -> bool:
-        """Return whether the server says that it is ready (``GET /health``)."""
+        """Return whether the server reports that it is ready (``GET /health``)."""
         try:
             self._json("GET", "/health", timeout_seconds=5.0)
         except (RequestRefused, ServerGone, ServerTimeout, GarbledAnswer):
@@ -105,11 +105,11 @@ class LlamaClient:
         return True
 
     def props(self) -> Props:
-        """Return what the server loaded (``GET /props``, llama.cpp only)."""
+        """Return the server's properties (``GET /props``, llama.cpp only)."""
         return Props.from_dict(self._json("GET", "/props"))
 
     def models(self) -> list[str]:
-        """Return the ids of the models that the server offers (``GET /v1/models``)."""
+        """Return the ids of the models that the server lists (``GET /v1/models``)."""
         data = self._json("GET", "/v1/models").get("data")
         if not isinstance(data, list):
             raise GarbledAnswer('there is no "data" in the list of models', where=self.url)
@@ -118,10 +118,10 @@ class LlamaClient:
     # From messages to a prompt, from text to tokens
 
     def apply_template(self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **extra: Any) -> str:
-        """Return the prompt the server makes of ``messages`` (``POST /apply-template``, llama.cpp only).
+        """Return the prompt that the server renders for ``messages`` (``POST /apply-template``, llama.cpp only).
 
-        ``extra`` goes into the body as it is: ``chat_template_kwargs={...}``, ``add_generation_prompt``, ...
-        Raises ``RequestRefused`` with the template's own message when the template refuses the conversation.
+        ``extra`` is added to the body: ``chat_template_kwargs={...}``, ``add_generation_prompt``, ...
+        Raises ``RequestRefused`` with the template's own message if the template refuses the conversation.
         """
         body: dict[str, Any] = {"messages": list(messages), **extra}
         if tools is not None:
@@ -134,7 +134,7 @@ class LlamaClient:
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = True) -> list[int]:
         """Return the token ids of ``text`` (``POST /tokenize``, llama.cpp only).
 
-        ``parse_special``: whether the text of a control token becomes that token, as in a prompt.
+        ``parse_special``: the text of a control token becomes that token, as in a prompt.
         """
         body = {"content": text, "add_special": add_special, "parse_special": parse_special}
         tokens = self._json("POST", "/tokenize", body, safe=True).get("tokens")
@@ -155,7 +155,7 @@ class LlamaClient:
         return Completion.from_dict(self._json("POST", "/completion", body, timeout_seconds=timeout_seconds))
 
     def stream_completion(self, prompt: str | Sequence[int], **options: Any) -> Iterator[Completion]:
-        """Generate after ``prompt`` and yield the chunks as they come; the last one has ``stop`` and the timings."""
+        """Generate after ``prompt`` and yield the chunks as they arrive; the last one has ``stop`` and the timings."""
         timeout_seconds = options.pop("timeout_seconds", None)
         body = {**options, "prompt": prompt if isinstance(prompt, str) else list(prompt), "stream": True}
         last = False
@@ -175,7 +175,7 @@ class LlamaClient:
     def chat_answer(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> Mapping[str, Any]:
-        """Ask for one chat reply and return the server's answer as it is, for who judges the answer itself."""
+        """Ask for one chat reply and return the server's raw answer, for callers that check the answer itself."""
         timeout_seconds = options.pop("timeout_seconds", None)
         body = _chat_body(messages, tools, options)
         return self._json("POST", "/v1/chat/completions", body, timeout_seconds=timeout_seconds)
@@ -188,7 +188,7 @@ class LlamaClient:
         body = {**_chat_body(messages, tools, options), "stream": True}
         yield from self._events("/v1/chat/completions", body, timeout_seconds=timeout_seconds)
 
-    # The wire
+    # HTTP
 
     def _remaining(self, end: float, path: str) -> float:
         deadline = end if self._deadline is None else min(end, self._deadline)
@@ -198,14 +198,14 @@ class LlamaClient:
         return left
 
     def _alive(self) -> bool:
-        """Return whether trying again can help."""
+        """Return whether a retry can succeed."""
         return self._process is None or self._process.running
 
     @contextmanager
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, end: float, tries: int
     ) -> Iterator[httpx.Response]:
-        """Open one request, again after a refused connection, and yield the response with its body unread."""
+        """Send one request, with retries after a refused connection, and yield the response with its body unread."""
         content = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
         headers = {} if body is None else {"Content-Type": "application/json"}
         for attempt in range(tries):
@@ -231,13 +231,13 @@ class LlamaClient:
                 return
 
     def _gone(self, path: str, error: Exception) -> ServerGone:
-        """Say that the process died, if it did, rather than that a connection broke."""
+        """Return the error for a broken connection; it names the death of the process, if that is the cause."""
         death = None if self._process is None else self._process.death()
         problem = death or f"the connection to the server failed ({error or type(error).__name__})"
         return ServerGone(problem, where=self.url + path)
 
     def _bytes(self, response: httpx.Response, path: str, end: float) -> Iterator[bytes]:
-        """Yield the body in pieces, within the deadline and the size limit."""
+        """Yield the body in pieces, enforcing the deadline and the size limit."""
         size = 0
         try:
             for piece in response.iter_bytes():
@@ -260,7 +260,7 @@ class LlamaClient:
         timeout_seconds: float | None = None,
         safe: bool = False,
     ) -> dict[str, Any]:
-        """Send one request and return the JSON object it is answered with. ``safe``: may be sent twice."""
+        """Send one request and return the JSON object of its answer. ``safe``: it may be sent twice."""
         end = time.monotonic() + (self.timeout_seconds if timeout_seconds is None else timeout_seconds)
         again = 2 if safe or method == "GET" else 1
         for attempt in range(again):
@@ -290,7 +290,7 @@ class LlamaClient:
                 if name == b"error":
                     raise RequestRefused(500, refusal_message(data), where=where)
                 if name != b"data":
-                    continue  # comments and event names carry nothing here
+                    continue  # comments and event names are not used
                 if data.strip() == b"[DONE]":
                     return
                 event = _object(data, where)
@@ -309,7 +309,7 @@ def _chat_body(
 
 
 def _lines(pieces: Iterator[bytes], where: str) -> Iterator[bytes]:
-    """Cut the pieces into lines. Each byte is looked at once, so a long line costs what it is long."""
+    """Split the pieces into lines. Each byte is examined once, so the time is linear in the length."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -334,18 +334,18 @@ def _object(raw: bytes, where: str) -> dict[str, Any]:
         shown = raw[:80].decode("utf-8", "replace")
         raise GarbledAnswer(f"the answer of the server is not JSON: {shown!r}", where=where) from None
     if not isinstance(value, dict):
-        raise GarbledAnswer("the answer of the server is JSON, but no object", where=where)
+        raise GarbledAnswer("the answer of the server is JSON, but not an object", where=where)
     return value
 
 
 def _refusal(status: int, raw: bytes, target: str | None) -> str:
-    """Return why a request was refused; of a redirection, which is not followed, where it points to."""
+    """Return the reason of a refusal; for a redirection, which is not followed, its target."""
     redirected = 300 <= status < 400 and target
     return f"it redirects to {target}; use that URL" if redirected else refusal_message(raw)
 
 
 def refusal_message(raw: bytes) -> str:
-    """Return the human part of an error body: llama.cpp's and OpenAI's ``error.message``, else the text itself."""
+    """Return the message of an error body: llama.cpp's and OpenAI's ``error.message``, else the text itself."""
     text = raw[:4000].decode("utf-8", "replace").strip()
     try:
         value = json.loads(raw)

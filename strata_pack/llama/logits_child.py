@@ -1,8 +1,8 @@
-"""The process that evaluates a text: ``python -m strata_pack.llama.logits_child`` with settings as JSON on stdin.
+"""Evaluates a text in a child process: ``python -m strata_pack.llama.logits_child`` with settings as JSON on stdin.
 
 On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``), then the logits of every scored
 position, window after window, as raw float32 rows of ``n_vocab``. Or one JSON line with ``error``. A crash of native
-code stays in this process.
+code only ends this process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ERRORS: dict[str, type[StrataError]] = {
     "unavailable": LogitsUnavailable,
     "environment": EnvironmentFailure,
 }
-"""How an error is named on the pipe."""
+"""The name of each exception class on the pipe."""
 MIN_TOKENS = 32
-"""A shorter text says nothing."""
+"""Minimum number of tokens of a text; a shorter one is not meaningful."""
 
 
 def error_line(error: StrataError) -> bytes:
-    """Return the line that tells the parent process of ``error``."""
+    """Return the line that reports ``error`` to the parent process."""
     kind = next((name for name, type in ERRORS.items() if isinstance(error, type)), "environment")
     return json.dumps({"error": str(error), "kind": kind}).encode() + b"\n"
 
@@ -36,8 +36,8 @@ def error_line(error: StrataError) -> bytes:
 def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | None) -> list[list[int]]:
     """Return the windows of ``context`` tokens, one after the other, each beginning with ``bos`` if there is one.
 
-    What is left at the end is dropped. This and the scoring of the second half of each is what ``llama-perplexity``
-    does, so that its figures and ours can be compared.
+    The rest at the end is dropped. Like this, and by scoring the second half of each window, ``llama-perplexity``
+    works, so its figures are comparable.
     """
     windows = [tokens[at : at + context] for at in range(0, len(tokens) - context + 1, context)][:limit]
     return windows if bos is None else [[bos, *window[1:]] for window in windows]
@@ -61,7 +61,7 @@ def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Evaluate what stdin says; native code that prints to stdout is sent to stderr."""
+    """Evaluate with the settings on stdin; output of native code to stdout is redirected to stderr."""
     die_with_parent()
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)

@@ -1,8 +1,8 @@
-"""The few functions of llama.h that turn tokens into logits, called through ctypes on the ``xllamacpp`` shared object.
+"""Calls the functions of llama.h that turn tokens into logits, through ctypes on the ``xllamacpp`` shared object.
 
-Structures go by value, so their layout must be that of the build inside the wheel. It is checked twice before anything
-is loaded: the wheel's version is the one the layout was read from (``include/llama.h`` of llama.cpp b11549), and the
-library's own default parameters must show up in the right fields.
+Structures are passed by value, so their layout must be that of the build in the wheel. Two checks precede loading: the
+wheel's version must be the one whose ``include/llama.h`` (llama.cpp b11549) defines the layout, and the library's
+default parameters must appear in the right fields.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _F32 = 0
 _NEVER = 0
 """``LLAMA_FLASH_ATTN_TYPE_DISABLED``."""
 _SPARE = 256
-"""Bytes after each structure, so that a build whose structure is longer writes into them and not over Python's memory.
-They also carry such a build's own defaults back to it unread."""
+"""Spare bytes after each structure: a build with a longer structure writes into them, not over Python's memory, and
+gets its own defaults back from them."""
 
 _pointer, _i32, _u32, _float, _bool = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32, ctypes.c_float, ctypes.c_bool
 
@@ -111,19 +111,19 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 
 
 class LogitsUnavailable(EnvironmentFailure):
-    """The installed llama.cpp cannot be asked for full logits; a server can still give the likeliest tokens."""
+    """Full logits are not available from the installed llama.cpp; a server can still return the likeliest tokens."""
 
 
 def load_library(path: Path | None = None) -> ctypes.CDLL:
-    """Return the library with its functions declared and its structures' layout proved.
+    """Return the library with its functions declared and the layout of its structures checked.
 
-    Raises ``LogitsUnavailable`` if it is another version, or its defaults are not where they should be.
+    Raises ``LogitsUnavailable`` for another version, or if its defaults are not in the expected fields.
     """
     path = path or library_path()
     found = version("xllamacpp")
     if found != LAYOUT_OF:
         raise LogitsUnavailable(
-            f"full logits need xllamacpp {LAYOUT_OF}, whose structures are known, and {found} is installed",
+            f"full logits need xllamacpp {LAYOUT_OF}, whose structures are known, but {found} is installed",
             remedy=f"pip install xllamacpp=={LAYOUT_OF}",
         )
     try:
@@ -139,7 +139,7 @@ def load_library(path: Path | None = None) -> ctypes.CDLL:
 
 
 def check_layout(params: ctypes.Structure, defaults: dict[str, Any], path: Path) -> None:
-    """Raise ``LogitsUnavailable`` unless every field holds the value that llama.h's build starts with."""
+    """Raise ``LogitsUnavailable`` unless every field has the default value of the known build."""
     wrong = [name for name, value in defaults.items() if getattr(params, name) != value]
     wrong += [name for name, kind, *_ in params._fields_ if kind is _pointer and getattr(params, name) is not None]
     if wrong:
@@ -153,7 +153,7 @@ _errors: deque[str] = deque(maxlen=5)
 
 
 def _keep_error(level: int, text: bytes, _data: object) -> None:
-    """Keep llama.cpp's last error lines for our own messages; the rest of its log goes nowhere."""
+    """Keep llama.cpp's last error lines for our messages; the rest of its log is dropped."""
     if level == _LOG_ERROR:
         _errors.append(text.decode("utf-8", "replace").strip())
 
@@ -190,12 +190,12 @@ class LogitsModel:
         params.n_threads = params.n_threads_batch = threads
         if eval_callback is not None:
             params.cb_eval = ctypes.cast(eval_callback, _pointer)
-            # F16 keys and values, which flash attention always makes, put errors of 0.5 % into what rare experts see.
+            # F16 keys and values, which flash attention uses, cause errors of 0.5 % in the inputs of rare experts.
             params.type_k, params.type_v, params.flash_attn_type = _F32, _F32, _NEVER
         self._context = library.llama_init_from_model(self._model, params)
         if not self._context:
             library.llama_model_free(self._model)
-            problem = f"llama.cpp makes no context of {context} tokens{_why()}"
+            problem = f"llama.cpp cannot create a context of {context} tokens{_why()}"
             raise EnvironmentFailure(problem, where=path, remedy="use a smaller --context")
         vocab = library.llama_model_get_vocab(self._model)
         self.n_vocab: int = library.llama_vocab_n_tokens(vocab)
@@ -211,7 +211,8 @@ class LogitsModel:
         self._library.llama_model_free(self._model)
 
     def tokenize(self, text: str, *, parse_special: bool = False) -> list[int]:
-        """Return the tokens of ``text``, without special tokens added; those in the text are parsed if asked for."""
+        """Return the tokens of ``text`` without added special tokens; ``parse_special`` recognises those in the
+        text."""
         data = text.encode()
         room = len(data) + 16
         while True:
@@ -225,7 +226,7 @@ class LogitsModel:
     def rows(self, tokens: list[int], first: int, end: int) -> Iterator[npt.NDArray[np.float32]]:
         """Evaluate ``tokens`` as a fresh sequence and yield the logits (``n_vocab``) at positions ``first`` to ``end``.
 
-        A row is llama.cpp's own memory, valid until the next evaluation.
+        A row is a view of llama.cpp's memory, valid until the next evaluation.
         """
         self.evaluate(tokens, first, end)
         kind = ctypes.POINTER(ctypes.c_float)
@@ -254,5 +255,6 @@ class LogitsModel:
             raise EnvironmentFailure(f"llama.cpp could not evaluate {count} tokens (status {code}){_why()}")
 
     def logits(self, tokens: list[int], first: int) -> npt.NDArray[np.float32]:
-        """Return a copy of the logits at the positions from ``first`` on: (``len(tokens) - first``, ``n_vocab``)."""
+        """Return a copy of the logits at the positions from ``first`` on, shape (``len(tokens) - first``,
+        ``n_vocab``)."""
         return np.stack([row.copy() for row in self.rows(tokens, first, len(tokens))])

@@ -1,9 +1,8 @@
-"""Works out from a header what a model and its context need in memory, and says what room there is.
+"""Estimates from a header the memory for a model and its context, and determines the free memory.
 
-The KV cache holds, for every token and every layer, one key and one value of each KV head in 16 bits (llama.cpp's
-default). Layers with linear attention keep none; layers with a sliding window keep the window and one batch of each
-slot. A table of n-grams is no part of the memory: llama-server reads its rows from the disk as they are needed
-(``--lazy-mode auto``).
+The KV cache has, for every token and layer, one key and one value of each KV head in 16 bits (llama.cpp's default).
+Layers with linear attention have no cache; layers with a sliding window cache the window and one batch per slot. An
+n-gram table does not count: llama-server reads its rows from the disk on demand (``--lazy-mode auto``).
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ KV_BYTES = 2
 """Bytes of one number in the KV cache (F16)."""
 
 OVERHEAD = 256 << 20
-"""Bytes for compute buffers and the program: a few hundred MB for common models."""
+"""Estimated bytes for compute buffers and the program: a few hundred MB for common models."""
 
 NGRAM_TABLE = "per_layer_token_embd.weight"
-"""The tensor of which llama.cpp reads single rows."""
+"""The tensor whose rows llama.cpp reads individually."""
 
 LAZY_ABOVE = 4 << 30
-"""A table with more bytes than this stays on the disk."""
+"""A table larger than this many bytes stays on the disk."""
 
 BATCH = 512
-"""Tokens that llama.cpp computes at once: a sliding window's cache has room for them too."""
+"""Tokens per batch of llama.cpp: the cache of a sliding window has room for a batch too."""
 
 WINDOW_PERIODS: Mapping[str, int] = {
     "gemma2": 2, "gemma3": 6, "gemma3n": 5, "gpt-oss": 2, "cohere2": 4, "exaone4": 4, "llama4": 4, "olmo2": 4,
 }  # fmt: skip
-"""By architecture: every how manyth layer looks at the whole context (llama.cpp's ``src/models``)."""
+"""By architecture, the interval of layers with attention over the whole context (llama.cpp's ``src/models``)."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """Bytes: ``held`` weights in memory, ``lazy`` ones that stay on the disk, the KV cache, and the projector.
+    """Needed bytes: ``held`` for weights in memory, ``lazy`` for weights that stay on the disk, KV cache, projector.
 
-    ``kv_cache`` is None where the model does not say enough.
+    ``kv_cache`` is None if the header lacks the needed numbers.
     """
 
     held: int
@@ -55,7 +54,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class Room:
-    """``free`` bytes in ``place``; layers that do not fit there may use ``behind`` bytes of main memory."""
+    """``free`` bytes in ``place``; layers that do not fit may use ``behind`` bytes of main memory."""
 
     free: int
     place: str
@@ -64,7 +63,7 @@ class Room:
 
 @dataclass(frozen=True)
 class Fit:
-    """What a model needs against the room there is. ``runs``: it fits, if need be with layers in main memory."""
+    """A model's need and the free memory. ``runs``: it fits, possibly with layers in main memory."""
 
     need: MemoryNeed
     room: Room
@@ -86,7 +85,7 @@ def memory_need(
     slots: int = 1,
     projector: int = 0,
 ) -> MemoryNeed:
-    """Return what a server of the model needs for ``context`` tokens of all ``slots`` together.
+    """Return the memory that a server needs for the model with ``context`` tokens in all ``slots`` together.
 
     ``metadata`` are the plain values of a GGUF header, ``tensors`` names and bytes of all its tensors, ``projector``
     the bytes of a projector next to it.
@@ -107,7 +106,7 @@ def memory_need(
 def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1) -> int:
     """Return the size of the KV cache for ``context`` tokens of all ``slots``, from a GGUF's metadata (plain values).
 
-    Raises ``BadInput`` if the model does not say its shape.
+    Raises ``BadInput`` if the header lacks the model's shape.
     """
     architecture = metadata.get("general.architecture")
 
@@ -116,7 +115,7 @@ def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1)
         if isinstance(value, list) and all(isinstance(entry, int) for entry in value):
             return value
         if not isinstance(value, int):
-            raise BadInput(f"the model does not say its {architecture}.{key}")
+            raise BadInput(f"the header has no {architecture}.{key}")
         return value
 
     layers, heads = number("block_count"), number("attention.head_count")
@@ -135,7 +134,7 @@ def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1)
 
 
 def _kept_tokens(metadata: Mapping[str, object], architecture: str, layers: int, context: int, slots: int) -> list[int]:
-    """How many tokens each layer's cache has room for."""
+    """Return the number of tokens that each layer's cache has room for."""
     kept = [context] * layers
     window = metadata.get(f"{architecture}.attention.sliding_window")
     if isinstance(window, int) and window > 0:
@@ -164,7 +163,7 @@ def _is_linear(metadata: Mapping[str, object], architecture: str, layer: int) ->
 
 
 def main_memory() -> Room:
-    """Return the main memory that a new program can have; the smaller of the system's and the control group's."""
+    """Return the main memory in bytes for a new process: the smaller of the system's and the control group's."""
     return Room(min(_system_memory(), *_group_memory()), "main memory")
 
 
@@ -182,7 +181,7 @@ _GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache"),
 )
-"""Control groups, version 2 and 1: folder, limit, use, and what of the use are cached files, which give way."""
+"""Control groups, version 2 and 1: folder, limit, usage, and the reclaimable part of the usage (cached files)."""
 
 
 def _group_memory() -> list[int]:

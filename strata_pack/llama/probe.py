@@ -1,8 +1,8 @@
-"""Makes the blocks that a kernel is tested on, with the hashes of what ggml writes for them on x86-64.
+"""Creates the weights on which a kernel is tested, and has the hashes of ggml's output for them on x86-64.
 
-Every float is an integer times a power of two, so that all machines make the same ones. Besides what models hold there
-is what a kernel that is almost right gets wrong: zero blocks, constant ones, scales far apart, denormals, overflow,
-ties.
+Every float is an integer times a power of two, so that all machines compute the same ones. In addition to typical
+weights there are the edge cases that an almost correct kernel gets wrong: zero blocks, constant blocks, very different
+scales, denormals, overflow, ties.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = 512
 
 
 def _mixed(count: int, salt: int) -> npt.NDArray[np.int64]:
-    """Return ``count`` well mixed numbers of 20 bits."""
+    """Return ``count`` pseudo-random numbers of 20 bits."""
     numbers = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(2654435761) + np.uint64(salt * 40503)
     numbers = (numbers ^ (numbers >> np.uint64(15))) * np.uint64(2246822519)
     numbers = (numbers ^ (numbers >> np.uint64(13))) * np.uint64(3266489917)
@@ -32,14 +32,15 @@ def _signed(salt: int) -> npt.NDArray[np.float64]:
 
 
 def _powers(salt: int, size: int, low: int, high: int) -> npt.NDArray[np.float64]:
-    """Return a row whose every ``size`` elements are one power of two, 2^low to 2^high."""
+    """Return a row in which each ``size`` elements are the same power of two, from 2^low to 2^high."""
     exponents = low + _mixed(COLUMNS // size, salt) % (high - low + 1)
     return np.repeat(np.ldexp(1.0, exponents), size)
 
 
 @lru_cache(maxsize=1)
 def kernel_probe() -> tuple[Floats, Floats]:
-    """Return weights (15 rows of 512, each of another kind) and importances (512, some of them 0). Do not change them.
+    """Return weights, shape (15, 512), each row of another kind, and importances, shape (512,), some 0. Do not modify
+    them.
 
     The products below are exact in float64 and are rounded once, to float32.
     """
@@ -87,4 +88,4 @@ PROBE_HASHES: dict[tuple[str, bool], str] = {
     ("IQ4_NL", True): "7adbb7585637882285a5c4a00110f3ed2d8c59cdc4d91c890e5c638e1ede9f60",
     ("IQ4_XS", True): "86fa0fae6cb83c2590dcc02f1786d7e707e8d7a26def2b540e4f3e104c22f7e8",
 }
-"""By type and whether importances are used: the SHA-256 of the probe as the pinned wheel on x86-64 writes it."""
+"""The SHA-256 of the probe as the pinned wheel on x86-64 writes it, by type and use of importances."""

@@ -1,4 +1,4 @@
-"""The process of a llama.cpp server of ours: started under its supervisor, read by its log, and always ended."""
+"""Manages the process of a llama.cpp server: starts it under its supervisor, reads its log, always ends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata_pack.llama.devices import compute_in_log
 
 STOP_SECONDS = 10.0
 DEATH_SECONDS = 0.5
-"""How long a connection may break before the process that caused it is over."""
+"""Seconds by which a broken connection may precede the end of the process that caused it."""
 
 TAIL_LINES = 8
 TAIL_BYTES = 16 << 10
@@ -27,8 +27,8 @@ _ERROR_LINE = re.compile(r"(?:^| )E |error|fail|exception|child:|supervisor:", r
 class ServerProcess:
     """A running supervisor with its server.
 
-    ``log_path`` is the log, which is appended to. A clean stop removes it if it ``is_temporary``; any other end leaves
-    it.
+    The log is appended to ``log_path``. If it ``is_temporary``, a clean stop removes it; after any other end it is
+    kept.
     """
 
     def __init__(self, command: list[str], log_path: Path, *, is_temporary: bool = False) -> None:
@@ -36,9 +36,9 @@ class ServerProcess:
         self.log_path = log_path
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as sink:
-            # The log may hold what servers before this one said; their last words are not ours.
+            # The log may contain lines of earlier servers, which must not be taken for this one's.
             self._log_start = sink.tell()
-            # In a session of its own, so that Ctrl-C reaches only us.
+            # In a new session, so that Ctrl-C reaches only this process.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
                 stdin=subprocess.PIPE,
@@ -50,7 +50,7 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     @property
@@ -64,7 +64,7 @@ class ServerProcess:
         return self._process.poll()
 
     def death(self) -> str | None:
-        """Return how the process ended and its last words; ``None`` while it runs."""
+        """Return how the process ended, with its last error lines; ``None`` while it runs."""
         try:
             status = self._process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
@@ -72,33 +72,33 @@ class ServerProcess:
         return f"the server died (status {status}); its last words: {self.log_tail()}"
 
     def compute(self) -> str:
-        """Return in words what computes: the GPU and the layers on it, or the CPU, as the log of the start says."""
+        """Return a description of the compute device from the log of the start: the GPU and its layers, or the CPU."""
         with self.log_path.open("rb") as file:
             file.seek(self._log_start)
             return compute_in_log(file.read(LOG_HEAD_BYTES).decode("utf-8", "replace"))
 
     def log_tail(self, lines: int = TAIL_LINES) -> str:
-        """Return the last lines of the log that tell of an error, or simply the last ones, joined with ``" | "``."""
+        """Return the last error lines of the log, or else its last lines, joined with ``" | "``."""
         telling = self.error_lines() or [line.strip() for line in self.log_since(0).splitlines() if line.strip()]
         return " | ".join(telling[-lines:])
 
     def error_lines(self) -> list[str]:
-        """Return the lines at the end of the log that tell of an error."""
+        """Return the error lines at the end of the log."""
         return [line.strip() for line in self.log_since(0).splitlines() if _ERROR_LINE.search(line)]
 
     def log_position(self) -> int:
-        """Return the length of the log in bytes; give it to ``log_since`` later."""
+        """Return the length of the log in bytes, for a later ``log_since``."""
         return self.log_path.stat().st_size if self.log_path.exists() else 0
 
     def log_since(self, position: int, limit: int = TAIL_BYTES) -> str:
-        """Return what this server has logged since ``position``, at most its last ``limit`` bytes."""
+        """Return this server's log since ``position``, at most its last ``limit`` bytes."""
         with self.log_path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
             file.seek(max(position, self._log_start, end - limit))
             return file.read(limit).decode("utf-8", "replace")
 
     def stop(self) -> None:
-        """End the process and wait for it; harmless when it has ended already."""
+        """End the process and wait for it; does nothing if it has already ended."""
         clean = self.running
         stdin = self._process.stdin
         if stdin is not None:
@@ -113,8 +113,8 @@ class ServerProcess:
 
 
 def _environment() -> dict[str, str]:
-    # A thread that waits spins for a few microseconds only: libgomp's default (milliseconds) is 30 times slower where
-    # cores are shared, not spinning at all 2.5 times slower where they are not.
+    # A waiting thread spins only for a few microseconds: libgomp's default (milliseconds) is 30 times slower on shared
+    # cores, and no spinning is 2.5 times slower on free cores.
     environment = dict(os.environ)
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)

@@ -1,8 +1,8 @@
-"""Quantizes each type with the fastest proved code: a kernel of this project, or ggml.
+"""Quantizes each type with the fastest verified code: a kernel of this project, or ggml.
 
-A kernel is used for a type only after it has written the same bytes as ggml for a probe: on x86-64 as the embedded
-library here and now, elsewhere as that library on x86-64, whose hashes are recorded (builds for other processors fuse
-multiplications and additions and write other bytes). While it runs, ggml does some rows again.
+A kernel is used for a type only after it has written the same bytes as ggml for a probe: on x86-64 compared with the
+embedded library at run time, elsewhere with that library's recorded hashes from x86-64 (builds for other processors
+fuse multiplications and additions and write other bytes). During a run, ggml checks a sample of the rows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ KernelChoice = Literal["auto", "ggml"]
 QuantizerEngine = Literal["kernel", "ggml"]
 
 RECHECK_EVERY: Mapping[Q, int] = {Q.IQ4_NL: 256, Q.IQ4_XS: 256}
-"""ggml does one row in so many again. It takes 30 times a kernel's time for IQ4, 10 for others."""
+"""Interval of the rows that ggml checks. It takes 30 times a kernel's time for IQ4, 10 times for others."""
 RECHECK_DEFAULT = 64
 
 
 class KernelEntry(TypedDict):
-    """What a manifest says about kernels: their version (``None`` without any) and by type who quantized."""
+    """The manifest's entry of kernels: their version (``None`` without any) and the quantizing code by type."""
 
     version: int | None
     types: dict[str, QuantizerEngine]
@@ -40,7 +40,7 @@ class KernelEntry(TypedDict):
 
 @dataclass(frozen=True)
 class KernelState:
-    """What kernels do on this machine. ``differing`` names types whose probe failed, e.g. "Q4_K" or "Q4_K weighed"."""
+    """The state of the kernels on this machine. ``differing`` names types whose probe failed, such as "Q4_K"."""
 
     name: str | None
     source: str | None
@@ -50,10 +50,10 @@ class KernelState:
 
 
 class Quantizer:
-    """ggml and the kernels. All methods may be called from several threads at once."""
+    """Quantizes with ggml and the kernels. All methods may be called from several threads at once."""
 
     def __init__(self, ggml: Ggml, kernels: Kernels | Missing, *, is_oracle: bool | None = None) -> None:
-        """``is_oracle`` says whether ggml writes x86-64's bytes here; by default the machine decides."""
+        """``is_oracle``: ggml writes the bytes of x86-64 here (default: on x86-64 machines)."""
         self.ggml = ggml
         self.kernels = kernels if isinstance(kernels, Kernels) else None
         self.reason = kernels.reason if isinstance(kernels, Missing) else None
@@ -65,11 +65,11 @@ class Quantizer:
     @classmethod
     @cache
     def load(cls, choice: KernelChoice = "auto") -> Quantizer:
-        """Return the quantizer of this machine, loaded once; with "ggml" one that uses no kernel."""
-        return cls(Ggml.load(), find_kernels() if choice == "auto" else Missing("ggml was asked for"))
+        """Return the quantizer of this machine, loaded once; with "ggml" it uses no kernels."""
+        return cls(Ggml.load(), find_kernels() if choice == "auto" else Missing("ggml was requested"))
 
     def engine(self, type: Q, *, weighed: bool) -> QuantizerEngine:
-        """Return who quantizes to ``type``; the first time a kernel proves itself on the probe."""
+        """Return the code that quantizes to ``type``; the first call checks the kernel with the probe."""
         if self.kernels is None or not self.kernels.writes(type, weighed=weighed):
             return "ggml"
         with self._lock:
@@ -81,7 +81,7 @@ class Quantizer:
     def quantize_chunk(
         self, type: Q, source: Floats, out: Bytes, importance: Floats | None = None, *, first_row: int = 0
     ) -> int | None:
-        """Quantize finite rows as ``Ggml.quantize_chunk`` does; they start at ``first_row`` of their tensor.
+        """Quantize finite rows as ``Ggml.quantize_chunk``; ``first_row`` is the index of the first one in the tensor.
 
         Returns ``None``, or the row of the tensor for which the kernel and ggml wrote different bytes.
         """
@@ -92,7 +92,7 @@ class Quantizer:
         if self._is_oracle:
             every = RECHECK_EVERY.get(type, RECHECK_DEFAULT)
             places = [row - first_row for row in rechecked_rows(every, first_row, source.shape[0])]
-            # One call for all of them: each would give up the interpreter's lock and wait for it.
+            # One call for all rows: each call releases the interpreter's lock and waits for it.
             if places:
                 written = _rows_of(out, type, source.shape)[places]
                 wrong = self._differing(type, source[places], written, importance)
@@ -100,19 +100,20 @@ class Quantizer:
         return None
 
     def _differing(self, type: Q, source: Floats, written: Bytes, importance: Floats | None) -> int | None:
-        """Return the first row of ``source`` of which ggml writes other bytes than ``written`` (one row a row)."""
+        """Return the first row of ``source`` for which ggml writes other bytes than ``written``."""
         again = np.frombuffer(self.ggml.quantize(type, source, importance), np.uint8).reshape(written.shape)
         differs = (again != written).any(axis=1)
         return int(np.argmax(differs)) if differs.any() else None
 
     def reads(self, type: Q) -> bool:
-        """Return whether ``finite_floats`` knows ``type``."""
+        """Return whether ``finite_floats`` supports ``type``."""
         return self.kernels is not None and self.kernels.reads(type)
 
     def finite_floats(self, type: Q, source: Bytes, out: Floats) -> bool:
-        """Turn ``source`` into floats and return whether it could be done and all are finite.
+        """Convert ``source`` to floats and return whether that was possible and all are finite.
 
-        If not, ``out`` is of no use: ask ggml. F16 and BF16 only, where a kernel proved itself on all 65,536 of them.
+        If not, ``out`` is undefined; use ggml then. Only for F16 and BF16, if the kernel passed a check of all 65,536
+        values.
         """
         if self.kernels is None:
             return False
@@ -123,7 +124,7 @@ class Quantizer:
         return proved and self.kernels.to_f32(type, source, out)
 
     def entry(self, types: Iterable[tuple[Q, bool]]) -> KernelEntry:
-        """Return the manifest's words for a model with tensors of ``types`` (with importances or without)."""
+        """Return the manifest's entry for a model with tensors of ``types`` (with or without importances)."""
         engines: dict[str, QuantizerEngine] = {}
         for type, weighed in types:
             engine = self.engine(type, weighed=weighed)
@@ -133,7 +134,7 @@ class Quantizer:
         return KernelEntry(version=version, types=dict(sorted(engines.items())))
 
     def notes(self, types: Iterable[tuple[Q, bool]]) -> list[str]:
-        """Return what a user should know before a run with ``types``: sentences about kernels that are not used."""
+        """Return notes for the user before a run with ``types``: sentences on kernels that are not used."""
         if self.kernels is None:
             return [f"ggml quantizes, several times slower than kernels: {self.reason}"]
         return [
@@ -143,7 +144,7 @@ class Quantizer:
         ]
 
     def state(self) -> KernelState:
-        """Prove every kernel and return what there is."""
+        """Check every kernel and return the state."""
         cases = [*((type, False) for type in sorted(PLAIN)), *((type, True) for type in sorted(WEIGHED))]
         good: list[str] = []
         bad: list[str] = []
@@ -186,16 +187,16 @@ class Quantizer:
 
 
 def _rows_of(data: Bytes, type: Q, shape: tuple[int, ...]) -> Bytes:
-    """Return the bytes of quantized rows, a row each."""
+    """Return the bytes of quantized rows, one array row per row."""
     rows, columns = shape
     size = row_nbytes(type, columns)
     return data[: rows * size].reshape(rows, size)
 
 
 def rechecked_rows(every: int, first: int, count: int) -> Iterable[int]:
-    """Return the rows of ``first`` to ``first + count`` that ggml does again: one in every group of ``every``.
+    """Return the rows of ``first`` to ``first + count`` that ggml checks: one in every group of ``every``.
 
-    Which one moves on from group to group, so that no position within a vector of blocks is always left out.
+    Its position moves from group to group, so that every position within a vector of blocks is checked eventually.
     """
     for group in range(first // every, (first + count - 1) // every + 1):
         row = group * every + group * 37 % every
@@ -204,15 +205,15 @@ def rechecked_rows(every: int, first: int, count: int) -> Iterable[int]:
 
 
 def kernel_line(kernels: KernelState) -> str:
-    """Return in one line who quantizes on this machine."""
+    """Return one line on the quantizing code of this machine."""
     if kernels.name is None:
         return f"quantizing: ggml, without kernels ({kernels.reason})"
     differing = f"; ggml for {', '.join(kernels.differing)}, whose bytes differ" if kernels.differing else ""
-    return f"quantizing: kernels {kernels.name}, {len(kernels.types)} proved against ggml{differing}"
+    return f"quantizing: kernels {kernels.name}, {len(kernels.types)} checked against ggml{differing}"
 
 
 def differing_row(tensor: str, type: Q, row: int) -> EnvironmentFailure:
-    """Return the failure of a run in which a kernel and ggml do not agree."""
+    """Return the failure of a run in which a kernel and ggml wrote different bytes."""
     return EnvironmentFailure(
         f"{tensor}: the kernel and ggml write different bytes for row {row} as {type.name}",
         remedy="run again with --kernels ggml, and report it: the kernel or this machine's memory is at fault",

@@ -1,6 +1,6 @@
-"""Finds the runtimes: xllamacpp's embedded server, any ``llama-server`` binary, what was built or installed here.
+"""Finds the runtimes: xllamacpp's embedded server, any ``llama-server`` binary, runtimes built or installed here.
 
-A ``Runtime`` knows how to turn ``ServerSettings`` into a command; it starts nothing itself.
+A ``Runtime`` converts ``ServerSettings`` to a command; it starts nothing itself.
 """
 
 from __future__ import annotations
@@ -34,20 +34,21 @@ RECORD_LIMIT = 1 << 16
 
 MTP = "draft-mtp"
 EMBEDDED_MTP = "COMMON_SPECULATIVE_TYPE_DRAFT_MTP"
-"""What llama-server and the embedded server call drafting with the model's own head."""
+"""The name of drafting with the model's own head in llama-server and the embedded server."""
 
 HELP_SECONDS = 20.0
 
 VERBOSITY = 4
-"""The level at which llama.cpp logs the devices it uses and the layers it puts there."""
+"""The log level at which llama.cpp logs its devices and the layers on them."""
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """How to serve one model.
 
-    ``context`` is in tokens of one slot, or of all of them together if it is ``shared``; ``gpu_layers`` None means all
-    that fit. ``projector`` lets the model see, ``drafts`` guesses ahead with the model's own draft head (MTP).
+    ``context`` is the number of tokens per slot, or of all slots together if ``shared``; ``gpu_layers`` None means all
+    that fit. ``projector`` is the file of a vision projector; ``drafts`` enables speculative decoding with the model's
+    own draft head (MTP).
     """
 
     model: Path
@@ -75,9 +76,9 @@ class ServerSettings:
 class Runtime:
     """One llama.cpp that can be started. ``path`` is the binary; None for an embedded one.
 
-    ``python`` is the interpreter of the environment that holds an embedded one; None for our own. ``origin`` says in
-    words where it was found; ``details`` is what is known of its making; ``why`` says why it was taken, if nobody named
-    it.
+    ``python`` is the interpreter of an embedded one's environment; None for this process's. ``origin`` describes where
+    it was found; ``details`` is the record of its build or installation; ``why`` says why it was selected, if the user
+    did not name it.
     """
 
     name: str
@@ -113,7 +114,7 @@ def _xllamacpp_version() -> str:
 
 
 def embedded() -> Runtime:
-    """Return the embedded runtime; what it computes with is asked only where there is a GPU to ask about."""
+    """Return the embedded runtime; its devices are queried only if the machine has a GPU."""
     found = _xllamacpp_version()
     on_cuda = bool(nvidia_devices()) and any(device.name.startswith("CUDA") for device in embedded_devices())
     backend: Backend = "cuda" if on_cuda else "cpu"
@@ -121,7 +122,7 @@ def embedded() -> Runtime:
 
 
 def runtime_devices(runtime: Runtime) -> tuple[Device, ...]:
-    """Return the GPUs that ``runtime`` computes with, in its own words; none for a CPU build or without a driver."""
+    """Return the GPUs that ``runtime`` uses, by its own names; none for a CPU build or without a driver."""
     if runtime.path is not None:
         return binary_devices(runtime.path)
     return tuple(device for device in embedded_devices(runtime.python) if device.name != "CPU")
@@ -143,7 +144,7 @@ def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path
         "n_gpu_layers": -1 if settings.gpu_layers is None else settings.gpu_layers,
     }
     if settings.template_file is not None:
-        # As llama-server reads --chat-template-file: the bytes as they are.
+        # The file's bytes unchanged, as llama-server reads --chat-template-file.
         params["chat_template"] = settings.template_file.read_bytes().decode("utf-8", "surrogateescape")
     if settings.projector is not None:
         params["mmproj.path"] = str(settings.projector)
@@ -182,7 +183,7 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
 
 @lru_cache(maxsize=16)
 def can_draft(runtime: Runtime) -> bool:
-    """Return whether a runtime can draft with a model's own head (MTP): a binary says so in its ``--help``."""
+    """Return whether a runtime can draft with a model's own head (MTP); for a binary, ``--help`` shows that."""
     if runtime.path is None:
         return True
     try:
@@ -195,18 +196,19 @@ def can_draft(runtime: Runtime) -> bool:
 
 
 def runtimes_dir() -> Path:
-    """Return the folder of what we built or installed: a folder for each, with a ``runtime.json``, written last."""
+    """Return the folder of built and installed runtimes: a subfolder for each, with a ``runtime.json`` that is
+    written last."""
     return cache_dir() / "runtimes"
 
 
 def find_binary(given: str | Path | None = None) -> Runtime | None:
     """Return the ``llama-server`` named by ``given``, ``STRATA_LLAMA_SERVER`` or ``PATH``, in this order.
 
-    ``BadInput`` if a named one is not an executable file; None if none is named and none is on the path.
+    ``BadInput`` if a named one is not an executable file; None if none is named and none is on the PATH.
     """
     for text, origin in ((given, "--llama-server"), (os.environ.get("STRATA_LLAMA_SERVER"), "STRATA_LLAMA_SERVER")):
         if text:
-            # A path loses its "./" on the way here; a file that is there is meant before a name on the search path.
+            # A path has lost its "./" here, so an existing file takes precedence over a name on the PATH.
             local = Path(text)
             found = shutil.which(local.absolute()) if local.is_file() else shutil.which(str(text))
             if found is None:
@@ -217,7 +219,7 @@ def find_binary(given: str | Path | None = None) -> Runtime | None:
 
 
 def cached_runtimes() -> list[Runtime]:
-    """Return what we built or installed, ordered by name; a folder whose record cannot be read does not count."""
+    """Return the built and installed runtimes, ordered by name; a folder without a readable record is ignored."""
     found = []
     for record in sorted(runtimes_dir().glob(f"*/{BUILD_RECORD}")):
         try:
@@ -250,7 +252,7 @@ def _choice_file() -> Path:
 
 
 def used_runtime() -> str:
-    """Return the name given to ``use_runtime`` last, ``"auto"`` if none was."""
+    """Return the last name given to ``use_runtime``, by default ``"auto"``."""
     try:
         name = json.loads(read_bytes(_choice_file(), RECORD_LIMIT))["use"]
     except (BadInput, ValueError, KeyError, TypeError):
@@ -259,7 +261,7 @@ def used_runtime() -> str:
 
 
 def use_runtime(name: str) -> Runtime:
-    """Make ``name`` the runtime that is taken when none is named; return what that is now."""
+    """Make ``name`` the default runtime; return the runtime that this selects now."""
     chosen = _named(name) if name != AUTO else best_runtime()
     write_atomic(_choice_file(), dump_json({"use": name}))
     return chosen
@@ -268,8 +270,8 @@ def use_runtime(name: str) -> Runtime:
 def pick_runtime(name: str | None = None, llama_server: Path | None = None) -> Runtime:
     """Return the runtime to start.
 
-    ``llama_server`` (a binary) wins, then ``STRATA_LLAMA_SERVER`` if no name is given, then ``name``, then the one of
-    ``use_runtime``; ``"auto"`` is what ``best_runtime`` takes.
+    The precedence is ``llama_server`` (a binary), ``STRATA_LLAMA_SERVER`` if no name is given, ``name``, the default
+    set by ``use_runtime``; ``"auto"`` means ``best_runtime``.
     """
     if llama_server is not None:
         binary = find_binary(llama_server)
@@ -293,9 +295,9 @@ def _named(name: str) -> Runtime:
 
 
 def best_runtime() -> Runtime:
-    """Return the runtime that computes fastest here: CUDA, then Vulkan, then the CPU. Its ``why`` says why.
+    """Return the fastest runtime here: CUDA, then Vulkan, then CPU. Its ``why`` has the reason.
 
-    CUDA is taken where ``nvidia-smi`` shows a device, Vulkan where the runtime itself lists one.
+    CUDA is selected if ``nvidia-smi`` lists a device, Vulkan if the runtime itself lists one.
     """
     ours, made, nvidia = embedded(), cached_runtimes(), nvidia_devices()
     if nvidia:

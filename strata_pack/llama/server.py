@@ -1,7 +1,7 @@
-"""Starts, watches and always ends one llama.cpp server, whichever runtime it is.
+"""Starts, monitors and always ends one llama.cpp server, of any runtime.
 
-``LlamaServer.start`` returns only when the model is loaded and answers; otherwise it raises ``StartFailed`` with the
-reason and the last lines of the server's log, and nothing is left running. The process cannot outlive us: see
+``LlamaServer.start`` returns when the model is loaded and answers; otherwise it raises ``StartFailed`` with the reason
+and the last lines of the server's log, and no process is left. The server cannot outlive this process: see
 ``supervisor``.
 """
 
@@ -35,7 +35,7 @@ _REASONS: tuple[tuple[StartProblem, re.Pattern[str], str, str | None], ...] = (
     (
         "port",
         re.compile(r"address already in use|couldn't bind|failed to bind|bind.*failed", re.I),
-        "the port is taken",
+        "the port is in use",
         "choose another one, or none",
     ),
     (
@@ -46,13 +46,13 @@ _REASONS: tuple[tuple[StartProblem, re.Pattern[str], str, str | None], ...] = (
             re.I,
         ),
         "there is not enough memory for the model and its context",
-        "ask for less context, fewer GPU layers, or a smaller quantization",
+        "use a smaller context, fewer GPU layers, or a smaller quantization",
     ),
     (
         "processor",
         re.compile(r"ended by SIGILL"),
         "this llama.cpp was built for a processor with instructions that this one lacks",
-        "take another build, or the embedded one",
+        "use another build, or the embedded one",
     ),
     (
         "template",
@@ -64,17 +64,17 @@ _REASONS: tuple[tuple[StartProblem, re.Pattern[str], str, str | None], ...] = (
         "model",
         re.compile(r"failed to load model|error loading model|invalid magic|failed to open", re.I),
         "the server cannot load the model",
-        "look at the file with `strata-pack inspect`",
+        "check the file with `strata-pack inspect`",
     ),
 )
-"""What the log of a dead server means: reason, what it looks like, sentence, remedy. The first match counts."""
+"""Causes of a server's death by its log: reason, pattern, sentence, remedy. The first match is used."""
 
 
 class StartFailed(EnvironmentFailure):
-    """The server did not come up. ``reason`` is one of a few words; ``log_tail`` holds its last lines."""
+    """The server did not start. ``reason`` is one of a few words; ``log_tail`` has the last lines of its log."""
 
     def __init__(self, reason: StartProblem, problem: str, log_tail: str, *, where: Path, remedy: str | None) -> None:
-        shown = f"{problem}; its last words: {log_tail}" if log_tail else problem
+        shown = f"{problem}; the end of its log: {log_tail}" if log_tail else problem
         super().__init__(shown, where=where, remedy=remedy)
         self.reason = reason
         self.log_tail = log_tail
@@ -84,7 +84,8 @@ Spawn = Callable[[list[str]], ServerProcess]
 
 
 class LlamaServer:
-    """A llama.cpp server of ours: its ``process`` and the ``client`` that talks to it. Use it as a context manager."""
+    """A llama.cpp server started by this process: its ``process`` and a ``client`` for it. Use it as a context
+    manager."""
 
     def __init__(
         self, client: LlamaClient, settings: ServerSettings, runtime: Runtime, process: ServerProcess
@@ -116,20 +117,20 @@ class LlamaServer:
         extra: Sequence[str] = (),
         end: threading.Event | None = None,
     ) -> LlamaServer:
-        """Start serving ``model`` on loopback and return when it answers.
+        """Start a server with ``model`` on loopback and return when it answers.
 
-        ``parallel`` is the number of slots, ``context`` the tokens of each, or of all together if it is ``shared``;
-        ``port`` None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``projector``
-        lets the model see, ``drafts`` guesses ahead with its draft head; ``extra`` are options for a ``llama-server``
-        binary; a start ends when ``end`` is set. Without ``log_path`` the log is a temporary file, which a clean stop
-        removes and any other end leaves. Raises ``StartFailed``, ``BadInput`` for a missing file.
+        ``parallel`` is the number of slots, ``context`` the tokens of each, or of all together if ``shared``; ``port``
+        None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``projector`` is the file
+        of a vision projector, ``drafts`` enables speculative decoding with the draft head; ``extra`` are arguments for
+        a ``llama-server`` binary; setting ``end`` aborts the start. Without ``log_path`` the log is a temporary file,
+        which only a clean stop removes. Raises ``StartFailed``, ``BadInput`` for a missing file.
         """
         for file in (model, template_file, projector):
             if file is not None and not file.is_file():
                 raise BadInput("no such file", where=file)
         chosen = runtime or pick_runtime()
         if port is not None and not _is_free(port):
-            raise StartFailed("port", f"port {port} is taken", "", where=model, remedy="choose another one, or none")
+            raise StartFailed("port", f"port {port} is in use", "", where=model, remedy="choose another one, or none")
         log = log_path or temporary_log()
         spawn = partial(ServerProcess, log_path=log, is_temporary=log_path is None)
         for attempt in range(PORT_TRIES):
@@ -153,7 +154,7 @@ class LlamaServer:
             try:
                 return cls._launch(settings, chosen, spawn, timeout_seconds, end or threading.Event())
             except StartFailed as failure:
-                # Another process may take our free port before the server binds it.
+                # Another process may take the free port before the server binds it.
                 if failure.reason != "port" or port is not None or attempt + 1 == PORT_TRIES:
                     raise
         raise AssertionError("unreachable")
@@ -188,7 +189,7 @@ class LlamaServer:
             elif self._answers(until):
                 return
             if end.is_set():
-                raise StartFailed("ended", "the start was broken off", "", where=self.settings.model, remedy=None)
+                raise StartFailed("ended", "the start was aborted", "", where=self.settings.model, remedy=None)
             if time.monotonic() >= until:
                 raise StartFailed(
                     "timeout",
@@ -202,8 +203,7 @@ class LlamaServer:
         raise self._post_mortem()
 
     def _answers(self, until: float) -> bool:
-        """Return whether the server is healthy, and it is ours: after a lost race for the port somebody else would
-        answer."""
+        """Return whether our server is healthy: after a lost race for the port, another process would answer."""
         with self.client.time_limit(max(until - time.monotonic(), POLL)):
             return self.client.health() and self.running
 
@@ -217,16 +217,16 @@ class LlamaServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The URL at which it listens."""
         return self.client.url
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process is running."""
         return self.process.running
 
     def stop(self) -> None:
-        """End the process and wait for it; harmless when it has ended already."""
+        """End the process and wait for it; does nothing if it has already ended."""
         self.client.close()
         self.process.stop()
 

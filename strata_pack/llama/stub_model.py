@@ -1,6 +1,6 @@
-"""Writes a 70 KB model that llama.cpp loads: its server renders templates, its output means nothing.
+"""Writes a 70 KB stub model that llama.cpp loads, for servers that only render templates.
 
-Llama architecture with one block of zeros and a vocabulary of the 256 bytes.
+It has the Llama architecture with one block of zeros and a vocabulary of the 256 bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 WIDTH = 32
-"""Width of every layer: one block of 32 weights, the least that ggml accepts everywhere."""
+"""Width of every layer: one block of 32 weights, the minimum for ggml."""
 
 CONTROL, UNKNOWN, BYTE = 3, 2, 6
 """llama.cpp's token types."""

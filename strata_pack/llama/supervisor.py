@@ -1,10 +1,10 @@
-"""Runs one server process and ends it when its owner ends, however that happens.
+"""Runs one server process and ends it when its owner ends, for whatever reason.
 
-``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and holds on to standard input. The owner keeps the
-other end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), COMMAND is ended. COMMAND in turn asks the
-kernel to be killed when the supervisor dies, so no order of deaths leaves an orphan. The supervisor has one thread and
-imports next to nothing: the kernel's parent-death signal follows the *thread* that started a process, so the owner, who
-may start servers from a thread that ends early, must not be the parent itself.
+``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and reads standard input. The owner keeps the other
+end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), the supervisor ends COMMAND. The kernel kills
+COMMAND if the supervisor dies (parent-death signal), so no order of deaths leaves an orphan. That signal belongs to the
+*thread* that started the process, and an owner may start servers from a thread that ends early; so the parent is this
+separate, single-threaded process with few imports.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import sys
 import time
 
 GRACE = 5.0
-"""Seconds between the polite signal and the kill."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when the thread that started it ends; elsewhere do nothing."""
+    """On Linux, ask the kernel to kill this process when the thread that started it ends."""
     if not sys.platform.startswith("linux"):
         return
     import ctypes
@@ -33,7 +33,7 @@ def die_with_parent() -> None:
 
 def _started_by(parent: int) -> None:
     die_with_parent()
-    if os.getppid() != parent:  # it died before we could ask
+    if os.getppid() != parent:  # the parent died before the request
         os._exit(1)
 
 
@@ -54,7 +54,7 @@ def keep(command: list[str]) -> int:
     watched = sys.stdin.fileno()
     try:
         while process.poll() is None:
-            # The time limit covers an owner whose pipe end was inherited by some other process that lives on.
+            # The time limit is for the case that another process has inherited the owner's pipe end.
             ready, _, _ = select.select([watched], [], [], 0.2)
             if (ready and not os.read(watched, 4096)) or os.getppid() != owner:
                 break
@@ -64,8 +64,8 @@ def keep(command: list[str]) -> int:
 
 
 def main() -> None:
-    """Keep the command given in the arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner, who then closes the pipe
+    """Supervise the command in the arguments."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the owner, which then closes the pipe
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     try:

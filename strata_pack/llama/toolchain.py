@@ -1,6 +1,6 @@
-"""Checks what a build of llama.cpp needs on this machine and names each missing piece in one sentence.
+"""Checks this machine for the tools of a llama.cpp build and names each missing one in one sentence.
 
-A table for each backend; every entry finds its piece or says what to install.
+There is a table for each backend; every entry locates a tool or says what to install.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SYSTEM_ROOTS = ("/usr", "/usr/local", "/usr/local/nvidia")
 
 
 Needs = Backend | Literal["compiler"]
-"""What a build is for; "compiler" is all that a build needs whose other tools are wheels."""
+"""The backends; "compiler" is for builds whose other tools are wheels."""
 
 
 @dataclass(frozen=True)
 class ToolchainPart:
-    """One thing that a build needs. ``find`` returns where it is; ``missing`` is the sentence if it is not there."""
+    """One requirement of a build. ``find`` returns its path; ``missing`` is the sentence if it is not found."""
 
     name: str
     find: Callable[[], Path | None]
@@ -38,7 +38,7 @@ class ToolchainPart:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What was found (by name) and what is missing (sentences); with nothing missing a build can start."""
+    """The found parts by name and sentences on the missing ones; a build can start if nothing is missing."""
 
     needs: Needs
     found: Mapping[str, Path]
@@ -54,7 +54,7 @@ def _first(paths: Iterable[Path]) -> Path | None:
 
 
 def cuda_roots() -> list[Path]:
-    """Return the folders that may hold a CUDA toolkit: named by the environment, next to nvcc, in the usual places."""
+    """Return the possible folders of a CUDA toolkit: from the environment, next to nvcc, in the usual places."""
     named = [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
     nvcc = _program("nvcc")
     beside = [nvcc.resolve().parent.parent] if nvcc else []
@@ -63,7 +63,7 @@ def cuda_roots() -> list[Path]:
 
 
 def _wheel_roots() -> list[Path]:
-    """The folders of NVIDIA's wheels (``nvidia-cublas``): ``nvidia/cu13``, ``nvidia/cublas``."""
+    """Return the folders of NVIDIA's wheels (``nvidia-cublas``): ``nvidia/cu13``, ``nvidia/cublas``."""
     places = {*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))}
     return sorted(root for place in places for root in Path(place, "nvidia").glob("*") if root.is_dir())
 
@@ -173,7 +173,7 @@ PIECES: Mapping[Needs, tuple[ToolchainPart, ...]] = {
 
 
 def find_toolchain(needs: Needs) -> Toolchain:
-    """Return what of the table of ``needs`` is here and what is missing."""
+    """Return which parts of the table of ``needs`` are found and which are missing."""
     found: dict[str, Path] = {}
     missing: list[str] = []
     for piece in PIECES[needs]:
@@ -186,7 +186,7 @@ def find_toolchain(needs: Needs) -> Toolchain:
 
 
 def cuda_flags(toolchain: Toolchain) -> list[str]:
-    """Return the cmake flags for pieces that lie where cmake does not look: cuBLAS out of a wheel, the stub."""
+    """Return the cmake flags for parts that cmake does not find: cuBLAS from a wheel, the driver stub."""
     found = toolchain.found
     include = found["cuBLAS header"].parent
     flags = [

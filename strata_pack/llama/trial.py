@@ -1,4 +1,4 @@
-"""Whether a runtime works on this machine: it loads a stub of a model and answers once."""
+"""Tests whether a runtime works on this machine: it loads a stub model and answers once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKENS = 4
 def try_runtime(runtime: Runtime, timeout_seconds: float = 60.0) -> None:
     """Raise ``EnvironmentFailure`` with the reason if ``runtime`` does not start here, or does not answer.
 
-    A program may well say its version and then end at the first layer, for want of an instruction or a library.
+    A program may print its version but crash at the first layer, because of a missing instruction or library.
     """
     with tempfile.TemporaryDirectory(prefix="strata-trial-") as folder:
         model = write_stub_model(Path(folder, "stub.gguf"))
@@ -26,4 +26,4 @@ def try_runtime(runtime: Runtime, timeout_seconds: float = 60.0) -> None:
         ) as server:
             answer = server.client.completion("x", n_predict=TOKENS, ignore_eos=True, timeout_seconds=timeout_seconds)
     if answer.timings.predicted_n < 1:
-        raise EnvironmentFailure("it starts, but generates nothing", where=runtime.name)
+        raise EnvironmentFailure("starts, but generates nothing", where=runtime.name)

@@ -1,6 +1,6 @@
-"""Wheels of the package index, each pinned by its hash: fetched and unpacked with pip, whole or not at all.
+"""Fetches and unpacks wheels of the package index with pip, each pinned by its hash.
 
-pip proves every file by its hash before anything of it is unpacked; a wheel runs no code when it is installed.
+pip verifies the hash of every file before it unpacks it; installing a wheel runs no code.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ FETCH_SECONDS = 1800.0
 _WARNINGS = (
     (re.compile(r"connection broken by .*\[Errno -?\d+\] ([\w ]+)"), "no connection: {}"),
     (re.compile(r"connection broken by '(\w+)"), "no connection: {}"),
-    (re.compile(r"located at (\S+) is not a trusted or secure host"), "{} is not asked without https"),
+    (re.compile(r"located at (\S+) is not a trusted or secure host"), "{} is refused without https"),
 )
-"""What pip warns of before it says that there is no such package, and the true reason in words."""
+"""pip's warnings that precede "no such package", and the actual reason."""
 
 
 @dataclass(frozen=True)
 class PinnedWheel:
-    """One release of a package; ``sha256`` has the hash of the wheel of each platform that there is one for."""
+    """One release of a package; ``sha256`` has the hash of the wheel for each supported platform."""
 
     package: str
     version: str
@@ -41,7 +41,7 @@ class PinnedWheel:
 
 
 def run_pip(arguments: Sequence[str], where: str, variables: Mapping[str, str] | None = None) -> None:
-    """Run pip, with ``variables`` in its environment; ``EnvironmentFailure`` with its own words if it fails."""
+    """Run pip with ``variables`` in its environment; ``EnvironmentFailure`` with pip's message if it fails."""
     command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", *arguments]
     try:
         done = subprocess.run(
@@ -68,7 +68,7 @@ def run_pip(arguments: Sequence[str], where: str, variables: Mapping[str, str] |
 
 
 def unpack_wheels(wheels: Sequence[PinnedWheel], folder: Path) -> Path:
-    """Unpack ``wheels`` into ``folder``, which appears whole, and return it; what is there already is kept.
+    """Unpack ``wheels`` into ``folder`` atomically and return it; an existing folder is kept.
 
     Raises ``EnvironmentFailure`` if one cannot be fetched, or is not the pinned one.
     """
@@ -91,7 +91,7 @@ def unpack_wheels(wheels: Sequence[PinnedWheel], folder: Path) -> Path:
         try:
             os.replace(f"{fresh}/unpacked", folder)
         except OSError:
-            # Another process may have been faster; its folder is whole.
+            # Another process may have been faster; its folder is complete.
             if not folder.is_dir():
                 raise
     return folder

@@ -163,5 +163,5 @@ def test_fused_multiplications_are_found(
 
 @pytest.mark.slow
 def test_a_library_of_other_calls_is_not_loaded(mutate: Mutate) -> None:
-    with pytest.raises(EnvironmentFailure, match="holds kernels of version 2, not 1"):
+    with pytest.raises(EnvironmentFailure, match="has kernels of version 2, not 1"):
         mutate("version.c", "#define VERSION 1", "#define VERSION 2")

@@ -108,9 +108,7 @@ def test_cuda_without_an_index_says_how_to_name_one():
 @pytest.mark.usefixtures("cache")
 def test_the_index_may_stand_in_the_environment(monkeypatch):
     monkeypatch.setenv("STRATA_CUDA_INDEX", "http://127.0.0.1:1/simple")
-    assert plan_install("cuda", None) == [
-        f"xllamacpp=={OURS} of http://127.0.0.1:1/simple, in an environment of its own"
-    ]
+    assert plan_install("cuda", None) == [f"xllamacpp=={OURS} of http://127.0.0.1:1/simple, in a separate environment"]
 
 
 ILLEGAL = f"#!{sys.executable}\nimport os, signal\nos.kill(os.getpid(), signal.SIGILL)\n"

@@ -234,7 +234,7 @@ else:
 
 def test_a_binary_that_is_something_else_is_said(tmp_path):
     other = Runtime("x", "binary", path=_program(tmp_path / "b/llama-server", "print('hello')"))
-    with pytest.raises(EnvironmentFailure, match=r"no llama-server that works \(hello\)"):
+    with pytest.raises(EnvironmentFailure, match=r"not a working llama-server \(hello\)"):
         describe_runtime(other)
 
 

@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_is_said(tiny, two):
         port = holder.getsockname()[1]
         report = run_smoke(tiny, options=replace(two, port=port))
     assert (report.checks[0].id, report.checks[0].status, report.exit_code) == ("start", "error", 3)
-    assert f"port {port} is taken" in report.checks[0].detail
+    assert f"port {port} is in use" in report.checks[0].detail
     assert {check.status for check in report.checks[1:]} == {"skipped"}
 
 
