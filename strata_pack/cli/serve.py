@@ -37,13 +37,13 @@ def serve(
         list[Path] | None,
         typer.Argument(
             metavar="PACK|GGUF",
-            help="The pack to serve; with several, requests select one by model name and it is loaded then.",
+            help="Pack to serve; of several, the requested model is loaded on demand.",
             show_default=False,
         ),
     ] = None,
     upstream: Annotated[str | None, typer.Option(metavar="URL", help="Use the llama-server running there.")] = None,
     template: Annotated[
-        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file (default: the model's own).")
+        str | None, typer.Option(metavar="ID|FILE", help="A shipped template or a file; default: the model's.")
     ] = None,
     mmproj: Annotated[
         Path | None, typer.Option("--mmproj", metavar="FILE", help="The projector of a GGUF, for images.")
@@ -54,12 +54,10 @@ def serve(
     ] = False,
     spec: Annotated[
         Literal["auto", "mtp", "off", "eagle3", "dflash"],
-        typer.Option(
-            metavar="auto|mtp|off", help="Speculative decoding with the model's draft head (MTP); auto: if possible."
-        ),
+        typer.Option(metavar="auto|mtp|off", help="Draft with the model's own head (MTP); auto: if possible."),
     ] = DEFAULTS.spec,
     host: Annotated[
-        str, typer.Option(metavar="ADDR", help="Address to listen on; other than loopback only with a key.")
+        str, typer.Option(metavar="ADDR", help="Address to listen on; beyond loopback, a key is needed.")
     ] = DEFAULTS.host,
     port: Annotated[int, typer.Option(metavar="N", help="Port; 0 for a free one.", min=0, max=65535)] = DEFAULTS.port,
     api_key: Annotated[
@@ -71,9 +69,7 @@ def serve(
     ] = None,
     parallel: Annotated[
         int | None,
-        typer.Option(
-            metavar="N", help="Requests that generate concurrently (default: the server's slots, or 1).", min=1
-        ),
+        typer.Option(metavar="N", help="Concurrent requests (default: the server's slots, or 1).", min=1),
     ] = None,
     queue: Annotated[
         int, typer.Option(metavar="N", help="Requests that may wait; further ones get 429.", min=0)
@@ -83,7 +79,7 @@ def serve(
     ] = DEFAULTS.context,
     max_loaded: Annotated[int | None, typer.Option(metavar="N", help="Maximum number of loaded models.", min=1)] = None,
     idle: Annotated[
-        float | None, typer.Option(metavar="S", help="Seconds without a request until a model is unloaded.", min=1)
+        float | None, typer.Option(metavar="S", help="Seconds until an idle model is unloaded.", min=1)
     ] = None,
     runtime: Annotated[str | None, typer.Option(metavar="NAME", help="llama.cpp runtime, with PACK.")] = None,
     anyway: Anyway = False,
@@ -96,7 +92,7 @@ def serve(
     ] = None,
     store: Annotated[bool, typer.Option("--store/--no-store", help="Store recent responses.")] = DEFAULTS.store,
     access_log: Annotated[
-        AccessFormat, typer.Option(help="Access log on stderr, one line per request, without content.")
+        AccessFormat, typer.Option(help="Access log on stderr, without content.")
     ] = DEFAULTS.access_log,
     tls_cert: Annotated[Path | None, typer.Option(metavar="PEM", help="Certificate, to serve HTTPS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(metavar="PEM", help="Its key.")] = None,

@@ -1,7 +1,7 @@
-"""Finds the safetensors files of a checkpoint: those that its index names, whatever they are called.
+"""Finds the safetensors files of a checkpoint: the files named in its index, or a single file.
 
-The index (``model.safetensors.index.json``, or one of another stem) maps every tensor to a file, also in a subfolder:
-shards, and files of their own for heads that were added later. Without an index one file is the whole model.
+The index (``model.safetensors.index.json``, or another stem) maps every tensor to a file, which may be in a subfolder:
+shards, and separate files for heads that were added later. Without an index, one file is the whole model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strata_pack.weights.hub.tree import safe_path
 INDEX = "model.safetensors.index.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_LIMIT = 256 << 20
-"""Bytes; the index of a large mixture of experts is some 10 MB."""
+"""Maximum bytes of an index; that of a large mixture of experts has about 10 MB."""
 SINGLE = "model.safetensors"
 _ADAPTER = "adapter_model.safetensors"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
@@ -25,11 +25,11 @@ _PART = re.compile(r"model-(?!\d{5}-of-)[^.]+\.safetensors")
 
 
 class NoModel(BadInput):
-    """There are safetensors files, and none of them is a model."""
+    """There are safetensors files, but none of them is a model."""
 
 
 def find_index(names: Iterable[str], where: str) -> str | None:
-    """Return the name of the index among ``names`` (of one folder); ``BadInput`` for several and none the usual."""
+    """Return the name of the index among ``names`` (of one folder); ``BadInput`` for several without the usual name."""
     found = sorted(name for name in names if name.endswith(INDEX_SUFFIX))
     if INDEX in found:
         return INDEX
@@ -40,14 +40,15 @@ def find_index(names: Iterable[str], where: str) -> str | None:
 
 
 def read_index(data: bytes, where: str | Path) -> dict[str, str]:
-    """Return tensor to file, in the index's order; ``BadInput`` if it is malformed or names a place outside."""
+    """Return a dict from tensor to file, in the index's order; ``BadInput`` if it is malformed or has a path
+    outside."""
     try:
         weight_map = json.loads(data)["weight_map"]
         for name, file in weight_map.items():
             if not isinstance(name, str) or not isinstance(file, str):
                 raise TypeError(f"{name!r} has no file")
             if not file.endswith(".safetensors"):
-                raise ValueError(f"{file!r} is no safetensors file")
+                raise ValueError(f"{file!r} is not a safetensors file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"is malformed ({error})", where=where, remedy="fetch it again") from error
     if not weight_map:
@@ -58,19 +59,19 @@ def read_index(data: bytes, where: str | Path) -> dict[str, str]:
 
 
 def unindexed_files(names: Iterable[str], where: str) -> tuple[str, ...]:
-    """Return the files among ``names`` that are a whole model without an index: empty if there are no safetensors.
+    """Return the files among ``names`` that form a model without an index; empty if there are no safetensors.
 
     That is ``model.safetensors`` with files such as ``model-mtp.safetensors``, or the only file of any other name.
-    ``NoModel`` for shards without an index, an adapter, and several files of which none is the usual one.
+    ``NoModel`` for shards without an index, an adapter, and several files without the usual name.
     """
     found = sorted(name for name in names if name.endswith(".safetensors"))
     models = [name for name in found if name != _ADAPTER]
     if found and not models:
         raise NoModel(
-            f"holds a LoRA adapter ({_ADAPTER}) and no model", where=where, remedy="name the model it was made for"
+            f"has a LoRA adapter ({_ADAPTER}) and no model", where=where, remedy="name the model it was made for"
         )
     if SINGLE in models:
-        # A dot marks another precision of the same weights, a hyphen a part of its own.
+        # A dot marks another precision of the same weights, a hyphen a separate part.
         return tuple(name for name in models if name == SINGLE or _PART.fullmatch(name))
     if len(models) <= 1 and not any(_SHARD.search(name) for name in models):
         return tuple(models)
@@ -83,8 +84,8 @@ def checkpoint_files(
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return (index, weight files) of the checkpoint among ``names``, which are relative to its folder.
 
-    ``read`` returns the bytes of the index. Both are empty where there are no safetensors. ``BadInput`` if a file that
-    the index names is not there.
+    ``read`` returns the bytes of the index. Both are empty if there are no safetensors. ``BadInput`` if a file of the
+    index is missing.
     """
     present = set(names)
     here = [name for name in present if "/" not in name]

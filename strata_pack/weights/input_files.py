@@ -1,7 +1,7 @@
 """Detects input files that change while a build reads them.
 
 A manifest names the hash of its source, and the source is read more than once: for its header, its tensors, its hash.
-All of it is the same bytes only if no file changed from the first look to the last.
+These reads see the same bytes only if no file changed from the first to the last.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from strata_pack.errors import BadInput
 
-_REMEDY = "let nothing write it while it is read, and run again"
+_REMEDY = "make sure that nothing writes it, and run again"
 
 
 @dataclass(frozen=True)
 class FileState:
-    """What changes when a file's bytes do. ``changed_ns`` (ctime) cannot be set back by whoever writes the file."""
+    """The identity of a file's content. ``changed_ns`` (ctime) cannot be reset by the program that writes the file."""
 
     device: int
     inode: int
@@ -28,20 +28,20 @@ class FileState:
 
     @classmethod
     def of(cls, path: Path) -> FileState:
-        """Return the state of the file that ``path`` leads to; raises ``OSError`` if there is none."""
+        """Return the state of the file at ``path`` (links are followed); raises ``OSError`` if there is none."""
         info = os.stat(path)
         return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Files and their states at one moment."""
+    """Files with their states at one time."""
 
     states: Mapping[Path, FileState]
 
     @classmethod
     def of(cls, paths: Iterable[Path]) -> InputFiles:
-        """Look at ``paths`` now; ``BadInput`` for one that is not there."""
+        """Return ``paths`` with their present states; ``BadInput`` for a missing file."""
         states = {}
         for path in paths:
             try:
@@ -57,7 +57,7 @@ class InputFiles:
         return tuple(self.states)
 
     def check_unchanged(self) -> None:
-        """Raise ``BadInput`` if a file is not as it was: another one, of another size, or written since."""
+        """Raise ``BadInput`` if a file was replaced, changed its size, or was written to since."""
         for path, before in self.states.items():
             try:
                 now = FileState.of(path)
@@ -74,7 +74,7 @@ class InputFiles:
             raise BadInput(problem, where=path, remedy=_REMEDY)
 
     def fingerprint(self) -> bytes:
-        """Return bytes that change when any byte of the files may have; names count, folders do not."""
+        """Return bytes that change if any content may have changed; file names matter, folders do not."""
         facts = [(path.name, state.size, state.modified_ns, state.changed_ns) for path, state in self.states.items()]
         return "\n".join(map(repr, facts)).encode("utf-8", "surrogateescape")
 

@@ -18,7 +18,7 @@ from strata_pack.weights.tensor_source import GgufSource, TensorSource
 def file_names(folder: Path) -> list[str]:
     """Return every file below ``folder``, relative and with ``/``, sorted.
 
-    Packs in it, whole or not, are what this tool made of the model: they are passed over.
+    Packs in it, complete or not, are ignored, because this tool has created them.
     """
     names = []
     for here, folders, files in os.walk(folder):

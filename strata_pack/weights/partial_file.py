@@ -1,7 +1,7 @@
-"""Names and locks the hidden file in which a large output grows.
+"""Names and locks the hidden partial file of a large output.
 
-A run that was killed leaves its file behind without the lock, so that the next one with the same output finds it and
-takes its place: nothing stays for ever, and what another run is writing is never touched.
+A killed run leaves its partial file without the lock, so the next run with the same output replaces it. Partial files
+do not accumulate, and a file that another run is writing is never touched.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from strata_pack.locks import lock_file
 
 
 def partial_path(path: Path) -> Path:
-    """Return where ``path`` grows until it is whole."""
+    """Return the path of the partial file of ``path``."""
     return path.with_name(f".{path.name}.partial")
 
 
 def open_locked(path: Path, final: Path) -> IO[bytes]:
-    """Open ``path`` for reading and appending, ours alone; ``EnvironmentFailure`` if another run has it."""
+    """Open ``path`` for reading and appending, and lock it; ``EnvironmentFailure`` if another run holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         file = os.fdopen(descriptor, "r+b")
@@ -33,7 +33,7 @@ def open_locked(path: Path, final: Path) -> IO[bytes]:
         except EnvironmentFailure:
             file.close()
             raise
-        # Between opening and locking the other run may have finished and renamed the very file we hold.
+        # Between opening and locking, the other run may have finished and renamed this file.
         if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
             return file
         file.close()
@@ -41,9 +41,10 @@ def open_locked(path: Path, final: Path) -> IO[bytes]:
 
 @contextmanager
 def partial_writer(path: Path) -> Iterator[IO[bytes]]:
-    """Yield an empty binary file that becomes ``path`` when the block ends well, and vanishes otherwise.
+    """Yield an empty binary file that becomes ``path`` if the block ends without an exception, and is removed
+    otherwise.
 
-    What a killed run has left of ``path`` is gone before the block begins: the disk has room for it again.
+    The partial file of a killed run is removed before the block begins, which frees its disk space.
     """
     partial = partial_path(path)
     with disk_errors(path):

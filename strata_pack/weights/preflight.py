@@ -1,6 +1,6 @@
-"""Checks disk space before the first byte: every stage of a job, added up for each file system.
+"""Checks disk space before the first byte is written, over all stages of a job and for each file system.
 
-A stage says how many bytes it will still write and where. Bytes that are there already are the caller's to leave out.
+A stage has the number of bytes still to be written and their place; the caller subtracts existing bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from strata_pack.files import free_bytes
 
 RESERVE_MOST, RESERVE_LEAST = 64 << 20, 1 << 20
 RESERVE_SHARE = 50
-"""Left free on every file system for journals, logs and its own tables: a fiftieth of what is written, 1 to 64 MiB."""
+"""Reserve on every file system for journals, logs and metadata: 2 % of the written bytes, from 1 to 64 MiB."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a job: ``label`` for people ("download", "quantized file"), where it writes, how many bytes."""
+    """One part of a job: ``label`` for messages ("download", "quantized file"), the place of its output, its bytes."""
 
     label: str
     path: Path
@@ -29,9 +29,9 @@ class Stage:
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """What one file system must hold: ``stages`` write ``needed`` bytes onto it, ``free`` bytes are there.
+    """The need on one file system: ``stages`` write ``needed`` bytes, and ``free`` bytes are available.
 
-    ``needed`` does not count the ``reserve``, which is left free.
+    ``needed`` does not include the ``reserve``.
     """
 
     mount: Path
@@ -59,7 +59,7 @@ def existing_ancestor(path: Path) -> Path:
 
 
 def disk_needs(stages: Iterable[Stage]) -> list[DiskNeed]:
-    """Add the stages up per file system (distinguished by device number), in the order they first appear."""
+    """Sum the stages per file system (identified by device number), in order of first appearance."""
     by_device: dict[int, list[Stage]] = {}
     for stage in stages:
         by_device.setdefault(os.stat(existing_ancestor(stage.path)).st_dev, []).append(stage)
@@ -83,7 +83,8 @@ def check_disk(stages: Iterable[Stage]) -> list[DiskNeed]:
 
 
 def _sentence(need: DiskNeed) -> str:
-    """Say the sum in one unit: parts are rounded up and what is free down, so that the figures add up as written."""
+    """Return the sentence with all figures in one unit; parts are rounded up and free space down, so that the sum is
+    right."""
     parts = [(stage.label, stage.nbytes) for stage in need.stages if stage.nbytes] + [("reserve", need.reserve)]
     unit, size = _unit(need.needed + need.reserve)
 
@@ -99,13 +100,13 @@ def _sentence(need: DiskNeed) -> str:
 
 
 def _unit(nbytes: int) -> tuple[str, int]:
-    """Return the unit in which ``nbytes`` is at least 1, and its bytes."""
+    """Return the largest unit in which ``nbytes`` is at least 1, and its bytes."""
     units = [("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12)]
     return next(((name, size) for name, size in reversed(units) if nbytes >= size), units[0])
 
 
 def size_text(nbytes: int) -> str:
-    """Return a size for people, in powers of 1000: ``"1.5 GB"``."""
+    """Return a size as text, in powers of 1000: ``"1.5 GB"``."""
     amount = float(nbytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if amount < 1000:

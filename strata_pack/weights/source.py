@@ -1,6 +1,6 @@
-"""Parses a SOURCE argument: a local GGUF file, a local folder, or a place on the Hub.
+"""Parses a SOURCE argument: a local GGUF file, a local folder, or a repository on the Hub.
 
-A path that exists is always the path; only text that names nothing on this disk is read as a hub id.
+An existing path takes precedence; other text is read as a hub id.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from urllib.parse import quote, unquote
 from strata_pack.errors import BadInput
 
 HUB_ID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?")
-"""One half of ``org/name``: the Hub allows letters, digits, ``-``, ``_`` and ``.``, at most 96 in all."""
+"""One half of ``org/name``: the Hub allows letters, digits, ``-``, ``_`` and ``.``, at most 96 in total."""
 
 _SPECIAL_REVISION = re.compile(r"refs/(?:pr|convert)/[^/]+")
-"""The revisions whose own name contains slashes; any other slash in a revision is written ``%2F``."""
+"""The kinds of revisions with slashes in their names; any other slash in a revision must be written ``%2F``."""
 
 _OTHER_KINDS = ("datasets/", "spaces/", "buckets/")
 
@@ -25,14 +25,14 @@ _REMEDY = "give a .gguf file, a folder, a hub id (org/name) or hf://org/name@rev
 
 @dataclass(frozen=True)
 class LocalGguf:
-    """One GGUF file on this disk (the first shard of a split model stands for all)."""
+    """One GGUF file on this disk (for a split model, its first shard)."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder on this disk: a Hugging Face checkpoint, or a folder that holds GGUF files."""
+    """A folder on this disk: a Hugging Face checkpoint, or a folder with GGUF files."""
 
     path: Path
 
@@ -54,10 +54,10 @@ Source = LocalGguf | LocalFolder | HubSource
 
 
 def parse_source(text: str) -> Source:
-    """Return what ``text`` names.
+    """Return the source that ``text`` names.
 
-    ``hf://org/name[@revision][/path]`` is the Hub whatever lies on the disk. Otherwise an existing path wins, then
-    ``org/name`` or ``org/name@revision``. ``BadInput`` says why anything else cannot be a source.
+    ``hf://org/name[@revision][/path]`` is always on the Hub. Otherwise an existing path takes precedence, then
+    ``org/name`` or ``org/name@revision``. ``BadInput`` explains why other text is not a source.
     """
     if text.startswith("hf://"):
         return _parse_uri(text)
@@ -70,7 +70,7 @@ def parse_source(text: str) -> Source:
         if path.suffix.lower() == ".gguf":
             return LocalGguf(path)
         if path.name.endswith((".safetensors", ".safetensors.index.json")):
-            raise BadInput("is one file of a checkpoint", where=path, remedy="give the folder that holds it")
+            raise BadInput("is one file of a checkpoint", where=path, remedy="give its folder")
         raise BadInput("is neither a .gguf file nor a folder", where=path, remedy=_REMEDY)
     repo_id, at, revision = text.partition("@")
     if is_repo_id(repo_id) and not repo_id.lower().endswith((".gguf", ".safetensors")):
@@ -81,7 +81,7 @@ def parse_source(text: str) -> Source:
 
 
 def hub_source(text: str) -> HubSource | None:
-    """Return the place on the Hub that ``text`` names: ``hf://...``, or ``org/name`` if nothing here is called so."""
+    """Return the Hub source that ``text`` names: ``hf://...``, or ``org/name`` if no local path has that name."""
     if not text.startswith("hf://") and (Path(text).exists() or not is_repo_id(text.partition("@")[0])):
         return None
     if not text.startswith("hf://") and text.lower().endswith((".gguf", ".jinja", ".json", ".safetensors")):
@@ -91,7 +91,7 @@ def hub_source(text: str) -> HubSource | None:
 
 
 def is_repo_id(text: str) -> bool:
-    """Return whether ``text`` is a name as the Hub allows them: ``org/name``."""
+    """Return whether ``text`` is a valid hub id: ``org/name``."""
     halves = text.split("/")
     return (
         len(halves) == 2

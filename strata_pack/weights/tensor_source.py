@@ -1,7 +1,7 @@
-"""Defines what the quantizer reads from: tensors, their header, and rows on demand.
+"""Defines the quantizer's input: tensors, their header, and rows on demand.
 
-A GGUF model (split or not) is one ``TensorSource``, a safetensors checkpoint that is converted on the fly another.
-The quantizer asks for a few rows at a time, from several threads, and never holds a whole tensor.
+A GGUF model (split or not) is one kind of ``TensorSource``, a safetensors checkpoint that is converted on the fly
+another. The quantizer reads a few rows at a time, from several threads, and never a whole tensor.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from strata_pack.weights.input_files import InputFiles
 
 RowReader = Callable[[int, int, npt.NDArray[np.uint8]], None]
 """``read(first, count, out)`` fills ``out`` with the bytes of ``count`` rows from row ``first`` on, in the tensor's
-own type. Rows are counted over all higher dimensions. Safe to call from several threads; raises ``BadInput`` or
-``EnvironmentFailure`` when the bytes are not there."""
+own type. Rows are counted over all higher dimensions. Thread-safe; raises ``BadInput`` or
+``EnvironmentFailure`` if the bytes are missing."""
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """One tensor as it will stand in the GGUF: its final name and shape, and the type its bytes have now."""
+    """One tensor: its final name and shape in the GGUF, and the present type of its bytes."""
 
     name: str
     shape: tuple[int, ...]
     """Elements in ggml's order: ``shape[0]`` is the row length."""
     type: GGMLQuantizationType
     shard: int = 0
-    """Which file of a split model it comes from, counted from 0."""
+    """The index (from 0) of its file in a split model."""
     position: int = 0
-    """Its rank by place in the file: the order in which a split model keeps its tensors."""
+    """Its rank by position in the file: a split model keeps this order."""
 
     @property
     def row_length(self) -> int:
@@ -60,7 +60,7 @@ class SourceTensor:
 
     @property
     def matrices(self) -> int:
-        """The number of two-dimensional slices: the experts of a stacked MoE tensor, 1 else."""
+        """The number of two-dimensional slices: the experts of a stacked MoE tensor, else 1."""
         return math.prod(self.shape[2:])
 
     @property
@@ -73,19 +73,20 @@ class SourceTensor:
 
 
 class TensorSource(Protocol):
-    """Where weights come from. Attributes are read-only."""
+    """A source of weights. Attributes are read-only."""
 
     @property
     def label(self) -> str:
-        """What to call it in a sentence: a path or a hub id."""
+        """Its name in messages: a path or a hub id."""
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any byte may have changed: interrupted work is resumed only on the same fingerprint."""
+        """A value that changes if any byte may have changed: interrupted work is resumed only with the same
+        fingerprint."""
 
     @property
     def inputs(self) -> InputFiles:
-        """The files it reads, as they were before the first look at them."""
+        """The files it reads, with their states before the first read."""
 
     @property
     def metadata(self) -> Mapping[str, MetaValue]:
@@ -97,17 +98,17 @@ class TensorSource(Protocol):
 
     @property
     def shards(self) -> int:
-        """How many files the model is split into, 1 when it is not."""
+        """Number of files of the model, 1 if it is not split."""
 
     def rows(self, tensor: SourceTensor) -> RowReader:
-        """Return the reader of one tensor's rows; it may hold what it needs until it is dropped."""
+        """Return the reader of one tensor's rows; it may keep resources until it is garbage-collected."""
 
 
 class GgufSource:
     """A GGUF model, split or not, as a ``TensorSource``. Use as a context manager."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open and check all files of the model; ``BadInput`` as ``open_shards`` raises it."""
+        """Open and check all files of the model; raises as ``open_shards``."""
         self.inputs = InputFiles.of(shard_paths(path))
         self.files: list[GgufFile] = open_shards(path)
         first = self.files[0]
@@ -140,7 +141,8 @@ class GgufSource:
             file.close()
 
     def rows(self, tensor: SourceTensor) -> RowReader:
-        """Return a reader that reads from the file, past the page mappings: they would count as our memory."""
+        """Return a reader that reads from the file, not the memory mapping, which would count as this process's
+        memory."""
         shard, start = self._places[tensor.name]
         descriptor, path = self._descriptors[shard], self.files[shard].path
         row = TensorInfo.make(tensor.name, (tensor.row_length,), tensor.type).nbytes
@@ -160,7 +162,7 @@ class GgufSource:
 
 
 def _fingerprint(files: Sequence[GgufFile], inputs: InputFiles) -> str:
-    """Hash what a header says and what the file system knows; reading all weights would cost a pass of its own."""
+    """Return a hash of the headers and file states; hashing all weights would need a separate pass."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(encode_header(file.metadata, file.tensors, file.alignment))

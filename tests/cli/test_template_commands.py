@@ -55,7 +55,7 @@ def test_repair_shows_the_change_as_a_diff() -> None:
     code, out, _ = run("repair", str(stock("qwen38_like")), "--diff", *QUICK)
     assert code == 0
     assert out.startswith("--- stock\n+++ repaired\n@@ ")
-    assert "nothing is written" in out
+    assert "nothing was written" in out
 
 
 def test_repair_as_json_is_one_object() -> None:

@@ -116,7 +116,7 @@ def test_projector_of_another_model_is_refused(pack: Path, tmp_path: Path, name:
 
 def test_model_is_no_projector(pack: Path, tmp_path: Path) -> None:
     model = convert("", pack.parent / "Tiny-VL", tmp_path / "model.gguf", "model")
-    with pytest.raises(BadInput, match=r"is no projector .general.type is 'model'"):
+    with pytest.raises(BadInput, match=r"is not a projector .general.type is 'model'"):
         build_pack(request(model, tmp_path / "pack", projector_file=model))
 
 

@@ -186,7 +186,7 @@ def test_an_imatrix_has_to_be_named(asked: RebuildRequest) -> None:
 
 
 def test_a_folder_that_is_no_pack_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="is no pack"):
+    with pytest.raises(BadInput, match="is not a pack"):
         rebuild_pack(RebuildRequest(tmp_path))
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints in safetensors to GGUF."""
+"""Converts checkpoints in safetensors to GGUF."""

@@ -1,7 +1,7 @@
-"""Tables the model classes that can be converted: GGUF architecture, defaults, rules.
+"""Lists the supported model classes: GGUF architecture, defaults, rules.
 
-A class that is not in the table is refused by name. Every entry is proved by whole-file comparison with llama.cpp's
-converter. Defaults are those of the class's configuration in transformers, for keys that a config.json may leave out.
+A class that is not in the table is refused by name. Every entry is tested by whole-file comparison with llama.cpp's
+converter. Defaults are those of the class's configuration in transformers, for keys that a config.json may omit.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from strata_pack.weights.convert.config import Config, architecture_name, effect
 
 @dataclass(frozen=True)
 class Architecture:
-    """One family: what it is in GGUF, and which rules its tensors and parameters follow.
+    """One family: its GGUF architecture, and the rules for its tensors and parameters.
 
-    ``gguf`` is the architecture whose table of names is used: the gguf package may not know the family's own yet.
-    ``moe``: experts are stacked. ``rotate``: rows of Q and K go from the order of transformers to that of ggml.
+    ``gguf`` is the architecture whose table of names is used, because the gguf package may lack the family's own.
+    ``moe``: experts are stacked. ``rotate``: rows of Q and K are permuted from the order of transformers to ggml's.
     ``linear``: linear attention (Qwen3-Next and its successors); ``tiled``: its value heads are tiled by key head.
     ``hyper``: hyper-connections in place of norms, an indexer and n-gram embeddings (Qwen3.8-Flash-Next).
-    ``seeing``: layers of the tower reach into the model (deepstack), which says how many.
-    ``transposed``: fused experts are stored input first. ``head_norms``: Q and K have norms of their own.
-    ``derives_head_dim``: the class works ``head_dim`` out when the file has none, so the GGUF always says it.
+    ``seeing``: layers of the vision tower feed into the model (deepstack); the header has their number.
+    ``transposed``: fused experts are stored input first. ``head_norms``: Q and K have their own norms.
+    ``derives_head_dim``: the class computes a missing ``head_dim``, so the GGUF always has it.
     """
 
     name: str
@@ -153,8 +153,7 @@ def supported_classes() -> tuple[str, ...]:
 
 
 def is_known(folder: Path) -> bool:
-    """Return whether the class of a checkpoint can be converted here; raises ``BadInput`` where config.json names
-    none."""
+    """Return whether the class of a checkpoint is supported; raises ``BadInput`` if config.json names no class."""
     path = folder / "config.json"
     return architecture_name(read_json_object(path), path) in _BY_CLASS
 
@@ -162,7 +161,7 @@ def is_known(folder: Path) -> bool:
 def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config]:
     """Return the architecture and completed configuration of a config.json.
 
-    ``BadInput`` by name for a class that is not supported, for draft models, and for missing or impossible sizes.
+    ``BadInput``, with the name, for an unsupported class, for draft models, and for missing or impossible sizes.
     """
     name = architecture_name(raw, where)
     for part, kind in _DRAFTS.items():
@@ -173,8 +172,8 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
         raise BadInput(
             f"the architecture {name} is not supported",
             where=where,
-            remedy="let llama.cpp's own converter try it (`strata-pack convert --converter reference`), take a GGUF of "
-            f"the model; known here are {', '.join(_BY_CLASS)}",
+            remedy="try llama.cpp's own converter (`strata-pack convert --converter reference`), use a GGUF of "
+            f"the model; supported are {', '.join(_BY_CLASS)}",
         )
     for key, kind in _DERIVED.items():
         if key in raw:
@@ -195,7 +194,7 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
 
 
 def _refuse_relatives(architecture: Architecture, config: Config, where: Path) -> None:
-    """Refuse models that bear a supported class's name and for which llama.cpp's converter does more."""
+    """Refuse models with a supported class's name that need further steps of llama.cpp's converter."""
     if architecture.name == "llama" and config.get("vocab_size") == _CODE_LLAMA_VOCABULARY:
         problem = "is CodeLlama, whose infill vocabulary is not supported"
         raise BadInput(problem, where=where.parent, remedy="use a GGUF version of the model")

@@ -1,6 +1,6 @@
 """Casts rows from a stored float type to an output type with the rounding of llama.cpp's converter.
 
-BF16 travels as its sixteen bits and never through a wider type than float32. NaNs come out quiet, as ggml makes them.
+BF16 is handled as 16-bit integers or as float32. NaNs become quiet, as in ggml.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 Transform = Literal["none", "plus_one", "minus_exp"]
-"""What a model class does to values: ``plus_one`` for norms stored around 0, ``minus_exp`` for a stored logarithm."""
+"""A transformation of values by a model class: ``plus_one`` for norms stored around 0, ``minus_exp`` for logarithms."""
 
 Array = npt.NDArray[Any]
 
@@ -23,14 +23,15 @@ _SAME = {("F32", F32), ("F16", F16)}
 
 
 def is_copy(dtype: str, target: GGMLQuantizationType) -> bool:
-    """Return whether the stored bytes are the output's bytes."""
+    """Return whether the stored bytes are also the output's bytes."""
     return (dtype, target) in _SAME
 
 
 def cast_into(stored: Array, dtype: str, target: GGMLQuantizationType, transform: Transform, out: Array) -> None:
-    """Convert ``stored`` (as ``safetensors.FLOATS`` types it) into ``out``, the output's bytes (uint8, contiguous).
+    """Convert ``stored`` (a numpy array typed as in ``safetensors.FLOATS``) into ``out``, the output's bytes (uint8,
+    contiguous).
 
-    Types of blocks are quantized by the gguf package, whose bytes are those of llama.cpp's converter.
+    The gguf package quantizes to block types; its bytes are those of llama.cpp's converter.
     """
     if dtype == "BF16" and target is BF16 and transform == "none":
         bits = out.view("<u2")
@@ -51,7 +52,7 @@ def cast_into(stored: Array, dtype: str, target: GGMLQuantizationType, transform
 
 
 def _as_float(stored: Array, dtype: str) -> Array:
-    """Return float32 for BF16 and F32; F16 stays, since its arithmetic rounds to F16."""
+    """Return float32 for BF16 and F32; F16 stays F16, because its arithmetic rounds to F16."""
     if dtype != "BF16":
         return stored
     wide = np.empty(stored.size, dtype="<u4")
@@ -64,8 +65,8 @@ def _transformed(values: Array, transform: Transform) -> Array:
         shifted: Array = values + values.dtype.type(1)
         return shifted
     if transform == "minus_exp":
-        # Correctly rounded. The converter's own result differs in the last bit of a few values, and does so from
-        # machine to machine: PyTorch takes e^x from MKL, SLEEF or the compiler's library, whichever it was built with.
+        # Correctly rounded. The converter's result differs in the last bit of a few values and depends on the machine:
+        # PyTorch takes e^x from MKL, SLEEF or the compiler's library, depending on its build.
         return -np.exp(values.astype(np.float64)).astype(np.float32).astype(values.dtype)
     return values
 
@@ -83,7 +84,7 @@ def _narrow(values: Array, out: Array) -> None:
 
 
 def _quiet(bits: Array, infinity: int, quiet: int, keep: int | None = None) -> None:
-    """Set the quiet bit of NaNs (and clear what rounding must not carry)."""
+    """Set the quiet bit of NaNs, and clear the bits that rounding must not carry."""
     magnitude = bits & bits.dtype.type(infinity | (infinity & -infinity) - 1)
     nan = magnitude > infinity
     if nan.any():

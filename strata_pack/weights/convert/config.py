@@ -1,7 +1,7 @@
-"""Reads config.json as llama.cpp's converter does: the file's values over the defaults of the model class.
+"""Reads config.json like llama.cpp's converter: the file's values override the defaults of the model class.
 
-The converter asks transformers for the configuration, which fills in what the file leaves out and gathers everything
-about rotary positions under ``rope_parameters``. The same is done here from a table, for the supported classes.
+The converter gets the configuration from transformers, which fills in missing values and collects all rotary parameters
+under ``rope_parameters``. This module does the same from a table, for the supported classes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _ROPE_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embe
 
 @dataclass(frozen=True)
 class Config:
-    """The text model's configuration: ``values`` by key, ``where`` names the file in sentences."""
+    """The text model's configuration: ``values`` by key; ``where`` is the file, for messages."""
 
     values: Mapping[str, Any]
     rope: Mapping[str, Any]
     where: Path
 
     def get(self, *keys: str) -> Any:
-        """Return the value of the first key that is there, None without any (or when it is null)."""
+        """Return the value of the first present key, None if there is none or the value is null."""
         return next((self.values[key] for key in keys if key in self.values), None)
 
     def integer(self, *keys: str) -> int:
-        """Return a positive integer; ``BadInput`` when it is missing or something else."""
+        """Return a positive integer; ``BadInput`` if it is missing or another value."""
         value = self.get(*keys)
         if type(value) is not int or not 0 < value < 1 << 32:
-            raise BadInput(f"{keys[0]} is {value!r}, no positive integer", where=self.where)
+            raise BadInput(f"{keys[0]} is {value!r}, not a positive integer", where=self.where)
         return value
 
     @property
@@ -64,7 +64,7 @@ def effective(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) 
         merged |= _without_null(text)
     rope = merged.get("rope_parameters") or merged.get("rope_scaling") or {}
     if not isinstance(rope, dict):
-        raise BadInput(f"rope_parameters is {rope!r}, no object", where=where)
+        raise BadInput(f"rope_parameters is {rope!r}, not an object", where=where)
     rope = dict(rope)
     for key in _ROPE_KEYS:
         if key in merged:
@@ -75,13 +75,13 @@ def effective(raw: Mapping[str, Any], defaults: Mapping[str, Any], where: Path) 
 
 
 def linear_layers(config: Config) -> list[bool]:
-    """Say of each layer whether its attention is linear; call it only when the number of layers is proved."""
+    """Return for each layer whether its attention is linear; call it only after the number of layers was checked."""
     interval = config.get("full_attention_interval") or 4
     kinds = config.get("layer_types")
     if kinds is None:
         return [(number + 1) % interval != 0 for number in range(config.layers)]
     if not isinstance(kinds, list) or len(kinds) != config.layers:
-        raise BadInput(f"layer_types is no list of {config.layers} layers", where=config.where)
+        raise BadInput(f"layer_types is not a list of {config.layers} layers", where=config.where)
     return [kind == "linear_attention" for kind in kinds]
 
 
@@ -90,6 +90,6 @@ def _without_null(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require(config: Config, keys: Iterable[str]) -> None:
-    """Refuse a configuration that lacks one of ``keys`` or has no positive integer there."""
+    """Raise ``BadInput`` if one of ``keys`` is missing or not a positive integer."""
     for key in keys:
         config.integer(key)

@@ -64,7 +64,7 @@ class _Planned:
 
 
 class ConversionDict(TypedDict):
-    """What a conversion makes of a checkpoint; ``parameters`` counts elements."""
+    """A ``SafetensorsSource`` as JSON; ``parameters`` counts elements."""
 
     architecture: str
     outtype: str
@@ -72,7 +72,7 @@ class ConversionDict(TypedDict):
 
 
 class SafetensorsSource:
-    """A checkpoint seen as the GGUF model it becomes. Use as a context manager; attributes are read-only."""
+    """A checkpoint as the GGUF model that it converts to. Use as a context manager; attributes are read-only."""
 
     label: str
     fingerprint: str
@@ -81,11 +81,11 @@ class SafetensorsSource:
     tensors: Sequence[SourceTensor]
     shards = 1
     architecture: str
-    """What the header's ``general.architecture`` says: "clip" for a projector."""
+    """The header's ``general.architecture``; "clip" for a projector."""
     outtype: str
     parameters: int
     left_out: int
-    """How many tensors of the checkpoint belong to a tower for images or sound and are not in this file."""
+    """The number of tensors of a vision or audio tower, which are not in this file."""
     has_tower: bool
     """Whether that tower can be converted as a projector."""
 
@@ -100,19 +100,19 @@ class SafetensorsSource:
     ) -> None:
         """Read and check everything but the weights of ``folder``.
 
-        ``outtype`` "auto" keeps BF16 or F16, whichever the weights have. ``pre`` names the pre-tokenizer instead of
-        recognising it; ``part`` is what to make of the checkpoint: the model with its layers for multi-token
-        prediction, "trunk" without them, "mtp" those alone, "projector" the tower for images; ``name`` is the model's
-        name in the header. ``BadInput`` for everything that cannot become a whole file.
+        ``outtype`` "auto" keeps the weights' BF16 or F16. ``pre`` names the pre-tokenizer, which is otherwise
+        recognised; ``part`` selects what to convert: the model with its layers for multi-token prediction, "trunk"
+        without them, "mtp" only these, "projector" the vision tower; ``name`` is the model's name in the header.
+        ``BadInput`` for a checkpoint that cannot be converted completely.
         """
-        # The folder's name may become the model's: "." has none.
+        # The folder's name may become the model's name: "." has no name.
         folder = folder if folder.name not in ("", "..") else folder.resolve()
         if not folder.is_dir():
             raise BadInput("no such folder", where=folder, remedy="give the folder of a safetensors checkpoint")
         refuse_adapter(folder)
         if outtype != "auto" and outtype not in OUTTYPES:
             raise WrongUse(
-                "is no type to convert to", where=f"--outtype {outtype}", remedy=f"give auto, {', '.join(OUTTYPES)}"
+                "is not an output type", where=f"--outtype {outtype}", remedy=f"give auto, {', '.join(OUTTYPES)}"
             )
         self.label = str(folder)
         self._folder, self._name = folder, name
@@ -120,7 +120,7 @@ class SafetensorsSource:
         self.left_out, self.has_tower = 0, False
         self.inputs = InputFiles.of(path for path in sorted(folder.iterdir()) if _is_read(path))
         with _wrong_kinds(folder):
-            # Faults in config.json are reported first: finding them is cheaper.
+            # Faults in config.json are reported first, because they are cheaper to find.
             raw = read_json_object(folder / "config.json")
             known = None if part == "projector" else recognise(raw, folder / "config.json")
             read_encoding(raw, folder / "config.json")
@@ -198,11 +198,11 @@ class SafetensorsSource:
         self.close()
 
     def close(self) -> None:
-        """Close the files; readers handed out stop working."""
+        """Close the files; existing readers stop working."""
         self._checkpoint.close()
 
     def rows(self, tensor: SourceTensor) -> RowReader:
-        """Return the reader of a tensor's rows, in the tensor's own type."""
+        """Return the reader of a tensor's rows, in the tensor's type."""
         view = self._planned[tensor.name].view
         if view is None:
             assert self._factors is not None
@@ -216,11 +216,11 @@ class SafetensorsSource:
         return view_reader(self._checkpoint, view, tensor)
 
     def to_dict(self) -> ConversionDict:
-        """Return what a conversion makes of the checkpoint, as JSON."""
+        """Return the result of a conversion as JSON."""
         return {"architecture": self.architecture, "outtype": self.outtype, "parameters": self.parameters}
 
     def stored(self, name: str) -> tuple[StoredTensor, ...]:
-        """Return the tensors of the checkpoint that the tensor called ``name`` is made of, scales among them."""
+        """Return the checkpoint's tensors from which the tensor ``name`` is made, including scales."""
         view = self._planned[name].view
         found = () if view is None else tuple(piece.tensor for piece in (*view.pieces, *view.appended))
         return (*found, *(tensor.scale.tensor for tensor in found if tensor.scale is not None))
@@ -242,7 +242,7 @@ class SafetensorsSource:
             planned[tensor.name] = _Planned(tensor, None)
         for name, view in views:
             if name in planned:
-                raise BadInput(f"{view.name} becomes {name}, which is there already", where=self._folder)
+                raise BadInput(f"{view.name} becomes {name}, which exists already", where=self._folder)
             shape = tuple(reversed(view.shape)) or (1,)
             type_ = tensor_type(name, view.shape, self.outtype)
             planned[name] = _Planned(SourceTensor(name, shape, type_, 0, len(planned)), view)
@@ -259,27 +259,27 @@ class SafetensorsSource:
 
 
 def _is_read(path: Path) -> bool:
-    """Return whether a file of a checkpoint's folder decides about the model: weights, index, configuration,
-    tokenizer."""
+    """Return whether a file of a checkpoint's folder determines the model: weights, index, configuration, tokenizer."""
     return path.is_file() and (path.name.endswith((".safetensors", INDEX_SUFFIX)) or path.name in SIDE_FILES)
 
 
 @contextmanager
 def _wrong_kinds(folder: Path) -> Iterator[None]:
-    """Turn what the code makes of a value of a wrong kind into ``BadInput``: there are too many fields to check each.
+    """Turn exceptions caused by values of a wrong type into ``BadInput``, because there are too many fields to check
+    each.
 
-    A division by zero or of NaN is an error too, not a warning and a header full of NaN.
+    A division by zero or of NaN is an error too, so that the header gets no NaN.
     """
     try:
         with np.errstate(divide="raise", invalid="raise"):
             yield
     except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
-        problem = f"config.json or a tokenizer file holds a value of a wrong kind ({error})"
+        problem = f"config.json or a tokenizer file has a value of a wrong type ({error})"
         raise BadInput(problem, where=folder, remedy="fetch it again") from error
 
 
 def refuse_adapter(folder: Path) -> None:
-    """Refuse a LoRA adapter by name: it holds changes to a model and no model."""
+    """Raise ``BadInput`` for a LoRA adapter, which is not a model but changes to one."""
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         if (folder / name).is_file():
             raise BadInput(
@@ -292,9 +292,9 @@ def refuse_adapter(folder: Path) -> None:
 def check_convertible(
     folder: Path, pre: str | None = None, tensors: Iterable[StoredTensor] | None = None
 ) -> Architecture:
-    """Check configuration and tokenizer of a checkpoint whose weights need not be there yet; ``BadInput`` by name.
+    """Check configuration and tokenizer of a checkpoint whose weights may be missing; raises ``BadInput``.
 
-    ``tensors`` are what the headers of the weights say, if they are known: sizes are held against them first.
+    ``tensors`` are from the headers of the weights, if known: config.json's sizes are first compared with them.
     """
     refuse_adapter(folder)
     raw = read_json_object(folder / "config.json")
@@ -326,7 +326,7 @@ def _checked_tensors(
 
 
 def _needed(architecture: Architecture, config: Config, part: ModelPart, blocks: int) -> Iterator[str]:
-    """Yield tensors without which a model is not whole: those that every layer of its kind has."""
+    """Yield the names of required tensors: those that every layer of its kind has."""
     yield "token_embd.weight"
     hyper = architecture.hyper
     trunk = 0 if part == "mtp" else config.layers
@@ -345,11 +345,11 @@ def _needed(architecture: Architecture, config: Config, part: ModelPart, blocks:
 def convert_checkpoint(
     source: SafetensorsSource, out_path: Path, *, progress: Progress | None = None, threads: int | None = None
 ) -> ConvertResult:
-    """Write ``source`` to ``out_path``, whole or not at all, and return what was written.
+    """Write ``source`` to ``out_path`` atomically and return the facts of the file.
 
-    The disk is checked before the first byte. ``EnvironmentFailure`` when it is too small or fails, ``BadInput`` when
-    the checkpoint changes meanwhile.
+    The disk space is checked first. ``EnvironmentFailure`` if it is too small or writing fails, ``BadInput`` if the
+    checkpoint changes meanwhile.
     """
     if out_path.suffix != ".gguf":
-        raise BadInput("the name of a GGUF file ends in .gguf", where=out_path)
+        raise BadInput("the name of a GGUF file must end in .gguf", where=out_path)
     return write_gguf(source, out_path, progress=progress, threads=threads)

@@ -1,6 +1,6 @@
-"""Holds the defaults of transformers' configuration classes for keys that a config.json leaves out.
+"""Defines the defaults of transformers' configuration classes for keys that a config.json may omit.
 
-Qwen3.8-Flash-Next has none here: its released files say everything, and its converter reads the file alone.
+Qwen3.8-Flash-Next has no defaults: its released files have all keys, and its converter reads only the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Converts what Qwen3.8-Flash-Next (qwen4exp) adds to Qwen3.5: its indexer, n-gram table and draft head.
+"""Converts the parts that Qwen3.8-Flash-Next (qwen4exp) adds to Qwen3.5: indexer, n-gram table, draft head.
 
-The n-gram table is kept in many tensors that may stand in any order in the files; it becomes one tensor, whose rows are
-read where they are stored, and is written where the last of them is met, as llama.cpp's converter does.
+The n-gram table is stored as many tensors in any order; it becomes one tensor, whose rows are read where they are
+stored, and which is written at the position of the last of them, as by llama.cpp's converter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from strata_pack.weights.convert.views import Piece, View
 
 TABLE = "per_layer_token_embd.weight"
 ZERO_CENTRED = (".ple.norm_key.weight", ".ple.norm_query.weight", ".ple.norm_conv.weight")
-"""Norms stored around 0 whose names do not end as those of other norms do."""
+"""Norms stored around 0 whose names have other endings than usual norms."""
 
 _SHARD = re.compile(r"\.ngram_embedding\.shard_(\d+)\.")
 _HALF = re.compile(r"(model\.layers\.\d+)\.(nextn_fc_embedding|nextn_fc_hidden)\.weight")
@@ -33,7 +33,7 @@ _INTEGERS = {"I64": "<i8", "I32": "<i4"}
 
 @dataclass(frozen=True)
 class NgramKeys:
-    """The header's keys for the n-gram embedding; ``layer`` counts from 0, ``row_length`` is that of the table."""
+    """The header's values for the n-gram embedding; ``layer`` counts from 0, ``row_length`` is that of the table."""
 
     layer: int
     row_length: int
@@ -43,7 +43,7 @@ class NgramKeys:
 
 
 class HyperViews:
-    """Collects what comes in parts, in the order of the checkpoint."""
+    """Collects tensors that are stored in parts, in the order of the checkpoint."""
 
     def __init__(self, config: Config, where: Path) -> None:
         self._config = config
@@ -53,7 +53,7 @@ class HyperViews:
         self.table: View | None = None
 
     def views(self, view: View) -> list[View] | None:
-        """Return the output tensors that ``view`` completes, None where it is none of these."""
+        """Return the output tensors that ``view`` completes, None if it is not one of these parts."""
         if _INDEXER in view.name:
             return self._indexer(view)
         shard = _SHARD.search(view.name)
@@ -65,18 +65,18 @@ class HyperViews:
         return None
 
     def finish(self) -> None:
-        """Refuse what was left incomplete."""
+        """Raise ``BadInput`` if a part is incomplete."""
         if self._shards and self.table is None:
             parts = self._config.get("split_ngram_parts")
             raise BadInput(
-                f"the n-gram table has {len(self._shards)} shards and config.json says {parts}",
+                f"the n-gram table has {len(self._shards)} shards, but config.json has {parts}",
                 where=self._where,
                 remedy="the checkpoint is incomplete or config.json is of another model",
             )
         for layer, halves in self._halves.items():
             if len(halves) == 1:
                 raise BadInput(
-                    f"{layer} has {next(iter(halves))} and not the other half of its projection", where=self._where
+                    f"{layer} has {next(iter(halves))}, but not the other half of its projection", where=self._where
                 )
 
     def _indexer(self, view: View) -> list[View]:
@@ -123,9 +123,9 @@ def ngram_keys(
     table: View | None,
     config: Config,
 ) -> NgramKeys | None:
-    """Return what the header says of the n-gram embedding, None for a model without.
+    """Return the header's values of the n-gram embedding, None for a model without one.
 
-    ``BadInput`` where ``ple_layer_ids`` (counted from 1; worked out from the tensors when missing) contradicts them.
+    ``BadInput`` if ``ple_layer_ids`` (counted from 1; derived from the tensors if missing) contradicts them.
     """
     where = config.where
     stored = sorted({int(match[1]) + 1 for name in names if (match := _PLE_LAYER.match(name))})
@@ -163,7 +163,9 @@ def ngram_keys(
 def _integers(checkpoint: Checkpoint, tensor: StoredTensor) -> list[int]:
     kind = _INTEGERS.get(tensor.dtype)
     if kind is None or tensor.elements > 1 << 16:
-        raise BadInput(f"{tensor.name} is {tensor.dtype} {list(tensor.shape)}, no list of integers", where=tensor.file)
+        raise BadInput(
+            f"{tensor.name} is {tensor.dtype} {list(tensor.shape)}, not a list of integers", where=tensor.file
+        )
     values = np.empty(tensor.elements, dtype=kind)
     checkpoint.read_into(tensor, 0, values)
     if values.size and values.min() < 0:

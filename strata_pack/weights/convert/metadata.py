@@ -1,6 +1,6 @@
-"""Writes the GGUF header of a converted model, with its keys in llama.cpp's order.
+"""Builds the GGUF header of a converted model, with its keys in llama.cpp's order.
 
-Keys and their types come from ``gguf.GGUFWriter``, which only collects them here; nothing is written through it.
+``gguf.GGUFWriter`` provides the keys and their types; it only collects them and writes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GRANITE_VOCABULARY = 49152
 
 
 class Collector(GGUFWriter):
-    """A collector of keys: never opened, never written."""
+    """A ``GGUFWriter`` that only collects keys; it is never opened or written."""
 
     def __init__(self, architecture: str) -> None:
         logging.getLogger("gguf.gguf_writer").setLevel(logging.ERROR)
@@ -40,7 +40,7 @@ class Collector(GGUFWriter):
 
 @dataclass(frozen=True)
 class CheckpointFacts:
-    """What the header is made from, besides the configuration.
+    """Inputs of the header in addition to the configuration.
 
     ``tensors`` are GGUF name and shape as PyTorch counts it; ``name`` overrides the model's name.
     """
@@ -53,7 +53,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True)
 class Extras:
-    """What some models have besides: the keys of an n-gram embedding, and what makes them models for search."""
+    """Additional properties of some models: the values of an n-gram embedding, and those of a retrieval model."""
 
     ngrams: NgramKeys | None = None
     retrieval: Retrieval = field(default_factory=Retrieval)
@@ -67,9 +67,9 @@ def model_metadata(
     vocabulary: Vocabulary,
     extras: Extras,
 ) -> dict[str, MetaValue]:
-    """Return the whole header of a text model of ``blocks`` layers with MTP.
+    """Return the whole header of a text model with ``blocks`` layers, including MTP layers.
 
-    ``BadInput`` when a value does not fit its key.
+    ``BadInput`` if a value does not fit its key.
     """
     writer = Collector(architecture.name)
     add_general(writer, facts, gguf.GGUFType.MODEL)
@@ -87,7 +87,7 @@ def model_metadata(
 
 
 def _space_prefix(writer: GGUFWriter, folder: Path) -> None:
-    """Add whether a text begins with a space, where the Llama family's tokenizer settings say so."""
+    """Add ``add_space_prefix`` if the Llama family's tokenizer settings have it."""
     settings = folder / "tokenizer_config.json"
     prefix = read_json_object(settings).get("add_prefix_space") if settings.is_file() else None
     if prefix is not None:
@@ -95,7 +95,7 @@ def _space_prefix(writer: GGUFWriter, folder: Path) -> None:
 
 
 def add_general(writer: GGUFWriter, facts: CheckpointFacts, kind: str) -> None:
-    """Add the keys ``general.*``: what the model card, the folder's name and the number of parameters tell."""
+    """Add the keys ``general.*`` from the model card, the folder's name and the number of parameters."""
     for tensor, shape in facts.tensors:
         writer.add_tensor_info(tensor, shape, _FLOAT32, 0, gguf.GGMLQuantizationType.F32)
     counts = writer.get_total_parameter_count()
@@ -120,7 +120,7 @@ def _general(folder: Path, parameters: int, name: str | None) -> gguf.Metadata:
     except (YAMLError, ValueError, TypeError, AttributeError, KeyError) as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the head of the model card is malformed ({reason})", where=card, remedy="repair it") from error
-    # A later version of the converter than gguf 0.19 has reads this name too.
+    # The converter, which is newer than gguf 0.19, reads this name too.
     if "repetition_penalty" in settings and "penalty_repeat" not in settings:
         metadata.sampling_penalty_repeat = settings["repetition_penalty"]
     if metadata.name is None:
@@ -150,7 +150,7 @@ def _tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], special: Specia
 
 
 def collected(writer: GGUFWriter, where: Path) -> dict[str, MetaValue]:
-    """Return the keys that ``writer`` was given, in their order; ``BadInput`` for a value that does not fit its key."""
+    """Return the keys collected by ``writer``, in order; ``BadInput`` for a value that does not fit its key."""
     found: dict[str, MetaValue] = {}
     for key, entry in writer.kv_data[0].items():
         value, item_type = entry.value, None

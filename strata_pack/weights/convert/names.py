@@ -1,4 +1,4 @@
-"""Names tensors as GGUF does: the table of the gguf package, and the names that its version 0.19 lacks."""
+"""Maps tensor names to GGUF: the table of the gguf package, and the names that its version 0.19 lacks."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ _HYPER_TOP: Mapping[str, str] = {
 _NORMS = (".input_layernorm.", ".post_attention_layernorm.", "model.norm.")
 
 FINAL = "gguf:"
-"""Begins the name of a view that is called in GGUF terms already."""
+"""Prefix of a view's name that is already a GGUF name."""
 
 
 class Names:
-    """The GGUF names of one architecture's tensors, for a model of ``blocks`` blocks (with MTP)."""
+    """The GGUF names of one architecture's tensors, for a model with ``blocks`` blocks, including MTP."""
 
     def __init__(self, architecture: Architecture, blocks: int) -> None:
         self._architecture = architecture
@@ -63,7 +63,7 @@ class Names:
         self._map = gguf.get_tensor_name_map(architecture.gguf, blocks)
 
     def find(self, name: str) -> str | None:
-        """Return what a tensor's Hugging Face name becomes, None for one that the architecture has not."""
+        """Return the GGUF name for a tensor's Hugging Face name, None for a tensor that the architecture lacks."""
         found = name.removeprefix(FINAL) if name.startswith(FINAL) else self._own(name)
         if found is None and not (self._architecture.hyper and any(norm in name for norm in _NORMS)):
             found = self._map.get_name(name, try_suffixes=(".weight", ".bias"))

@@ -1,4 +1,4 @@
-"""The types that a checkpoint is converted to: which one "auto" means, and which one each tensor gets."""
+"""Chooses the output type: the type that "auto" means, and the type of each tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALWAYS_F32 = (".ffn_gate_inp.weight", ".ffn_gate_inp_shexp.weight", ".ssm_conv1
 
 
 def chosen_outtype(outtype: str, named: Sequence[tuple[str, StoredTensor]]) -> str:
-    """Return the type to write; "auto" is that of the first stored matrix, F16 if it has neither half type."""
+    """Return the type to write; "auto" is the type of the first stored matrix if that is F16 or BF16, else F16."""
     if outtype != "auto":
         return outtype
     for _, tensor in named:
@@ -39,7 +39,7 @@ def chosen_outtype(outtype: str, named: Sequence[tuple[str, StoredTensor]]) -> s
 
 
 def tensor_type(name: str, shape: tuple[int, ...], outtype: str) -> GGMLQuantizationType:
-    """Return the type of a tensor of ``shape`` (as PyTorch counts it); F16 where its rows are no whole blocks."""
+    """Return the type of a tensor of ``shape`` (PyTorch's order); F16 if its rows are not whole blocks."""
     target = OUTTYPES[outtype][0]
     if len(shape) <= 1 or name.endswith("_norm.weight"):
         return F32

@@ -1,7 +1,7 @@
-"""Integers of a few bits each, packed into words of 32 bits, as compressed-tensors stores INT4 weights.
+"""Reads integers of a few bits, packed into 32-bit words, as compressed-tensors stores INT4 weights.
 
-A row's values follow each other in its words, lowest bits first. Zero points are packed so along the rows. The
-order and the arithmetic are those of llama.cpp's converter: integers until the product with the scale, in float32.
+A row's values are in consecutive words, lowest bits first; zero points are packed along the rows. Order and arithmetic
+are those of llama.cpp's converter: integers up to the product with the scale, which is float32.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_packed(
 ) -> npt.NDArray[np.float32]:
     """Return rows of a packed weight before its scale, float32 of shape (``count``, row length).
 
-    Raises ``BadInput`` where the shape that is stored with the weight is another one.
+    Raises ``BadInput`` if the shape stored with the weight differs.
     """
     if not first:
         _check_shape(checkpoint, tensor, packed)
@@ -39,7 +39,7 @@ def read_packed(
 
 
 def _unpacked(words: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.int32]:
-    """Return the values in the last dimension of ``words``."""
+    """Return ``words`` with the last dimension unpacked to values."""
     shifts = np.arange(0, 32, bits, dtype=np.int32)
     values: npt.NDArray[np.int32] = (words[..., None] >> shifts) & np.int32((1 << bits) - 1)
     return values.reshape(*words.shape[:-1], -1)
@@ -60,10 +60,8 @@ def _zeros(
 def _check_shape(checkpoint: Checkpoint, tensor: StoredTensor, packed: Packed) -> None:
     stated = packed.stated
     if stated is None or stated.dtype not in _INTEGERS or stated.elements != 2:
-        raise BadInput(f"{packed.words.name} comes without its shape", where=packed.words.file)
+        raise BadInput(f"{packed.words.name} has no stored shape", where=packed.words.file)
     shape = np.empty(2, dtype=_INTEGERS[stated.dtype])
     checkpoint.read_into(stated, 0, shape)
     if tuple(shape) != tensor.shape:
-        raise BadInput(
-            f"{stated.name} says {shape.tolist()}, and the weight is {list(tensor.shape)}", where=stated.file
-        )
+        raise BadInput(f"{stated.name} is {shape.tolist()}, but the weight is {list(tensor.shape)}", where=stated.file)

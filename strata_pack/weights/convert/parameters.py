@@ -1,4 +1,4 @@
-"""Writes the header keys that describe the network: sizes, heads, positions, and each family's own."""
+"""Adds the header keys that describe the network: sizes, heads, positions, and those of each family."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from strata_pack.weights.convert.hyper import NgramKeys
 
 _MROPE_DEFAULT = [11, 11, 10, 0]
 _SILENT_ROPE = ("default", "dynamic", "llama3", "mrope")
-"""Kinds of rotary scaling of which the header says nothing: none at all, frequencies kept as a tensor, and dynamic
-scaling, which llama.cpp's converter leaves to the one family that has it."""
+"""Kinds of rotary scaling without header keys: none, frequencies stored as a tensor, and dynamic scaling, which
+llama.cpp's converter writes only for the one family that has it."""
 
 
 def add_parameters(writer: GGUFWriter, config: Config, blocks: int) -> None:
-    """Add the keys that every family has: sizes, heads, rotary positions, experts."""
+    """Add the keys of all families: sizes, heads, rotary positions, experts."""
     writer.add_block_count(blocks)
     _add_all(
         config,
@@ -41,7 +41,8 @@ def add_parameters(writer: GGUFWriter, config: Config, blocks: int) -> None:
 
 
 def _add_all(config: Config, *table: tuple[tuple[str, ...], Callable[[Any], None]]) -> None:
-    """Add what the configuration has: each row of ``table`` is the keys to look under and the way to add the value."""
+    """Add the present values: each row of ``table`` has the configuration's keys to try and the method that adds the
+    value."""
     for keys, add in table:
         value = config.get(*keys)
         if value is not None:
@@ -82,7 +83,7 @@ def _rope(writer: GGUFWriter, config: Config) -> None:
 def add_family(
     writer: GGUFWriter, architecture: Architecture, config: Config, blocks: int, ngrams: NgramKeys | None
 ) -> None:
-    """Add the keys of one family, after those that all have."""
+    """Add the keys of one family, after the common ones."""
     if architecture.rotate:
         writer.add_vocab_size(config.integer("vocab_size"))
         writer.add_rope_dimension_count(config.head_dim)
@@ -124,8 +125,8 @@ def _linear(writer: GGUFWriter, config: Config, blocks: int) -> None:
 def _hyper(writer: GGUFWriter, config: Config, blocks: int) -> None:
     """Add hyper-connections and the indexer.
 
-    Every layer that is not linear has an indexer, however config.json calls its attention: llama.cpp's converter knows
-    one of the three spellings and switches the others to dense attention.
+    Every layer that is not linear has an indexer, for any spelling of its attention in config.json; llama.cpp's
+    converter recognises one of the three spellings and switches the others to dense attention.
     """
     writer.add_uint32(f"{writer.arch}.hyper_connection.count", config.integer("hc_count"))
     writer.add_uint32(f"{writer.arch}.hyper_connection.low_rank", config.integer("hc_lowrank"))
@@ -143,7 +144,7 @@ def _ngrams(writer: GGUFWriter, config: Config, ngrams: NgramKeys) -> None:
     if isinstance(end, list) and end:
         end = end[-1]
     if type(end) is not int:
-        raise BadInput(f"eos_token_id is {end!r}: n-grams start anew at it", where=config.where)
+        raise BadInput(f"eos_token_id is {end!r}, but n-grams restart at it", where=config.where)
     ple = f"{writer.arch}.ple."
     writer.add_array(f"{ple}layers", [ngrams.layer])
     writer.add_uint32(f"{ple}ngram_size", config.integer("ngram_size"))
@@ -159,5 +160,5 @@ def _ngrams(writer: GGUFWriter, config: Config, ngrams: NgramKeys) -> None:
         ("head_offsets", ngrams.head_offsets),
         ("head_vocab_sizes", ngrams.head_vocab_sizes),
     ):
-        # 45 bits: the package would make them 32-bit integers.
+        # 45 bits, which the package would write as 32-bit integers.
         writer.add_key_value(f"{ple}{key}", list(values), GGUFValueType.ARRAY, GGUFValueType.UINT64)

@@ -1,7 +1,7 @@
-"""Converts the vision encoder of the Qwen3-VL kind to the projector file that llama.cpp loads with a model.
+"""Converts a vision tower of the Qwen3-VL kind to the projector file that llama.cpp loads with a model.
 
-The same tower is in Qwen3-VL (dense and mixture of experts), Qwen3.5, 3.6, 3.8 and Qwen3.8-Flash-Next. Its header
-holds ``clip.*`` keys and no tokenizer.
+Qwen3-VL (dense and mixture of experts), Qwen3.5, 3.6, 3.8 and Qwen3.8-Flash-Next have this tower. The projector's
+header has ``clip.*`` keys and no tokenizer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CLASSES = (
     "Qwen3_5MoeForConditionalGeneration",
     "Qwen4ExpForConditionalGeneration",
 )
-"""The classes whose tower this is."""
+"""The classes with this tower."""
 
 PATCHES = "v.patch_embd.weight"
 _MERGER = {"linear_fc1": "mm.0", "linear_fc2": "mm.2", "norm": "v.post_ln"}
@@ -41,12 +41,12 @@ _DEEPSTACK = re.compile(r"visual\.deepstack_merger_list\.(\d+)\.(norm|linear_fc1
 _DEEP = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
 _BLOCK = re.compile(r"visual\.blocks\.(\d+)\.")
 _TEMPORAL = 2
-"""Frames that one patch spans: its convolution over them becomes one for each."""
+"""Frames per patch: the convolution over them becomes one convolution for each frame."""
 
 
 @dataclass(frozen=True)
 class Tower:
-    """The vision configuration; ``width`` of the text model, ``epsilon`` of its norms; deepstack ``layers``."""
+    """The vision configuration, ``width`` of the text model, ``epsilon`` of its norms, and deepstack ``layers``."""
 
     config: Config
     width: int
@@ -59,7 +59,7 @@ class Tower:
 
 
 def has_tower(raw: Mapping[str, Any]) -> bool:
-    """Return whether a config.json is of a class with the tower that this module knows."""
+    """Return whether a config.json is of a class with the supported tower."""
     return isinstance(raw.get("vision_config"), dict) and _class(raw) in CLASSES
 
 
@@ -72,7 +72,7 @@ def _class(raw: Mapping[str, Any]) -> str | None:
 
 
 def read_tower(raw: Mapping[str, Any], where: Path) -> Tower:
-    """Return the tower that a config.json describes; ``BadInput`` by name for one that is not supported."""
+    """Return the tower that a config.json describes; ``BadInput``, with the name, for an unsupported one."""
     vision = raw.get("vision_config")
     if not isinstance(vision, dict):
         raise BadInput("has no vision_config", where=where, remedy="the model has no projector: leave out --mmproj")
@@ -86,7 +86,7 @@ def read_tower(raw: Mapping[str, Any], where: Path) -> Tower:
     merged = {**raw, **(text if isinstance(text, dict) else {})}
     width = merged.get("hidden_size")
     if type(width) is not int or width <= 0:
-        raise BadInput(f"hidden_size is {width!r}, no positive integer", where=where)
+        raise BadInput(f"hidden_size is {width!r}, not a positive integer", where=where)
     values = {**VISION, **{key: value for key, value in vision.items() if value is not None}}
     config = Config(values, {}, where)
     deep = values.get("deepstack_visual_indexes") or []
@@ -97,7 +97,7 @@ def read_tower(raw: Mapping[str, Any], where: Path) -> Tower:
 
 
 def tower_tensors(tensors: Iterable[StoredTensor], tower: Tower, encoding: Encoding | None, where: Path) -> Named:
-    """Return the tower's tensors as ``visual.*``, after a look at their shapes; ``BadInput`` as for a text model."""
+    """Return the tower's tensors as ``visual.*``, after a check of their shapes; ``BadInput`` as for a text model."""
     named: Named = []
     for tensor in tensors:
         name = tensor.name.removeprefix("model.") if tensor.name.startswith("model.visual.") else tensor.name
@@ -116,7 +116,7 @@ def tower_tensors(tensors: Iterable[StoredTensor], tower: Tower, encoding: Encod
         expected = shapes.get(_BLOCK.sub("", name) if block else name)
         if expected is not None and tensor.shape != expected:
             raise BadInput(
-                f"{tensor.name} is {list(tensor.shape)} and config.json says {list(expected)}",
+                f"{tensor.name} is {list(tensor.shape)}, but config.json says {list(expected)}",
                 where=where,
                 remedy="config.json is of another model, or damaged",
             )
@@ -145,7 +145,7 @@ def _shapes(tower: Tower) -> Mapping[str, tuple[int, ...]]:
 
 
 def tower_views(named: Named, tower: Tower, where: Path) -> list[View]:
-    """Return the output tensors in the order of the checkpoint, called in GGUF terms."""
+    """Return the output tensors in the order of the checkpoint, with GGUF names."""
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, tower.depth)
     views: list[View] = []
     for name, tensor in named:
@@ -154,7 +154,7 @@ def tower_views(named: Named, tower: Tower, where: Path) -> list[View]:
             continue
         found = _fixed(name, tower) or names.get_name(name, try_suffixes=(".weight", ".bias"))
         if found is None:
-            raise BadInput(f"the tensor {tensor.name} is none that the tower has", where=where)
+            raise BadInput(f"the tensor {tensor.name} does not belong to the tower", where=where)
         views.append(View.whole(FINAL + found, tensor))
     return views
 
@@ -172,7 +172,7 @@ def _fixed(name: str, tower: Tower) -> str | None:
 
 
 def _patches(tensor: StoredTensor) -> list[View]:
-    """Split the convolution over two frames into one for each: [out, colours, frame, height, width]."""
+    """Split the convolution over two frames, shape [out, colours, frame, height, width], into one for each frame."""
     out, colours, frames, height, width = tensor.shape
     rows = np.arange(out * colours * frames * height).reshape(out * colours, frames, height)
     suffixes = ("", ".1")
@@ -183,7 +183,7 @@ def _patches(tensor: StoredTensor) -> list[View]:
 
 
 def tower_metadata(facts: CheckpointFacts, tower: Tower) -> dict[str, MetaValue]:
-    """Return the header of a projector; ``BadInput`` without the mean and deviation that images are scaled by."""
+    """Return the header of a projector; ``BadInput`` without the mean and standard deviation for scaling images."""
     writer = Collector("clip")
     add_general(writer, facts, gguf.GGUFType.MMPROJ)
     config, mean, deviation = tower.config, *_scaling(facts.folder)

@@ -1,8 +1,8 @@
-"""A checkpoint of any class that llama.cpp's own converter knows: its script, run as a program of somebody else.
+"""Converts a checkpoint of any class with llama.cpp's own converter, which runs as an untrusted program.
 
-It gets a view of the checkpoint without code (for some classes the script lets transformers run the model's own) and
-without pickles, an empty home, no network, and ends with us. What it writes is looked at as any GGUF of a stranger
-before it takes its name.
+It gets a view of the checkpoint without code (for some classes the script lets transformers run the model's code) and
+without pickles, an empty home folder and no network, and it ends with this process. Its output is checked like any
+untrusted GGUF before it gets its final name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PART_FLAGS: Mapping[SourcePart, tuple[str, ...]] = {
 SHOWN = frozenset(
     (".json", ".jinja", ".model", ".safetensors", ".txt", ".md", ".tiktoken", ".jsonl", ".vocab", ".merges")
 )
-"""Endings of the files that the converter sees."""
+"""Suffixes of the files that the converter sees."""
 
 LONGEST_SECONDS = 24 * 3600.0
 TAIL = 5
@@ -50,15 +50,15 @@ def convert_by_reference(
     check: Callable[[GgufFile], None] = lambda _: None,
     progress: Progress | None = None,
 ) -> ConvertResult:
-    """Convert ``folder`` with llama.cpp's converter, in its own environment, which is made if it is not there.
+    """Convert ``folder`` with llama.cpp's converter, in its own environment, which is created if missing.
 
-    ``check`` looks at what was written and raises what it finds. Raises ``BadInput`` with the converter's own words for
-    a checkpoint that it refuses, and for a file that is not whole.
+    ``check`` is called with the written file and may raise. Raises ``BadInput`` with the converter's message for a
+    checkpoint that it refuses, and for an incomplete file.
     """
     shown = progress or Silent()
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise BadInput("holds no safetensors", where=folder, remedy="give the folder of a safetensors checkpoint")
+        raise BadInput("has no safetensors", where=folder, remedy="give the folder of a safetensors checkpoint")
     check_outputs((dest,), (folder, *weights))
     dest.parent.mkdir(parents=True, exist_ok=True)
     check_disk([Stage("converted model", dest.parent, sum(path.stat().st_size for path in weights))])
@@ -87,7 +87,7 @@ def convert_by_reference(
 
 
 def _view(folder: Path, root: Path) -> Path:
-    """Return a folder of the checkpoint's name with links to what the converter may see."""
+    """Return a folder with the checkpoint's name and links to the files that the converter may see."""
     view = root / folder.resolve().name
     view.mkdir(parents=True)
     for path in sorted(folder.iterdir()):
@@ -122,7 +122,7 @@ def _run(command: list[str], home: Path, folder: Path, progress: Progress) -> No
 
 
 def _types(path: Path, folder: Path, check: Callable[[GgufFile], None]) -> dict[str, str]:
-    """Return the types of the tensors of what was written; raises ``BadInput`` unless it is a whole GGUF."""
+    """Return the tensor types of the written file; raises ``BadInput`` unless it is a complete GGUF."""
     with GgufFile.open(path) as file:
         if not file.text("general.architecture") or not file.tensors:
             raise BadInput("llama.cpp's converter wrote a file without a model", where=folder)

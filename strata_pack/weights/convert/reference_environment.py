@@ -1,7 +1,7 @@
-"""The environment of llama.cpp's own converter: the pinned source, and a Python of its own with torch.
+"""Creates the environment of llama.cpp's own converter: the pinned source, and a separate Python with torch.
 
-It lies in the cache folder and is made once, when somebody asks for it. Nothing of it is ever imported here: torch and
-transformers are a gigabyte, and the converter is somebody else's program.
+It is in the cache folder and is created once, on request. Nothing of it is imported into this process: torch and
+transformers have a gigabyte, and the converter is third-party code.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ REQUIREMENTS = (
     "pyyaml>=6,<7",
     "tqdm>=4.66,<5",
 )
-"""What the converter imports; transformers in the version that it is pinned to, torch in one that every Python has."""
+"""The converter's requirements: transformers in its pinned version, torch in a version for every supported Python."""
 
 SCRIPT = "convert_hf_to_gguf.py"
 PARTS = (SCRIPT, "conversion", "gguf-py", "LICENSE")
-"""What is kept of the source."""
+"""The parts of the source that are unpacked."""
 
 COST = (
-    f"llama.cpp's converter (b{BUILD}) needs a Python environment of its own with torch and transformers: about 1.2 GB "
+    f"llama.cpp's converter (b{BUILD}) needs a separate Python environment with torch and transformers: about 1.2 GB "
     "of disk with a CPU build of torch, about 6 GB with the CUDA packages that pip brings otherwise, and a few minutes"
 )
 RECORD = "environment.json"
@@ -52,26 +52,26 @@ INSTALL_SECONDS = 3600.0
 _ERROR = re.compile(r"error", re.IGNORECASE)
 
 KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-"""What a program of somebody else gets of our environment: no keys, no homes, no proxies."""
+"""The environment variables that a third-party program gets: no keys, no home folders, no proxies."""
 
 
 @dataclass(frozen=True)
 class ReferenceEnvironment:
-    """A converter that can be run: its ``python`` and its ``script``."""
+    """A usable converter: its ``python`` and its ``script``."""
 
     python: Path
     script: Path
 
 
 def environment_folder() -> Path:
-    """Return where the environment of this Python and these requirements lies, or will lie."""
+    """Return the folder of the environment for this Python and these requirements, which may not exist yet."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256("\n".join((version, *REQUIREMENTS)).encode()).hexdigest()[:8]
     return cache_dir() / f"converter-b{BUILD}-py{version}-{digest}"
 
 
 def ready_environment() -> ReferenceEnvironment | None:
-    """Return the environment if it has been made; a half-made one does not count."""
+    """Return the environment if it is complete, else ``None``."""
     folder = environment_folder()
     found = ReferenceEnvironment(folder / "venv" / "bin" / "python", folder / "llama.cpp" / SCRIPT)
     try:
@@ -82,16 +82,16 @@ def ready_environment() -> ReferenceEnvironment | None:
 
 
 def make_environment(progress: Progress) -> ReferenceEnvironment:
-    """Return the environment, made now if it is not there; raises ``EnvironmentFailure`` where pip cannot make it."""
+    """Return the environment, creating it if missing; raises ``EnvironmentFailure`` if pip fails."""
     folder = environment_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    busy = EnvironmentFailure("is being made by another process", where=folder, remedy="wait for it")
+    busy = EnvironmentFailure("is being created by another process", where=folder, remedy="wait for it")
     with hold_folder(folder, busy, WAIT_SECONDS):
         ready = ready_environment()
         if ready is not None:
             return ready
         started = time.monotonic()
-        progress.note(f"making the environment of llama.cpp's converter in {folder}; log: {folder / 'install.log'}")
+        progress.note(f"creating the environment of llama.cpp's converter in {folder}; log: {folder / 'install.log'}")
         for name in ("venv", "llama.cpp"):
             shutil.rmtree(folder / name, ignore_errors=True)
         _unpack(folder)
@@ -101,7 +101,7 @@ def make_environment(progress: Progress) -> ReferenceEnvironment:
         progress.note(f"the environment is ready after {seconds:.0f} s")
     made = ready_environment()
     if made is None:
-        raise EnvironmentFailure("the environment is not whole", where=folder, remedy="remove it and run again")
+        raise EnvironmentFailure("the environment is incomplete", where=folder, remedy="remove it and run again")
     return made
 
 
@@ -143,9 +143,9 @@ def _install(folder: Path, progress: Progress) -> None:
 def run_supervised(
     command: Sequence[str], heard: Callable[[str], None], *, environment: Mapping[str, str], timeout_seconds: float
 ) -> int:  # fmt: skip
-    """Run a program that ends with us, whatever happens to us; ``heard`` gets its lines. Return its exit status.
+    """Run a program that ends when this process ends; ``heard`` gets its output lines. Return its exit status.
 
-    Lines end at carriage returns too, as progress bars write them. Past ``timeout_seconds`` the program is ended.
+    Lines also end at carriage returns, because of progress bars. After ``timeout_seconds`` the program is ended.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
@@ -178,7 +178,7 @@ def run_supervised(
 
 
 def bare_variables(home: Path) -> dict[str, str]:
-    """Return the environment variables for a program that must read and ask nothing but what it is given."""
+    """Return the environment variables for a program without access to the user's settings."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return {
         **kept,

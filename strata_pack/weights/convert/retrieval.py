@@ -1,6 +1,6 @@
-"""Converts Qwen3 retrieval models under the text model's class name: embeddings (pooling) and rerankers (scoring).
+"""Converts Qwen3 retrieval models, which have the text model's class name: embedding models and rerankers.
 
-A reranker keeps two rows of its output matrix, those of the tokens "yes" and "no", and the conversation it judges by.
+A reranker's GGUF has two rows of the output matrix, those of the tokens "yes" and "no", and its prompt template.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _JUDGE = (
     "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
     "<|im_start|>assistant\n<think>\n\n</think>\n\n"
 )
-"""The conversation of Qwen3-Reranker's model card, as llama.cpp expects it with its two places to fill."""
+"""The prompt template of Qwen3-Reranker's model card, with the two placeholders that llama.cpp fills."""
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """What makes a text model one for search: how it pools, and the rows of "yes" and "no" of a reranker."""
+    """The properties of a retrieval model: its pooling, and a reranker's rows of "yes" and "no"."""
 
     pooling: PoolingType | None = None
     yes_no: tuple[int, int] | None = None
     tied: bool = False
 
     def views(self, view: View) -> list[View]:
-        """Return what becomes of an output tensor: a reranker's judgement comes out of the output matrix."""
+        """Return the views for an output tensor: a reranker's classifier is taken from the output matrix."""
         source = "model.embed_tokens.weight" if self.tied else "lm_head.weight"
         if self.yes_no is None or view.name != source:
             return [view]
@@ -52,7 +52,7 @@ class Retrieval:
         return [judge, view] if self.tied else [judge]
 
     def add_keys(self, writer: GGUFWriter) -> None:
-        """Add the keys of pooling and judging."""
+        """Add the keys of pooling and reranking."""
         if self.pooling is not None:
             writer.add_pooling_type(self.pooling)
         if self.yes_no is not None:
@@ -62,7 +62,7 @@ class Retrieval:
 
 
 def read_retrieval(folder: Path, architecture: Architecture, raw: Mapping[str, Any]) -> Retrieval:
-    """Return what the folder says of pooling and judging: nothing for a model that generates."""
+    """Return the retrieval properties of the folder; empty for a generating model."""
     if architecture.name not in ("qwen2", "qwen3", "qwen3vl"):
         return Retrieval()
     pooling = _pooling(folder)
@@ -90,18 +90,18 @@ def _pooling(folder: Path) -> PoolingType | None:
     mode = next((mode for key, mode in _SWITCHES.items() if settings.get(f"pooling_mode_{key}")), None)
     found = _MODES.get(mode or str(settings.get("pooling_mode")))
     if found is None:
-        raise BadInput("pools in none of the ways mean, cls and lasttoken", where=folder / name / "config.json")
+        raise BadInput("has another pooling mode than mean, cls and lasttoken", where=folder / name / "config.json")
     return found
 
 
 def read_modules(path: Path) -> list[dict[str, Any]]:
-    """Return the modules of a sentence-transformers model; ``BadInput`` if the file is no list of objects."""
+    """Return the modules of a sentence-transformers model; ``BadInput`` if the file is not a list of objects."""
     try:
         found = json.loads(read_bytes(path, CARD_LIMIT))
     except (ValueError, RecursionError) as error:
         raise BadInput(f"is not JSON ({error})", where=path) from None
     if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
-        raise BadInput("is no list of modules", where=path)
+        raise BadInput("is not a list of modules", where=path)
     return found
 
 

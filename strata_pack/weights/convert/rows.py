@@ -1,4 +1,4 @@
-"""Reads and converts the rows of one output tensor, wherever they are stored."""
+"""Reads and converts the rows of one output tensor from the places where they are stored."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from strata_pack.weights.convert.views import Numbers, Piece, View
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 _SPAN = 4
-"""Rows that lie scattered over up to so many times their number are read with what lies between them."""
+"""Scattered rows are read in one piece, with the rows between them, if that is at most this many times their number."""
 
 _AT_ONCE = 1 << 20
-"""Elements that are converted at once: little enough that what arises on the way stays small."""
+"""Elements converted at a time, few enough to keep intermediate arrays small."""
 
 Values = tuple[npt.NDArray[Any], str]
-"""Rows as they are stored (``FLOATS`` types them) and the name of that type; those with a scale are float32."""
+"""Stored rows (typed as in ``FLOATS``) and the name of that type; rows with a scale are float32."""
 
 
 def view_reader(checkpoint: Checkpoint, view: View, tensor: SourceTensor) -> RowReader:
     """Return a reader of the rows of ``view`` in the type of ``tensor``; safe to call from several threads."""
     ends = list(itertools.accumulate(len(piece) for piece in view.pieces))
     row = tensor.nbytes // tensor.rows
-    # A squeezed or one-dimensional tensor has other rows in the GGUF than in the file; its one piece is read whole.
+    # A squeezed or one-dimensional tensor has different rows in the GGUF; its only piece is read whole.
     same_rows = bool(view.appended) or view.pieces[0].row_length == tensor.row_length
 
     def read(first: int, count: int, out: npt.NDArray[np.uint8]) -> None:
@@ -67,7 +67,7 @@ def _read_piece(
     ):
         checkpoint.read_into(stored, piece.rows[first] * stored.row_length * stored.itemsize, out)
         return
-    # A transposed matrix is read whole for any of its rows: in one go then.
+    # Any row of a transposed matrix needs the whole matrix, so all its rows are read at once.
     step = last - first if piece.turned is not None else max(1, _AT_ONCE // max(tensor.row_length, 1))
     row = len(out) // (last - first)
     for at in range(first, last, step):
@@ -112,7 +112,7 @@ def _stored_rows(checkpoint: Checkpoint, stored: StoredTensor, first: int, count
 
 
 def _runs(rows: Numbers) -> Iterator[tuple[int, int, Numbers | None]]:
-    """Yield (first stored row, count, order): what to read, and which of the rows read are wanted (None: all)."""
+    """Yield (first stored row, count, order): the rows to read, and the indices of the wanted ones (None: all)."""
     low, high = int(rows.min()), int(rows.max()) + 1
     if high - low <= _SPAN * len(rows):
         yield low, high - low, rows - low

@@ -1,6 +1,6 @@
-"""Maps a checkpoint's tensors to a GGUF's: names, order, stacking, permutations. Reads no weight.
+"""Maps a checkpoint's tensors to a GGUF's: names, order, stacking, permutations. Reads no weights.
 
-Every output tensor is a ``View`` (see ``views``), which says where its rows are and what becomes of them.
+Every output tensor is a ``View`` (see ``views``), which has the places of its rows and their transformation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXPERT_PARTS = ("down_proj", "gate_proj", "up_proj")
 
 @dataclass(frozen=True)
 class Rules:
-    """What a checkpoint's configuration decides about its tensors."""
+    """The mapping of a checkpoint's tensors according to its configuration."""
 
     architecture: Architecture
     config: Config
@@ -90,7 +90,7 @@ class Rules:
         return [view]
 
     def _rotated(self, view: View) -> View:
-        """Take the rows of Q and K from halves to pairs, as ggml rotates them."""
+        """Permute the rows of Q and K from halves to pairs, because ggml rotates pairs."""
         heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
         part = view.name.split(".")[-2] if view.name.endswith((".weight", ".bias")) else ""
         if part not in heads:
@@ -103,7 +103,7 @@ class Rules:
         return view.take(order) if len(view.shape) > 1 else replace(view, columns=order)
 
     def _tiled(self, view: View) -> View:
-        """Take value heads from groups (by key head) to tiles, as ggml broadcasts."""
+        """Permute value heads from groups (by key head) to tiles, because ggml broadcasts like that."""
         keys, values = self._heads()
         if keys == values:
             return view
@@ -156,7 +156,7 @@ class Rules:
         return view
 
     def _unmixed(self, view: View) -> list[View]:
-        """Split rows that hold [q, k, v, z] of each key head into all of q, k, v, and all of z."""
+        """Split rows with [q, k, v, z] of each key head into all of q, k, v, and all of z."""
         keys, values = self._heads()
         key = self.config.integer("linear_key_head_dim")
         value = values // keys * self.config.integer("linear_value_head_dim")
@@ -172,9 +172,9 @@ class Rules:
         ]
 
     def _fused_experts(self, view: View) -> list[View]:
-        """Split experts that are stored together into the gate and up halves of their rows.
+        """Split fused experts into the gate and up halves of their rows.
 
-        A transposed architecture stores [experts, input, output]: there the halves are columns.
+        A transposed architecture stores [experts, input, output]; its halves are columns.
         """
         name = view.name.removesuffix(".weight")
         if len(view.shape) != 3 or view.shape[0] != self._experts:
@@ -187,7 +187,9 @@ class Rules:
         head = name.removesuffix("gate_up_proj")
         experts, rows, width = view.shape
         if (width if turned else rows) % 2:
-            raise BadInput(f"{view.name} has the shape {list(view.shape)}, no gate and up", where=self.where)
+            raise BadInput(
+                f"{view.name} has the shape {list(view.shape)}, without gate and up halves", where=self.where
+            )
         (piece,) = view.pieces
         views = []
         for half, part in enumerate(("gate_proj", "up_proj")):
@@ -200,7 +202,7 @@ class Rules:
         return views
 
     def _turned(self, view: View, name: str, parts: int, part: int) -> View:
-        """Return one of ``parts`` equal shares of the columns of each expert's matrix, transposed."""
+        """Return part ``part`` of ``parts`` equal parts of the columns of each expert's matrix, transposed."""
         experts, rows, width = view.shape
         (piece,) = view.pieces
         columns = range(width // parts * part, width // parts * (part + 1))
@@ -209,15 +211,15 @@ class Rules:
 
 
 def rope_factors(config: Config) -> npt.NDArray[np.float32] | None:
-    """Return the frequency factors of Llama 3's rotary scaling, None for any other.
+    """Return the frequency factors of Llama 3's rotary scaling, None for another kind.
 
-    Source: Llama 3.1's reference code: long wavelengths are stretched by ``factor``, short ones stay, those between
-    are blended.
+    Source: Llama 3.1's reference code: long wavelengths are stretched by ``factor``, short ones are unchanged, those in
+    between are interpolated.
     """
     rope = config.rope
     if str(rope.get("rope_type", "")).lower() != "llama3":
         return None
-    # In float32 step by step, as the reference computes; the powers are correctly rounded.
+    # In float32 step by step, like the reference; the powers are correctly rounded.
     one = np.float32(1)
     exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
     base = np.float64(np.float32(rope.get("rope_theta", 10000.0)))

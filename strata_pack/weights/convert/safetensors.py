@@ -1,7 +1,7 @@
-"""Reads safetensors files and sharded checkpoints: checked headers, bodies row by row.
+"""Reads safetensors files and sharded checkpoints: validated headers, and tensor data by rows.
 
-Nothing in a header is believed before it was held against the size of the file: offsets lie inside, do not overlap, and
-fit shape and type. Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON, the bodies).
+Every header is validated against the size of the file: offsets must be inside, must not overlap, and must match shape
+and type. Format: https://github.com/huggingface/safetensors (8 bytes of header length, JSON, the bodies).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from strata_pack.files import read_bytes
 from strata_pack.weights.checkpoint_index import INDEX, INDEX_LIMIT, SINGLE, find_index, read_index, unindexed_files
 
 MAX_HEADER = 100_000_000
-"""Bytes; the limit of the format's own library."""
+"""Maximum bytes of a header; the limit of the format's own library."""
 
 FLOATS: Mapping[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
-"""The types that weights may have, and how numpy holds them: BF16 as its bits, numpy has no such type."""
+"""The possible types of weights and their numpy types: BF16 as 16-bit integers, because numpy lacks it."""
 
 _SIZES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I64": 8, "I32": 4, "I16": 2,
@@ -35,10 +35,10 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Scale:
-    """What an 8-bit weight is multiplied with: one number for each ``block`` (rows, columns) of it.
+    """The scale of an 8-bit weight: one number for each ``block`` (rows, columns).
 
     Without a block there is one number for each row, or one for the whole weight. ``packed``: the weight's values are
-    not stored one by one.
+    packed.
     """
 
     tensor: StoredTensor
@@ -50,8 +50,8 @@ class Scale:
 class Packed:
     """Values of ``bits`` each, several in a 32-bit word of ``words``, lowest bits first (compressed-tensors).
 
-    ``zeros`` is what each group's values are counted from, packed along the rows; without them it is the middle of the
-    range. ``stated`` holds the weight's shape.
+    ``zeros`` are the zero points of the groups, packed along the rows; without them, the zero point is the middle of
+    the range. ``stated`` is the tensor with the weight's shape.
     """
 
     bits: int
@@ -61,20 +61,20 @@ class Packed:
 
     @property
     def in_a_word(self) -> int:
-        """Values in one word."""
+        """Number of values in one word."""
         return 32 // self.bits
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a checkpoint: ``shape`` as PyTorch counts it (the last dimension lies together)."""
+    """One tensor of a checkpoint: ``shape`` in PyTorch's order (the last dimension is contiguous)."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     file: Path
     start: int
-    """Bytes from the start of the file."""
+    """Offset in bytes from the start of the file."""
     scale: Scale | None = None
 
     @property
@@ -100,7 +100,7 @@ class Checkpoint:
     """All tensors of a folder, in the order of its shards and by name within each. Use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
-        """Read and check all headers; ``BadInput`` when a shard is damaged or the index says something else."""
+        """Read and validate all headers; ``BadInput`` if a shard is damaged or contradicts the index."""
         self.folder = folder
         self.tensors: dict[str, StoredTensor] = {}
         self._descriptors: dict[Path, int] = {}
@@ -136,7 +136,7 @@ class Checkpoint:
             os.close(self._descriptors.popitem()[1])
 
     def read_into(self, tensor: StoredTensor, offset: int, out: npt.NDArray[Any]) -> None:
-        """Fill ``out`` (contiguous) with the bytes of ``tensor`` from byte ``offset`` on. Safe from several threads."""
+        """Fill ``out`` (contiguous) with the bytes of ``tensor`` from byte ``offset`` on. Thread-safe."""
         descriptor = self._descriptors.get(tensor.file)
         if descriptor is None:
             descriptor = self._open(tensor.file)
@@ -152,7 +152,7 @@ class Checkpoint:
 
     def _open(self, path: Path) -> int:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        # Two threads may get here together; the loser's descriptor must not leak.
+        # Two threads may get here at the same time; the second descriptor must not leak.
         kept = self._descriptors.setdefault(path, descriptor)
         if kept != descriptor:
             os.close(descriptor)
@@ -160,7 +160,7 @@ class Checkpoint:
 
 
 def read_header(path: Path) -> list[StoredTensor]:
-    """Return the tensors of one file, by name; ``BadInput`` says what is wrong with it."""
+    """Return the tensors of one file, by name; ``BadInput`` describes the fault."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -172,13 +172,13 @@ def read_header(path: Path) -> list[StoredTensor]:
 
 
 def parse_header(read: Callable[[int], bytes], size: int, path: Path) -> list[StoredTensor]:
-    """Return the tensors of a file of ``size`` bytes at ``path``, whose bytes ``read`` gives from the first on.
+    """Return the tensors of a file of ``size`` bytes at ``path``; ``read`` returns its bytes sequentially.
 
-    Only the header is asked for, so the file need not be there yet. ``BadInput`` says what is wrong with it.
+    Only the header is read, so the file need not be complete. ``BadInput`` describes the fault.
     """
     length = int.from_bytes(read(8), "little") if size >= 8 else 0
     if size < 8 or length > size - 8:
-        raise BadInput(f"is truncated: {size} bytes do not hold its header", where=path, remedy="fetch it again")
+        raise BadInput(f"is truncated: its header does not fit in {size} bytes", where=path, remedy="fetch it again")
     if length > MAX_HEADER:
         raise BadInput(f"its header is {length} bytes long and at most {MAX_HEADER} are allowed", where=path)
     try:

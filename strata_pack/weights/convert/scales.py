@@ -1,7 +1,7 @@
 """Pairs 8-bit weights with their scales.
 
-A weight is the stored value times its scale, the product in float32, as llama.cpp's converter computes it; only then it
-is transformed and rounded to the output's type. Other encodings are refused by name.
+A weight is the stored value times its scale, a float32 product, as in llama.cpp's converter; after that it is
+transformed and rounded to the output type. Other encodings are refused by name.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Packed, 
 Named = list[tuple[str, StoredTensor]]
 
 _NAMES = {"awq": "AWQ", "gptq": "GPTQ", "mxfp4": "MXFP4", "bitnet": "BitNet"}
-_REMEDY = "convert the original BF16 checkpoint, or let llama.cpp's converter try it with --converter reference"
+_REMEDY = "convert the original BF16 checkpoint, or try llama.cpp's converter with --converter reference"
 _PACKED_FORMAT = "pack-quantized"
 _PACKED_BITS = (2, 4, 8)
 _PLAIN_FORMATS = ("float-quantized", "int-quantized", "naive-quantized")
 _MAX_BLOCK = 1 << 16
 _PACKED_PARTS = (".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point")
 _NGRAM_SCALES = (".ngram_embedding.weight_scale", ".ngram_embedding.weight_scale_inv")
-"""The one scalar of all shards of the n-gram table in FP8 releases of Qwen3.8-Flash-Next."""
+"""The common scale of all shards of the n-gram table in FP8 releases of Qwen3.8-Flash-Next."""
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a checkpoint encodes its weights: the name of a scale ends in ``scale``, that of its weight in ``weight``.
+    """A checkpoint's encoding of weights: names of scales end in ``scale``, those of their weights in ``weight``.
 
-    ``block`` is rows and columns that share one scale, None where a scale is per row or for the whole weight. Tensors
-    whose names end in ``unused`` are of use to other engines only. ``bits``: values are packed, so many bits each.
+    ``block`` is the (rows, columns) of one scale, None for a scale per row or for the whole weight. Tensors whose names
+    end in ``unused`` are only for other engines. ``bits``: the number of bits of each packed value.
     """
 
     name: str
@@ -49,9 +49,9 @@ class Encoding:
 
 
 def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
-    """Return the encoding that a config.json names, None for plain weights; ``BadInput`` by name for others.
+    """Return the encoding that a config.json names, None for plain weights; ``BadInput``, with the name, for others.
 
-    ModelOpt's older exports name it in hf_quant_config.json, which is looked for next to ``where``.
+    Older exports of ModelOpt name it in hf_quant_config.json next to ``where``.
     """
     text = raw.get("text_config")
     nested = text.get("quantization_config") if isinstance(text, dict) else None
@@ -81,7 +81,7 @@ def _refused(name: str, where: Path) -> BadInput:
 
 
 def _compressed(settings: Mapping[str, Any], where: Path) -> Encoding:
-    """Return a compressed-tensors encoding of whole values or packed integers; NVFP4 and MXFP4 are refused by name."""
+    """Return a compressed-tensors encoding of 8-bit values or packed integers; NVFP4 and MXFP4 are refused by name."""
     kind, groups = settings.get("format"), settings.get("config_groups")
     if kind not in (*_PLAIN_FORMATS, _PACKED_FORMAT) or not isinstance(groups, dict):
         raise _refused(f"compressed-tensors, {kind}", where)
@@ -116,7 +116,7 @@ def _block(value: Any, where: Path) -> tuple[int, int] | None:
 
 
 def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
-    """Return the tensors without the scales, each weight with its own.
+    """Return the tensors without the scales; each weight has its scale attached.
 
     ``BadInput`` for a scale without a weight, one that does not fit it, and for an 8-bit weight without a scale.
     """
@@ -144,12 +144,12 @@ def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
             raise BadInput(problem, where=where, remedy=_REMEDY)
         scaled.append((name, tensor))
     for name, scale in scales.items():
-        raise BadInput(f"{scale.name} scales {name}, which is not there", where=where, remedy="fetch it again")
+        raise BadInput(f"{scale.name} is the scale of {name}, which is missing", where=where, remedy="fetch it again")
     return scaled
 
 
 def _sorted_out(named: Named, encoding: Encoding) -> tuple[Named, dict[str, StoredTensor], dict[str, StoredTensor]]:
-    """Return the weights, the scales by their weight's name, and the scales of all weights with a prefix."""
+    """Return the weights, the scales by their weight's name, and the scales by a prefix of weights' names."""
     kept: Named = []
     scales: dict[str, StoredTensor] = {}
     shared: dict[str, StoredTensor] = {}
@@ -164,7 +164,7 @@ def _sorted_out(named: Named, encoding: Encoding) -> tuple[Named, dict[str, Stor
 
 
 def _unpacked(named: Named, bits: int, block: tuple[int, int] | None, where: Path) -> Named:
-    """Return the tensors with each packed weight as one, after all the others: as the reference orders them."""
+    """Return the tensors with each packed weight as one tensor, after all others, as the reference orders them."""
     assert block is not None
     parts = {name: tensor for name, tensor in named if name.endswith(_PACKED_PARTS)}
     kept = [(name, tensor) for name, tensor in named if name not in parts]
@@ -181,11 +181,11 @@ def _unpacked(named: Named, bits: int, block: tuple[int, int] | None, where: Pat
 
 
 def _whole(name: str, packed: Packed, scale: StoredTensor, group: int) -> StoredTensor:
-    """Return a packed weight as the tensor that it stands for."""
+    """Return a packed weight as the unpacked tensor."""
     words, zeros = packed.words, packed.zeros
     if len(words.shape) != 2 or len(scale.shape) != 2 or words.dtype != "I32" or scale.dtype not in FLOATS:
         problem = f"is {words.dtype} {list(words.shape)} with {scale.dtype} {list(scale.shape)} as its scale"
-        raise BadInput(f"{words.name} {problem}, no packed weight", where=words.file)
+        raise BadInput(f"{words.name} {problem}, so it is not a packed weight", where=words.file)
     rows, columns = words.shape[0], scale.shape[1] * group
     wanted: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
         "its scale": (scale.shape, (rows, scale.shape[1])),
@@ -198,7 +198,7 @@ def _whole(name: str, packed: Packed, scale: StoredTensor, group: int) -> Stored
             raise BadInput(f"{words.name}: {what} have the shape {list(stored)}, not {list(shape)}", where=words.file)
     if zeros is not None and zeros.dtype != "I32":
         raise BadInput(f"{zeros.name} has the type {zeros.dtype}, not I32", where=zeros.file)
-    # The logical weight: its values are one byte or less, and nothing reads them but ``read_scaled``.
+    # The logical weight: its values have at most one byte, and only ``read_scaled`` reads them.
     return StoredTensor(name, "I8", (rows, columns), words.file, words.start, Scale(scale, (1, group), packed))
 
 
@@ -242,11 +242,11 @@ EIGHT_BITS: Mapping[str, npt.NDArray[np.float32]] = {
     "F8_E5M2": _table(5, 2, 15),
     "I8": np.arange(256, dtype=np.uint8).view(np.int8).astype(np.float32),
 }
-"""The types of one byte that a scale goes with, and what each of the 256 codes stands for."""
+"""The one-byte types with scales, and the values of their 256 codes."""
 
 
 def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count: int) -> npt.NDArray[np.float32]:
-    """Return rows of a weight with a scale, float32 of shape (``count``, row length)."""
+    """Return rows of a scaled weight, float32 of shape (``count``, row length)."""
     assert tensor.scale is not None
     length = tensor.row_length
     table = EIGHT_BITS.get(tensor.dtype)
@@ -272,7 +272,7 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
 def _scale_rows(
     checkpoint: Checkpoint, tensor: StoredTensor, scale: Scale, first: int, count: int
 ) -> npt.NDArray[np.float32]:
-    """Return the scales of rows, float32 of shape (``count``, scales a row); (1, 1) where one is for all."""
+    """Return the scales of rows, float32 of shape (``count``, scales per row); (1, 1) for a common scale."""
     stored = scale.tensor
     raw = np.empty(stored.elements, dtype=FLOATS[stored.dtype])
     checkpoint.read_into(stored, 0, raw)
@@ -292,7 +292,7 @@ def _scale_rows(
 
 
 def as_float32(raw: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """Return stored floats (``FLOATS`` types them) as float32, exactly."""
+    """Return stored floats (typed as in ``FLOATS``) as float32, exactly."""
     if dtype == "BF16":
         wide: npt.NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
         return wide.view(np.float32)

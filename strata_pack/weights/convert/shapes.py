@@ -1,7 +1,7 @@
-"""Checks the sizes in config.json against the tensors' shapes before anything is made from them.
+"""Checks the sizes in config.json against the tensors' shapes before they are used.
 
-A size that lies would cost gigabytes of memory or give a file that no server loads; the shapes are in the headers of
-the weights, a few kilobytes that can be read from the Hub before any weight travels.
+A wrong size could cost gigabytes of memory or give a file that no server loads. The shapes are in the headers of the
+weights, a few kilobytes that can be read from the Hub before the weights are downloaded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.scales import Named
 
 TensorShape = tuple[int | None, ...]
-"""As PyTorch counts it; None is a size that config.json does not tell."""
+"""In PyTorch's order; None is a size that config.json does not have."""
 
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 _EXPERT = re.compile(r"mlp\.experts\.\d+\.")
 
 
 def check_shapes(named: Named, architecture: Architecture, config: Config, where: Path) -> None:
-    """Refuse weights of another shape than ``config`` says, and experts that a token cannot choose."""
+    """Raise ``BadInput`` for weights with another shape than in ``config``, and for more experts per token than
+    there are."""
     top, layer = _top(architecture, config), _layer(architecture, config)
     for name, tensor in named:
         match = _LAYER.fullmatch(name)
@@ -34,18 +35,18 @@ def check_shapes(named: Named, architecture: Architecture, config: Config, where
         if expected is not None and not _equal(tensor.shape, expected):
             said = ", ".join("any" if size is None else str(size) for size in expected)
             raise BadInput(
-                f"{tensor.name} is {list(tensor.shape)} and config.json says [{said}]",
+                f"{tensor.name} is {list(tensor.shape)}, but config.json says [{said}]",
                 where=where,
                 remedy="config.json is of another model, or damaged",
             )
     if architecture.moe:
         experts, used = config.integer("num_local_experts", "num_experts"), config.integer("num_experts_per_tok")
         if used > experts:
-            raise BadInput(f"num_experts_per_tok is {used} and there are {experts} experts", where=config.where)
+            raise BadInput(f"num_experts_per_tok is {used}, but there are {experts} experts", where=config.where)
 
 
 def check_complete(names: Iterable[str], needed: Iterable[str], where: Path) -> None:
-    """Refuse a model that lacks one of the tensors ``needed`` (GGUF names)."""
+    """Raise ``BadInput`` if one of the tensors ``needed`` (GGUF names) is missing."""
     there = set(names)
     for name in needed:
         if name not in there:
@@ -92,7 +93,7 @@ def _layer(architecture: Architecture, config: Config) -> Mapping[str, TensorSha
 
 def _attention(architecture: Architecture, config: Config, width: int) -> dict[str, TensorShape]:
     heads, shared, size = config.integer("num_attention_heads"), config.integer("num_key_value_heads"), config.head_dim
-    # The Qwen3-Next family keeps an output gate in the rows of q_proj.
+    # The Qwen3-Next family has an output gate in the rows of q_proj.
     gated = 2 if architecture.linear else 1
     found: dict[str, TensorShape] = {
         "self_attn.q_proj": (heads * size * gated, width),

@@ -1,7 +1,7 @@
 """Selects the tensors of the text model, and finds its draft head.
 
-MTP layers (multi-token prediction) go after the real ones, whether they are stored as ``mtp.*`` or, as merges do, as
-``model.layers.N.*``. Scales of 8-bit weights are gone afterwards: each is with its weight.
+MTP layers (multi-token prediction) are put after the normal ones, whether they are stored as ``mtp.*`` or, in merges,
+as ``model.layers.N.*``. Scales of 8-bit weights are attached to their weights.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from strata_pack.weights.convert.safetensors import FLOATS, StoredTensor
 from strata_pack.weights.convert.scales import EIGHT_BITS, Encoding, Named, with_scales
 
 ModelPart = Literal["model", "trunk", "mtp"]
-"""What of a text model is wanted: all of it, all but the MTP layers, or the MTP layers as a file of their own."""
+"""The part of a text model to convert: all of it, all but the MTP layers, or only the MTP layers as a separate file."""
 
-# What llama.cpp's converter leaves out of text models: encoders and projectors of other senses, and constants.
+# Tensors that llama.cpp's converter leaves out of text models: vision and audio parts, and constants.
 OTHER_SENSES = re.compile(
     r"^(mlp|vit\.|vpm\.|siglip2\.|conformer\.|merger\.|resampler\.|sound_encoder\.|sound_projection\.|speech_embeddings\.)"
     r"|visual\.|vision\.|audio\.|talker\.|vision_|audio_|token2wav\.|code2wav\.|projector\.|pre_mm_projector_norm"
@@ -33,7 +33,7 @@ HASH_CONSTANTS = (
     ".ple_embedding.ngram_heads_offsets",
     ".ple_embedding.ngram_heads_vocab_sizes",
 )
-"""The integers of an n-gram embedding: they become keys of the header, since no float holds them."""
+"""The integers of an n-gram embedding: they become header keys, because floats cannot represent them."""
 
 _MTP_NAMES = {
     "fc": "eh_proj",
@@ -59,7 +59,7 @@ class TextTensors:
     constants: Mapping[str, StoredTensor]
     mtp_layers: int
     other_senses: int
-    """How many tensors belong to a tower for images or sound."""
+    """The number of tensors of a vision or audio tower."""
 
 
 def text_tensors(
@@ -72,7 +72,7 @@ def text_tensors(
 ) -> TextTensors:
     """Return the text model's tensors under their usual names.
 
-    ``BadInput`` for weights in a type that is no float, and where config.json says another number of layers.
+    ``BadInput`` for weights that are not floats, and if config.json has another number of layers.
     """
     layers = config.layers
     named: Named = []
@@ -90,11 +90,11 @@ def text_tensors(
             constants[constant] = tensor
             continue
         name = name.removeprefix("model.") if name.startswith("model.mtp.") else name
-        # Models for search are often stored without the class around the text model.
+        # Retrieval models are often stored without the class around the text model.
         name = f"model.{name}" if name.startswith(_BARE) else name
         named.append((_mtp_name(name, layers) if name.startswith("mtp.") else name, tensor))
     if others and not named:
-        raise BadInput("holds only a tower for images or sound", where=where, remedy="convert it with --mmproj")
+        raise BadInput("has only a vision or audio tower", where=where, remedy="convert it with --mmproj")
     named = with_scales(named, encoding, where)
     for _, tensor in named:
         _check_type(tensor, where)
@@ -129,25 +129,27 @@ def _count_layers(named: Named) -> int:
 def _mtp_layers(
     found: int, named: Named, architecture: Architecture, config: Config, part: ModelPart, where: Path
 ) -> int:
-    """Return how many MTP layers there are; ``BadInput`` where that is not what config.json or the caller says."""
+    """Return the number of MTP layers; ``BadInput`` if it contradicts config.json or the caller's request."""
     layers, mtp = config.layers, max(0, found - config.layers)
     head = {int(match[1]) for name, _ in named if _MTP_ONLY.search(name) and (match := _LAYER.match(name))}
     if found < layers or (mtp and not head) or any(number < layers for number in head):
         real = min(head) if head else found
-        problem = f"config.json says {layers} layers and the weights have {real}"
+        problem = f"config.json says {layers} layers, but the weights have {real}"
         raise BadInput(problem, where=where, remedy="the checkpoint is incomplete or config.json is of another model")
     if not architecture.linear:
         if mtp or part == "mtp":
-            raise BadInput(f"has layers for multi-token prediction, which {architecture.name} has not", where=where)
+            raise BadInput(
+                f"has layers for multi-token prediction, which {architecture.name} does not support", where=where
+            )
         return 0
     promised = config.get("mtp_num_hidden_layers") or 0
     if type(promised) is not int:
-        raise BadInput(f"mtp_num_hidden_layers is {promised!r}, no count", where=config.where)
+        raise BadInput(f"mtp_num_hidden_layers is {promised!r}, not a count", where=config.where)
     if part == "mtp" and not mtp:
         raise BadInput("has no layers for multi-token prediction", where=where, remedy="convert it without --mtp")
     if part != "trunk" and promised and promised != mtp:
         raise BadInput(
-            f"config.json promises {promised} MTP layers and the weights have {mtp}",
+            f"config.json says {promised} MTP layers, but the weights have {mtp}",
             where=where,
             remedy="leave them out with --no-mtp",
         )

@@ -1,7 +1,7 @@
-"""Describes one output tensor: rows of stored tensors in an order, and the changes to their values.
+"""Describes one output tensor: its rows among the stored tensors, and the transformation of their values.
 
-Everything that conversion does to weights is a choice of rows, a choice of columns, rows that are laid end to end, or
-a function of a value, so a view can be read a few rows at a time, in any order, by anyone.
+Conversion only selects rows, selects columns, concatenates rows, or applies a function to each value, so a view can be
+read a few rows at a time, in any order, from any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Numbers = npt.NDArray[np.int64]
 class Piece:
     """Rows of one stored tensor (all dimensions but the last, flattened), in the order of ``rows``.
 
-    With ``turned`` the piece's rows are these columns of the stored rows: the transposed matrix.
+    With ``turned`` the piece's rows are these columns of the stored rows (a transposed matrix).
     """
 
     tensor: StoredTensor
@@ -38,9 +38,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class View:
-    """One output tensor: ``name`` in Hugging Face terms, ``shape`` as PyTorch counts it.
+    """One output tensor: its Hugging Face ``name``, and its ``shape`` in PyTorch's order.
 
-    The rows of ``appended`` continue those of the first (then only) piece.
+    The columns of ``appended`` extend the rows of the first piece, which is then the only one.
     """
 
     name: str
@@ -56,6 +56,6 @@ class View:
         return cls(name, tensor.shape, (Piece(tensor, range(rows)),))
 
     def take(self, rows: Numbers) -> View:
-        """Return the view of these rows of a view of one whole tensor."""
+        """Return the view of these rows; this view must be of one whole tensor."""
         (piece,) = self.pieces
         return replace(self, shape=(len(rows), *self.shape[1:]), pieces=(Piece(piece.tensor, rows),))

@@ -1,4 +1,4 @@
-"""Writes a checkpoint's tokenizer, whichever kind it is, as GGUF metadata."""
+"""Reads a checkpoint's tokenizer, of any supported kind, as GGUF metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Vocabulary:
 
 
 def read_vocabulary(folder: Path, config: Config, raw: Mapping[str, Any], pre: str | None) -> Vocabulary:
-    """Return the vocabulary of the checkpoint; ``BadInput`` by name for a kind that is not supported."""
+    """Return the vocabulary of the checkpoint; ``BadInput``, with the name, for an unsupported kind."""
     settings = folder / "tokenizer_config.json"
     named = read_json_object(settings) if settings.is_file() else {}
     path = folder / "tokenizer.json"

@@ -1,4 +1,5 @@
-"""Writes a ``TensorSource`` as one GGUF file in its own types: several threads read ahead, one hashes and writes."""
+"""Writes a ``TensorSource`` as one GGUF file without changing types: several threads read ahead, one hashes and
+writes."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource
 
 CHUNK = 4 << 20
-"""Bytes of output converted at once: enough to hide a call, little enough to stay in the cache's reach."""
+"""Bytes of output converted at a time: enough to amortize a call, few enough for the CPU's cache."""
 
 _AHEAD = 2
-"""Chunks that wait for the writer, for each thread."""
+"""Maximum number of chunks per thread that wait for the writer."""
 
 
 class WrittenDict(TypedDict):
@@ -39,7 +40,7 @@ class WrittenDict(TypedDict):
 
 @dataclass(frozen=True)
 class ConvertResult:
-    """What was written: ``size`` in bytes, ``tensor_types`` by tensor name in the order of the file."""
+    """The written file: ``size`` in bytes, ``tensor_types`` by tensor name in the order of the file."""
 
     path: Path
     size: int
@@ -59,9 +60,9 @@ class _Chunk:
 def write_gguf(
     source: TensorSource, out_path: Path, *, progress: Progress | None = None, threads: int | None = None
 ) -> ConvertResult:
-    """Write all tensors of ``source`` in its order; whole or not at all, after a look at the free disk space.
+    """Write all tensors of ``source`` in its order, atomically, after a check of the free disk space.
 
-    What a killed run with the same output has left is removed first.
+    Files of an interrupted run with the same output are removed first.
     """
     directory, offset = [], 0
     for tensor in source.tensors:

@@ -1,1 +1,1 @@
-"""GGUF files: reading headers, and replacing metadata without moving tensors."""
+"""Reads GGUF headers, and replaces metadata without moving tensors."""

@@ -1,7 +1,7 @@
-"""Copies a GGUF under another header, as cheaply as the file system allows.
+"""Copies a GGUF with another header, as cheaply as the file system allows.
 
-The kernel copies (``copy_file_range``): extents are shared where the file system can (btrfs, XFS), so the copy costs
-neither time nor room there; holes stay holes everywhere. For this ``gguf_edit.outgrow`` moves tensors by whole blocks.
+The kernel copies (``copy_file_range``): on file systems that share extents (btrfs, XFS) the copy needs neither time nor
+space; holes stay holes. ``edit.outgrow`` moves tensors by whole blocks for this purpose.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ _PART = ".part"
 
 
 def allocated_bytes(path: Path) -> int:
-    """Return the bytes ``path`` takes on the disk: less than its size where it has holes."""
+    """Return the bytes that ``path`` occupies on the disk: less than its size if it has holes."""
     return path.stat().st_blocks * 512
 
 
 def can_share(path: Path) -> bool:
-    """Return whether the file system can make a second ``path`` next to it that shares its bytes. Tried out, not
-    guessed."""
+    """Return whether the file system can create a copy of ``path`` with shared extents next to it, by trying it."""
     if sys.platform != "linux":
         return False
     with path.open("rb") as source, tempfile.TemporaryFile(dir=path.parent) as target:
@@ -48,14 +47,14 @@ def can_share(path: Path) -> bool:
 def copy_with_header(
     source: Path, data_offset: int, header: bytes, target: Path, progress: Progress | None = None
 ) -> None:
-    """Make ``target`` from ``header`` and what ``source`` holds from ``data_offset`` on, whole or not at all.
+    """Write ``target`` atomically from ``header`` and the bytes of ``source`` from ``data_offset`` on.
 
     ``len(header)`` must differ from ``data_offset`` by whole blocks of 4096 bytes.
-    Raises ``EnvironmentFailure`` when the disk is full or ``source`` ends early.
+    Raises ``EnvironmentFailure`` if the disk is full or ``source`` ends early.
     """
     shift = len(header) - data_offset
     if shift % BLOCK:
-        raise ValueError(f"the tensors would move by {shift} bytes, no multiple of {BLOCK}")
+        raise ValueError(f"the tensors would move by {shift} bytes, which is not a multiple of {BLOCK}")
     part = target.with_name(target.name + _PART)
     task = (progress or Silent()).task(f"copy {source.name}", allocated_bytes(source))
     with disk_errors(target):
@@ -80,13 +79,13 @@ def copy_with_header(
 
 
 def discard_copy(target: Path) -> None:
-    """Remove what an interrupted ``copy_with_header`` to ``target`` may have left."""
+    """Remove the file that an interrupted ``copy_with_header`` to ``target`` may have left."""
     target.unlink(missing_ok=True)
     target.with_name(target.name + _PART).unlink(missing_ok=True)
 
 
 def _extents(fd: int, start: int, size: int) -> Iterator[tuple[int, int]]:
-    """Yield the (start, end) of everything between ``start`` and ``size`` that is no hole."""
+    """Yield the (start, end) of the data, without holes, between ``start`` and ``size``."""
     while start < size:
         try:
             start = os.lseek(fd, start, os.SEEK_DATA)

@@ -1,4 +1,4 @@
-"""A reading position in a GGUF header: every count and length is held against the file before it is used."""
+"""Parses a GGUF header; every count and length is checked against the file size before it is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ U64 = SCALARS[GGUFValueType.UINT64]
 
 
 class TruncatedHeader(BadInput):
-    """A header that ends too early. ``needed`` is the least number of bytes that the whole header has."""
+    """The header ends too early. ``needed`` is a lower bound of the header's size in bytes."""
 
     def __init__(self, problem: str, where: Path, needed: int) -> None:
         self.needed = needed
@@ -27,7 +27,7 @@ class TruncatedHeader(BadInput):
 
 
 class Cursor:
-    """A reading position in the header that cannot leave the file."""
+    """A reading position in the header, which is always inside the file."""
 
     def __init__(self, path: Path, data: memoryview) -> None:
         self.path, self.data, self.at, self.size = path, data, 0, len(data)
@@ -36,7 +36,7 @@ class Cursor:
         return BadInput(problem, where=self.path)
 
     def skip(self, size: int, what: str) -> int:
-        """Move on by ``size`` bytes and return where they began."""
+        """Advance by ``size`` bytes and return the start."""
         start = self.at
         if size > self.size - start:
             raise TruncatedHeader(
@@ -52,7 +52,7 @@ class Cursor:
         return int(layout.unpack_from(self.data, start)[0])
 
     def name(self, what: str, limit: int) -> str:
-        """Read a string that will be shown to people: printable UTF-8 of 1 to ``limit`` bytes."""
+        """Read a name: printable UTF-8 of 1 to ``limit`` bytes."""
         length = self.number(U64, what)
         start = self.skip(length, what)
         if length > limit:

@@ -1,9 +1,9 @@
-"""Replaces the metadata of a GGUF and leaves its tensors where they are.
+"""Replaces the metadata of a GGUF without moving its tensors.
 
-A header may change freely as long as its aligned end, where the tensors begin, does not move. So a metadata string that
-nobody reads (``PAD_KEY``, directly after the template) takes up what a new value leaves over, and gives back what it
-needs more. Where the pad is too small, a header with a new, larger pad is made, and the caller chooses between a
-header-only first shard (``split_headers``) and a copy of the file (``gguf_edit_copy``).
+A header may change freely as long as its aligned end, where the tensors begin, does not move. So an unused metadata
+string (``PAD_KEY``, directly after the template) absorbs the difference in length of a new value. If the pad is too
+small, a header with a new, larger pad is built, and the caller chooses between a header-only first shard
+(``split_headers``) and a copy of the file (``copy``).
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; shards as llama.cpp's
 ``tools/gguf-split`` writes them.
 """
@@ -23,34 +23,35 @@ from strata_pack.weights.gguf.values import encode_entry
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 PAD_KEY = "strata_pack.pad"
-"""The metadata key whose string keeps room for a longer template. Readers skip keys they do not know."""
+"""The metadata key whose string reserves room for a longer template. Readers ignore unknown keys."""
 EDGE_KEY = "strata_pack.edge"
-"""The metadata key right before the template in a pack: a chunk of a store ends there (see ``CHUNK_END``)."""
+"""The metadata key directly before the template in a pack: a chunk of content-defined storage ends there (see
+``CHUNK_END``)."""
 CHUNK_END = "room for a longer chat template; chunks end here: cbrpposctpdhti"
-"""A chunk ends after these 64 bytes wherever stores cut files by their content with Xet's rolling hash.
+"""Storage that splits files into chunks with Xet's rolling hash ends a chunk after these 64 bytes.
 
-Such a cut depends on the last 64 bytes alone. The last 14 letters were found by trying: with them a chunk of 8 KiB or
-more ends here. So a template between two of them is a chunk of its own, and a newer one is all that such a store gets.
-Source: Xet's chunking (gear hash, chunks of 8 to 128 KiB).
+Such a boundary depends only on the last 64 bytes. The last 14 letters were found by search: with them a chunk of at
+least 8 KiB ends here. So a template between two of these strings is a separate chunk, and after an update only this
+chunk is uploaded. Source: Xet's chunking (gear hash, chunks of 8 to 128 KiB).
 """
 _STEP = 1024
-"""Bytes of pad from one end of a chunk to the next."""
+"""Bytes of pad from one chunk boundary to the next."""
 RESERVE = 32 << 10
-"""Bytes of pad that a build, a copy or a new first shard gets: the largest known chat templates are about 20 KB."""
+"""Bytes of pad in a build, a copy or a new first shard: the largest known chat templates have about 20 KB."""
 BLOCK = 4096
-"""Bytes; file systems share extents between files in whole blocks, so a copy moves its tensors by whole blocks."""
+"""Block size in bytes: file systems share extents in whole blocks, so a copy moves its tensors by whole blocks."""
 
 SPLIT_NO, SPLIT_COUNT, SPLIT_TENSORS = "split.no", "split.count", "split.tensors.count"
 
 _COUNTS_END = 24
 """Bytes of magic, version, tensor count and metadata count."""
 _GAP = 4096
-"""Bytes; two changed ranges closer than this are written as one."""
+"""Changed ranges with fewer bytes between them are written as one."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """The header of one file, as it lies there. ``raw`` is every byte before the tensors (``data_offset`` of them)."""
+    """The header of one file. ``raw`` has all bytes before the tensors (``data_offset`` bytes)."""
 
     path: Path
     raw: bytes
@@ -67,7 +68,7 @@ class Header:
 
 @dataclass(frozen=True)
 class HeaderChange:
-    """``old`` at ``offset`` (bytes from the start of the file) becomes ``new``, which is as long."""
+    """Replaces ``old`` at ``offset`` (bytes from the start of the file) by ``new`` of the same length."""
 
     offset: int
     old: bytes
@@ -77,13 +78,13 @@ class HeaderChange:
 def read_header(path: Path) -> Header:
     """Return the header of ``path``.
 
-    Raises ``BadInput`` for a damaged GGUF, and for one whose header could not be written again to the byte.
+    Raises ``BadInput`` for a damaged GGUF, and for one whose header cannot be reproduced byte for byte.
     """
     with GgufFile.open(path) as gguf:
         with path.open("rb") as file:
             raw = file.read(gguf.data_offset)
         if len(raw) < gguf.data_offset:
-            # A file without tensors may end at its last key; the specification's padding is not there to be kept.
+            # A file without tensors may end at its last key, without the specification's padding.
             raw = raw.ljust(gguf.data_offset, b"\0")
         header = Header(path, raw, gguf.version, gguf.metadata, gguf.tensors, gguf.alignment, gguf.file_size)
         if _encode(header, header.metadata)[: gguf.header_size] != raw[: gguf.header_size]:
@@ -92,9 +93,9 @@ def read_header(path: Path) -> Header:
 
 
 def pad_value(size: int) -> MetaValue:
-    """Return the value for ``PAD_KEY`` that takes ``size`` bytes in addition to its key, type and length.
+    """Return a value for ``PAD_KEY`` with ``size`` bytes (in addition to key, type and length).
 
-    It is spaces with ``CHUNK_END`` at the end of each KiB, counted from the pad's end, which does not move.
+    It consists of spaces with ``CHUNK_END`` at the end of each KiB, counted from the pad's end, which does not move.
     """
     whole = (" " * (_STEP - len(CHUNK_END)) + CHUNK_END) * (size // _STEP + 1)
     return MetaValue.string(whole[len(whole) - size :])
@@ -107,9 +108,9 @@ def edited(metadata: Mapping[str, MetaValue], changes: Mapping[str, MetaValue | 
 
 
 def fit(header: Header, metadata: Mapping[str, MetaValue]) -> bytes | None:
-    """Return a header with ``metadata`` (which has no pad) exactly as long as the present one.
+    """Return a header with ``metadata`` (without a pad) of exactly the same length as ``header``.
 
-    ``None`` if there is no room, or if the room left over is too small for a pad and too large for the alignment.
+    ``None`` if there is no room, or if the rest is too small for a pad and too large for the alignment.
     """
     room = header.data_offset - _size(header, metadata)
     if room < 0:
@@ -123,7 +124,7 @@ def fit(header: Header, metadata: Mapping[str, MetaValue]) -> bytes | None:
 
 
 def outgrow(header: Header, metadata: Mapping[str, MetaValue]) -> bytes:
-    """Return a header with ``metadata`` and a fresh reserve, longer than the present one by whole blocks."""
+    """Return a header with ``metadata`` and a new pad, longer than ``header`` by whole blocks."""
     step = math.lcm(BLOCK, header.alignment)
     need = _size(header, metadata) + len(encode_entry(PAD_KEY, pad_value(RESERVE)))
     blocks = max(-(-(need - header.data_offset) // step), 0)
@@ -131,10 +132,11 @@ def outgrow(header: Header, metadata: Mapping[str, MetaValue]) -> bytes:
 
 
 def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) -> tuple[bytes, list[bytes]] | None:
-    """Return a header-only first shard with ``metadata``, and the new header of each file after it, as long as before.
+    """Return the header of a header-only first shard with ``metadata``, and the new header of each other file, of the
+    same length as before.
 
-    ``headers`` are the files of the model in order. A file that was the only or the first one keeps no metadata but
-    the split keys (as ``gguf-split`` leaves them) and a pad. ``None`` if such a header does not fit.
+    ``headers`` are the files of the model in order. The former only or first file keeps only the split keys
+    (as ``gguf-split`` writes them) and a pad. ``None`` if such a header does not fit.
     """
     count = len(headers) + 1
     total = MetaValue(GGUFValueType.INT32, sum(len(header.tensors) for header in headers))
@@ -155,7 +157,7 @@ def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) 
 
 
 def changes_between(old: bytes, new: bytes) -> list[HeaderChange]:
-    """Return what differs between two headers of one length, as few ranges."""
+    """Return the differences of two headers of the same length, as few ranges."""
     import numpy as np
 
     before, after = np.frombuffer(old, np.uint8), np.frombuffer(new, np.uint8)
@@ -184,7 +186,7 @@ def _pad_string(room: int) -> MetaValue | None:
 
 
 def _with_pad(metadata: Mapping[str, MetaValue], pad: MetaValue) -> dict[str, MetaValue]:
-    """Put the pad directly after the template, so that nothing else moves when one grows into the other."""
+    """Put the pad directly after the template, so that nothing else moves if the template grows."""
     if TEMPLATE_KEY not in metadata:
         return {**metadata, PAD_KEY: pad}
     placed: dict[str, MetaValue] = {}
@@ -202,6 +204,6 @@ def _filled(header: Header, metadata: Mapping[str, MetaValue], length: int) -> b
 
 
 def _encode(header: Header, metadata: Mapping[str, MetaValue]) -> bytes:
-    """Encode as the version the file has; versions 2 and 3 differ in nothing else for little-endian files."""
+    """Encode in the file's version; for little-endian files, versions 2 and 3 differ only in the version number."""
     raw = encode_header(metadata, header.tensors, header.alignment)
     return raw[:4] + struct.pack("<I", header.version) + raw[8:]

@@ -1,9 +1,9 @@
-"""Reads GGUF headers, checking every length before it is used, and writes them.
+"""Reads and writes GGUF headers; every length is checked before it is used.
 
-``GgufFile.open`` checks every count, length and offset against the size of the file before it uses it, and refuses
-with one sentence; what it returns can be trusted: names are printable and unique, every tensor lies whole inside the
-file and overlaps no other. Tensor data is mapped, never read ahead.
-Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
+``GgufFile.open`` checks every count, length and offset against the size of the file and raises ``BadInput`` for a
+fault. In an opened file, names are printable and unique, and every tensor is inside the file and overlaps no other.
+Tensor data is memory-mapped, not read ahead. Source: the GGUF specification,
+https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (versions 2 and 3).
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
 MAX_SHARDS = 99_999
-"""A shard's number has five digits in its name."""
+"""Matches a shard's file name: its number has five digits."""
 ALIGNMENT_KEY = "general.alignment"
 
 MAX_KEY = 65_535
-"""Bytes, by the specification."""
+"""Maximum bytes of a name, by the specification."""
 
 _COUNTS = struct.Struct("<QQ")
 _SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
 _MIN_ENTRY = 8 + 1 + 4 + 1
-"""Bytes of the smallest metadata entry: key length, one letter, type, one byte."""
+"""Bytes of the smallest possible metadata entry: key length, one letter, type, one byte."""
 _MIN_TENSOR = 8 + 1 + 4 + 4 + 8
-"""Bytes of the smallest tensor entry: name length, one letter, dimension count, type, offset."""
+"""Bytes of the smallest possible tensor entry: name length, one letter, dimension count, type, offset."""
 
 
 class GgufFile:
-    """One GGUF file, opened and checked. Use as a context manager, or leave closing to the garbage collector.
+    """One GGUF file, opened and checked. Use as a context manager, or let the garbage collector close it.
 
     ``metadata`` keeps the order of the file, ``tensors`` the order of its directory. ``header_size`` is the end of
-    the directory in bytes; the padding up to ``data_offset`` is free.
+    the directory in bytes; the bytes up to ``data_offset`` are padding.
     """
 
     path: Path
@@ -71,10 +71,10 @@ class GgufFile:
     file_size: int
 
     def __init__(self, path: Path, data: memoryview, file_size: int | None = None) -> None:
-        """Parse ``data``, the whole file; ``open`` is the usual way in. Raises ``BadInput``.
+        """Parse ``data``, the whole file; usually called by ``open``. Raises ``BadInput``.
 
-        With ``file_size`` the data are the beginning of a file of so many bytes that is elsewhere: its header can be
-        looked at, its tensors cannot. ``TruncatedHeader`` says then how many bytes of it are needed at least.
+        With ``file_size``, ``data`` is the beginning of a remote file of that many bytes: its header is readable, its
+        tensors are not. ``TruncatedHeader`` then has the minimum number of bytes needed.
         """
         self.path, self._data = path, data
         self.file_size = len(data) if file_size is None else file_size
@@ -131,7 +131,7 @@ class GgufFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the mapping; views that ``tensor_bytes`` handed out stay valid until they are released."""
+        """Release the mapping; views from ``tensor_bytes`` stay valid until they are released."""
         self._data.release()
 
     def tensor(self, name: str) -> TensorInfo:
@@ -147,7 +147,7 @@ class GgufFile:
         return self._data[start : start + info.nbytes]
 
     def text(self, key: str) -> str | None:
-        """Return the string under ``key``, ``None`` if it is missing; ``BadInput`` if it is something else."""
+        """Return the string under ``key``, ``None`` if it is missing; ``BadInput`` if it has another type."""
         value = self.metadata.get(key)
         if value is None:
             return None
@@ -156,7 +156,7 @@ class GgufFile:
         return str(value.value)
 
     def integer(self, key: str) -> int | None:
-        """Return the integer under ``key``, ``None`` if it is missing; ``BadInput`` if it is something else."""
+        """Return the integer under ``key``, ``None`` if it is missing; ``BadInput`` if it has another type."""
         value = self.metadata.get(key)
         if value is None:
             return None
@@ -181,7 +181,7 @@ def _read_version(cursor: Cursor) -> int:
 
 @contextmanager
 def _more_to_come(nbytes: int) -> Iterator[None]:
-    """Add what follows at least to what a header needs that ends inside of the block."""
+    """Convert errors of a header that ends inside the block, adding the minimum bytes that must follow."""
     try:
         yield
     except TruncatedHeader as error:
@@ -195,7 +195,7 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, MetaValue]:
         with _more_to_come((count - number - 1) * _MIN_ENTRY):
             key = cursor.name("a metadata key", MAX_KEY)
             if key in metadata:
-                raise cursor.refuse(f"the metadata key {key} is there twice")
+                raise cursor.refuse(f"the metadata key {key} occurs twice")
             metadata[key] = cursor.value(key)
     return metadata
 
@@ -221,11 +221,11 @@ def _read_alignment(cursor: Cursor, metadata: Mapping[str, MetaValue]) -> int:
 def _check_layout(
     cursor: Cursor, tensors: Sequence[TensorInfo], alignment: int, data_offset: int, file_size: int
 ) -> None:
-    """Refuse tensors that are misaligned, overlap, or end beyond the end of the file."""
+    """Raise ``BadInput`` for tensors that are misaligned, overlap, or end beyond the end of the file."""
     end, previous = 0, ""
     for info in sorted(tensors, key=lambda t: t.offset):
         if info.offset % alignment:
-            raise cursor.refuse(f"the tensor {info.name} is at offset {info.offset}, no multiple of {alignment}")
+            raise cursor.refuse(f"the tensor {info.name} is at offset {info.offset}, not a multiple of {alignment}")
         if info.offset < end:
             raise cursor.refuse(f"the tensors {previous} and {info.name} overlap")
         end, previous = info.offset + info.nbytes, info.name
@@ -241,9 +241,9 @@ def _check_layout(
 def encode_header(
     metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo], alignment: int = DEFAULT_ALIGNMENT
 ) -> bytes:
-    """Return a whole GGUF v3 header, padded with zeros so that its length is the data offset.
+    """Return a complete GGUF v3 header, padded with zeros so that its length is the data offset.
 
-    ``alignment`` must be what ``metadata`` says (32 if it says nothing), else ``ValueError``: readers go by the key.
+    ``alignment`` must equal the alignment key of ``metadata`` (default 32), which readers use, else ``ValueError``.
     """
     stored = metadata.get(ALIGNMENT_KEY)
     if alignment != (DEFAULT_ALIGNMENT if stored is None else stored.value):
@@ -263,9 +263,9 @@ def shard_name(stem: str, index: int, count: int) -> str:
 
 
 def shard_paths(path: Path | str) -> list[Path]:
-    """Return all files of the model that ``path`` (a whole file, or any of its shards) belongs to, in order.
+    """Return all files, in order, of the model to which ``path`` (a whole file, or any shard) belongs.
 
-    Goes by the name alone; ``BadInput`` when a shard is missing or the numbers in the name make no sense.
+    Only names are used; ``BadInput`` if a shard is missing or the numbers in the name are invalid.
     """
     path = Path(path)
     match = _SHARD_NAME.fullmatch(path.name)
@@ -273,7 +273,7 @@ def shard_paths(path: Path | str) -> list[Path]:
         return [path]
     count = int(match["count"])
     if not 1 <= int(match["no"]) <= count:
-        raise BadInput(f"is named shard {int(match['no'])} of {count}", where=path, remedy="give it its real name")
+        raise BadInput(f"is named shard {int(match['no'])} of {count}", where=path, remedy="restore its original name")
     if not path.is_file():
         raise BadInput("no such file", where=path)
     paths = [path.with_name(shard_name(match["stem"], index, count)) for index in range(count)]
@@ -287,8 +287,8 @@ def shard_paths(path: Path | str) -> list[Path]:
 def open_shards(path: Path | str) -> list[GgufFile]:
     """Open all files of a model and check that they belong together.
 
-    ``BadInput`` when a shard is missing, renamed or of another model: ``split.no`` and ``split.count`` must agree
-    with the names, ``split.tensors.count`` with the sum of the directories, and no tensor may be there twice.
+    ``BadInput`` if a shard is missing, renamed or of another model: ``split.no`` and ``split.count`` must match the
+    names, ``split.tensors.count`` the number of all tensors, and no tensor may occur twice.
     """
     files = [GgufFile.open(p) for p in shard_paths(path)]
     first = files[0]
@@ -302,7 +302,7 @@ def open_shards(path: Path | str) -> list[GgufFile]:
             raise BadInput(
                 f"{found}, its name says {index + 1} of {len(files)}",
                 where=file.path,
-                remedy="shards keep the names llama.cpp gave them; fetch or rename it",
+                remedy="shards must keep the names llama.cpp gave them; fetch or rename it",
             )
         twice = next((t.name for t in file.tensors if t.name in names), None)
         if twice is not None:
@@ -310,5 +310,5 @@ def open_shards(path: Path | str) -> list[GgufFile]:
         names.update(t.name for t in file.tensors)
     stated = first.integer("split.tensors.count")
     if stated is not None and stated != len(names):
-        raise BadInput(f"the shards hold {len(names)} tensors, their header says {stated}", where=first.path)
+        raise BadInput(f"the shards have {len(names)} tensors, but their header says {stated}", where=first.path)
     return files

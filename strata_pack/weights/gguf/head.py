@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF that is not on this disk, from its first bytes on, and hardly more than the header."""
+"""Reads the header of a remote GGUF from its first bytes, with little more than the header."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from strata_pack.weights.gguf.cursor import TruncatedHeader
 from strata_pack.weights.gguf.file import GgufFile
 
 FIRST = 1 << 9
-"""Bytes that are read at first: no header that names a model is much shorter."""
+"""Bytes of the first read: the header of a model is seldom shorter."""
 
 LARGEST = 128 << 20
-"""Bytes of the largest header; a vocabulary of 250,000 tokens takes about 12 MB."""
+"""Maximum bytes of a header; a vocabulary of 250,000 tokens takes about 12 MB."""
 
 
 def read_header(read: Callable[[int], bytes], size: int, where: str) -> GgufFile:
-    """Return the header of the GGUF of ``size`` bytes whose next bytes ``read`` returns, from the first on.
+    """Return the header of a GGUF of ``size`` bytes; ``read`` returns its bytes sequentially.
 
-    What was read says each time how long the header is at least; twice that is read then, so that never more than
-    twice the header is read in all. Raises ``BadInput`` that names ``where`` for a file that is no GGUF, or one whose
-    header is larger than 128 MiB.
+    The bytes read so far give a lower bound of the header's size; then twice that is read, so in total at most twice
+    the header. Raises ``BadInput``, which names ``where``, for a file that is not a GGUF or has a header over 128 MiB.
     """
     data = read(min(FIRST, size))
     while True:

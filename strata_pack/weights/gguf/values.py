@@ -1,7 +1,7 @@
-"""Holds a GGUF metadata value: decoded on demand, kept as the bytes it came in.
+"""Defines a GGUF metadata value, which keeps its encoded bytes and is decoded on demand.
 
-A vocabulary has 150,000 strings; most readers never look at them, and a rewritten header must carry them over to the
-byte. So a value that was read keeps its raw encoding and decodes itself on the first look.
+A vocabulary has 150,000 strings; most readers never use them, and a rewritten header must preserve them byte for byte.
+So a value from a file keeps its raw encoding and is decoded at the first access.
 Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/docs/gguf.md (little-endian, version 3).
 """
 
@@ -27,7 +27,7 @@ SCALARS: dict[GGUFValueType, struct.Struct] = {
     GGUFValueType.INT64: struct.Struct("<q"),
     GGUFValueType.FLOAT64: struct.Struct("<d"),
 }
-"""How a value of each fixed-size type is laid out."""
+"""The struct format of each fixed-size type."""
 
 _U32 = SCALARS[GGUFValueType.UINT32]
 _U64 = SCALARS[GGUFValueType.UINT64]
@@ -36,7 +36,7 @@ _UNDECODED: Any = object()
 
 
 def encode_string(text: str) -> bytes:
-    """Return ``text`` as GGUF lays it out: the length in bytes (u64), then UTF-8."""
+    """Return ``text`` in GGUF's encoding: the length in bytes (u64), then UTF-8."""
     data = text.encode("utf-8")
     return _U64.pack(len(data)) + data
 
@@ -45,7 +45,7 @@ class MetaValue:
     """One metadata value: ``type``, ``value`` and, for arrays, ``item_type``. Immutable; equal when the bytes are.
 
     ``value`` is an ``int``, ``float``, ``bool`` or ``str``, and a ``list`` of these for an array.
-    Building one with a value that does not fit the type raises ``ValueError``.
+    The constructor raises ``ValueError`` for a value that does not fit the type.
     """
 
     __slots__ = ("_raw", "_value", "item_type", "type")
@@ -61,7 +61,7 @@ class MetaValue:
 
     @classmethod
     def from_raw(cls, type: GGUFValueType, raw: bytes, item_type: GGUFValueType | None = None) -> MetaValue:
-        """Return the value whose encoding (for arrays with item type and count) is ``raw``, which must be sound."""
+        """Return the value with the encoding ``raw`` (for arrays with item type and count), which must be valid."""
         made = cls.__new__(cls)
         made.type, made.item_type, made._raw, made._value = type, item_type, raw, _UNDECODED
         return made
@@ -88,7 +88,7 @@ class MetaValue:
 
     @property
     def value(self) -> Any:
-        """The decoded value; ``BadInput`` when it is text that is not UTF-8 (llama.cpp does not check either)."""
+        """The decoded value; ``BadInput`` for a string that is not UTF-8 (llama.cpp does not check that)."""
         if self._value is _UNDECODED:
             try:
                 self._value = _decode(self.type, self._raw)

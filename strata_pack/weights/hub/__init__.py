@@ -1,1 +1,1 @@
-"""Downloads from the Hugging Face Hub: chooses files, fetches bodies, checks content."""
+"""Downloads from the Hugging Face Hub: selects files, fetches them, verifies their content."""

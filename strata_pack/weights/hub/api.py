@@ -1,8 +1,7 @@
-"""Requests the Hub's JSON: retries faults, and checks every answer, since a proxy or login page may send it.
+"""Requests the Hub's JSON API: retries faults, and checks every answer, which may come from a proxy or login page.
 
-Every failure is one sentence. What may pass by itself is tried again, never for longer than a person would wait: the
-Hub's own client sleeps as long as any server tells it to.
-Source: the Hub's API documentation (``X-Error-Code``, pages by ``Link: rel="next"``).
+Every failure is one sentence. Transient faults are retried, for a bounded time; the Hub's own client sleeps as long as
+a server tells it to. Source: the Hub's API documentation (``X-Error-Code``, pages by ``Link: rel="next"``).
 """
 
 from __future__ import annotations
@@ -20,17 +19,18 @@ from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, may_pass, retry_after_seconds
 
 MAX_ANSWER = 64 << 20
-"""Bytes of one answer; a page of the file list holds 1,000 entries."""
+"""Maximum bytes of one answer; a page of the file list has 1,000 entries."""
 MAX_PAGES = 10_000
 METADATA_TRIES = 4
-"""A person waits for the first answer, and nothing is lost by giving up: fewer tries than for a body."""
+"""Retry limits for API requests: fewer tries than for file bodies, because the user waits and giving up loses
+nothing."""
 NOT_A_HUB = "check HF_ENDPOINT, and whether a proxy or a login page answers in its place"
 
 T = TypeVar("T")
 
 
 class _Answer(Exception):
-    """An HTTP answer that is no success."""
+    """An HTTP answer with an error status."""
 
     def __init__(self, response: httpx.Response) -> None:
         super().__init__(f"HTTP {response.status_code}")
@@ -40,14 +40,14 @@ class _Answer(Exception):
 def get_json(hub: Hub, path: str, where: str) -> Any:
     """Return the JSON value at ``path`` of the Hub.
 
-    Raises ``BadInput`` for what is not there, ``EnvironmentFailure`` for everything else; ``where`` is what to name.
+    Raises ``BadInput`` for a missing item, ``EnvironmentFailure`` for all other faults; messages name ``where``.
     """
     with hub.client() as client:
         return _patiently(hub, where, lambda: _get(client, hub, hub.endpoint + path))[0]
 
 
 def get_pages(hub: Hub, path: str, where: str) -> Iterator[Any]:
-    """Yield the items of a list that comes in pages; raises as ``get_json`` does."""
+    """Yield the items of a paginated list; raises as ``get_json``."""
     url = hub.endpoint + path
     seen: set[str] = set()
     with hub.client() as client:
@@ -65,7 +65,7 @@ def get_pages(hub: Hub, path: str, where: str) -> Iterator[Any]:
 
 def _get(client: httpx.Client, hub: Hub, url: str) -> tuple[Any, str | None]:
     """Return the JSON at ``url`` and the address of the next page, ``None`` after the last one."""
-    # Another origin than the one the user chose gets no token.
+    # The token is sent only to the origin that the user chose.
     ours = urlsplit(url)[:2] == urlsplit(hub.endpoint)[:2]
     headers = {key: value for key, value in hub.headers().items() if ours or key.lower() != "authorization"}
     with client.stream("GET", url, headers=headers) as response:
@@ -127,7 +127,7 @@ def _refusal(answer: _Answer, where: str) -> StrataError:
     if code == "RevisionNotFound":
         return BadInput("no such revision on the Hub", where=where, remedy="name a branch, tag or commit")
     if status == 401:
-        # The Hub does not tell a stranger whether a name is wrong or private; a wrong name is what happens.
+        # Without login, the Hub does not distinguish wrong from private names; a wrong name is more likely.
         return BadInput(
             "no such repository on the Hub, or it is private (HTTP 401)",
             where=where,

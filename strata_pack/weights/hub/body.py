@@ -1,7 +1,7 @@
-"""Downloads one body over HTTP, from the start or from where it broke, and checks its content hash.
+"""Downloads one file body over HTTP, resuming a partial one, and verifies its content hash.
 
-The partial file is the whole state: its length is where the next request starts, whatever stopped the last one. The
-hash is computed while writing; after a new start the bytes at hand are hashed again, from the disk.
+The partial file is the only state: its length is the start of the next request, whatever stopped the last one. The hash
+is computed while writing; a resumed download first hashes the existing bytes from the disk.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 
 
 class Stopped(Exception):
-    """The fetch was stopped; what arrived is kept."""
+    """The fetch was stopped; received bytes are kept."""
 
 
 class _Fault(Exception):
-    """A fault that another request may get past."""
+    """A transient fault that is retried."""
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -39,9 +39,10 @@ class _Fault(Exception):
 
 @dataclass(frozen=True)
 class BodyJob:
-    """One body to get: ``url``, pinned to ``commit``, into ``part``.
+    """One body to download: ``url``, pinned to ``commit``, into ``part``.
 
-    ``advance`` hears how far the file is (bytes found, received, and lost again); ``received`` of bytes that travelled.
+    ``advance`` is called with changes of the file's length (bytes found, received, or discarded); ``received`` with
+    bytes received over the network.
     """
 
     url: str
@@ -57,7 +58,7 @@ class BodyJob:
 
 
 class ContentHash:
-    """The SHA-256 of a content and, for a file that git itself stores, its blob id."""
+    """Computes the SHA-256 of a content and, for a file stored in git itself, its blob id."""
 
     def __init__(self, file: RepoFile) -> None:
         self._file = file
@@ -74,12 +75,12 @@ class ContentHash:
         return self._sha256.hexdigest()
 
     def matches(self) -> bool:
-        """Return whether the content is the one that the repository names."""
+        """Return whether the content matches the repository's hash."""
         return (self._sha256 if self._blob is None else self._blob).hexdigest() == self._file.key
 
 
 def verified_sha256(path: Path, file: RepoFile, stop: threading.Event | None = None) -> str | None:
-    """Return the SHA-256 of ``path`` if it is exactly the content of ``file``, else None."""
+    """Return the SHA-256 of ``path`` if its content is that of ``file``, else None."""
     digest = ContentHash(file)
     try:
         with path.open("rb") as stream:
@@ -95,7 +96,7 @@ def verified_sha256(path: Path, file: RepoFile, stop: threading.Event | None = N
 
 
 class _Part:
-    """The partial file: what is there, its length and its running hash."""
+    """The partial file with its length and its running hash."""
 
     def __init__(self, job: BodyJob) -> None:
         self._job = job
@@ -103,7 +104,8 @@ class _Part:
         self._fd = os.open(job.part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         self.offset = 0
         self.refused_at: int | None = None
-        """Where the storage server refused last: a new link gets past a stale one, not past a closed door."""
+        """The offset of the last refusal by the storage server: a new link solves an expired one, but not a second
+        refusal."""
         self.digest = ContentHash(job.file)
         self._take_over()
 
@@ -143,10 +145,10 @@ class _Part:
 
 
 def fetch_body(client: httpx.Client, job: BodyJob) -> str:
-    """Fill ``job.part`` with the body, synced to the disk, and return its SHA-256.
+    """Download the body to ``job.part``, sync it, and return its SHA-256.
 
-    A body whose hash is wrong is fetched once more from the first byte and refused the second time. Raises ``Stopped``,
-    ``BadInput`` (the file is gone) or ``EnvironmentFailure`` (login, faults that do not pass, a wrong content).
+    A body with a wrong hash is downloaded once more from the first byte and refused the second time. Raises
+    ``Stopped``, ``BadInput`` (the file is gone) or ``EnvironmentFailure`` (login, persistent faults, wrong content).
     """
     for last in (False, True):
         with disk_errors(job.part):
@@ -216,7 +218,7 @@ def _check_status(response: httpx.Response, job: BodyJob, part: _Part) -> None:
     status = response.status_code
     by_hub = not response.history
     if status == 200:
-        # The server does not know ranges (or chose not to): its body starts at the first byte.
+        # The server does not support the range: its body starts at the first byte.
         if part.offset:
             part.restart()
     elif status == 206:
@@ -241,7 +243,7 @@ def _check_status(response: httpx.Response, job: BodyJob, part: _Part) -> None:
         )
     elif may_pass(status) or not by_hub:
         part.refused_at = part.offset
-        # A storage server that refuses was given a signed link that has run out; the Hub signs a new one each time.
+        # The signed link to the storage server may have expired; the Hub signs a new one for each request.
         raise _Fault(f"HTTP {status}", retry_after_seconds(response.headers.get("Retry-After")))
     else:
         raise EnvironmentFailure(f"HTTP {status} for {job.file.path}", where=job.url, remedy="run again later")
@@ -250,7 +252,7 @@ def _check_status(response: httpx.Response, job: BodyJob, part: _Part) -> None:
 
 
 def _check_kind(response: httpx.Response, job: BodyJob) -> None:
-    """Refuse a web page in place of a body, before it is taken for the beginning of one."""
+    """Refuse an HTML page in place of the body, before any of it is stored."""
     kind = response.headers.get("Content-Type", "")
     if response.is_success and "html" in kind and not job.file.path.endswith((".html", ".htm", ".md")):
         raise EnvironmentFailure(
@@ -259,7 +261,7 @@ def _check_kind(response: httpx.Response, job: BodyJob) -> None:
 
 
 def _check_identity(response: httpx.Response, job: BodyJob) -> None:
-    """Refuse an answer of the Hub that speaks of another content than the pinned tree does."""
+    """Refuse an answer of the Hub whose content hash differs from the pinned tree."""
     hub = response.history[0] if response.history else response
     if "X-Repo-Commit" not in hub.headers or hub.status_code >= 400:
         return
@@ -268,7 +270,7 @@ def _check_identity(response: httpx.Response, job: BodyJob) -> None:
     size = hub.headers.get("X-Linked-Size", str(job.file.size))
     if hub.headers["X-Repo-Commit"] != job.commit or etag not in ("", job.file.key) or size != str(job.file.size):
         raise EnvironmentFailure(
-            f"{job.file.path} is another content now than in the list of files of commit {job.commit[:12]}",
+            f"{job.file.path} has other content now than in the list of files of commit {job.commit[:12]}",
             where=job.url,
             remedy="run again; if it stays so, do not trust this mirror",
         )

@@ -1,4 +1,4 @@
-"""Finds files in ``huggingface_hub``'s cache, which need no download.
+"""Finds files in ``huggingface_hub``'s cache, so that they need no download.
 
 Layout (its documentation, "Understand caching"): ``models--org--name/`` holds ``blobs/<etag>``, ``refs/<revision>``
 (a commit) and ``snapshots/<commit>/<path>``, links to the blobs. An etag is the LFS SHA-256 or the git blob id.
@@ -14,7 +14,7 @@ from strata_pack.weights.hub.tree import RepoFile, RepoTree, safe_path
 
 
 def cache_folder() -> Path:
-    """Return the Hub cache of this user, as ``HF_HUB_CACHE``, ``HF_HOME`` and ``XDG_CACHE_HOME`` say now."""
+    """Return the user's Hub cache folder according to ``HF_HUB_CACHE``, ``HF_HOME`` and ``XDG_CACHE_HOME``."""
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
     if named:
         return Path(named).expanduser()
@@ -26,12 +26,12 @@ def cache_folder() -> Path:
 
 
 def repo_folder(repo_id: str) -> Path:
-    """Return the folder of one model in the cache."""
+    """Return the cache folder of one model."""
     return cache_folder() / f"models--{repo_id.replace('/', '--')}"
 
 
 def cached_blob(repo_id: str, file: RepoFile) -> Path | None:
-    """Return the cached body of ``file`` if one of its size is there; its content is not checked here."""
+    """Return the cached body of ``file`` if its size matches; its content is not checked here."""
     path = repo_folder(repo_id) / "blobs" / file.key
     try:
         info = path.lstat()
@@ -41,7 +41,7 @@ def cached_blob(repo_id: str, file: RepoFile) -> Path | None:
 
 
 def cached_tree(repo_id: str, revision: str) -> RepoTree | None:
-    """Return what the cache knows of a revision (the files that were downloaded, no others), None if nothing."""
+    """Return the cached tree of a revision (only the downloaded files), None if there is none."""
     folder = repo_folder(repo_id)
     where = f"{folder}, the Hub cache of {repo_id}"
     ref = folder / "refs" / safe_path(revision, where)

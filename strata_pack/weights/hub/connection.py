@@ -1,4 +1,4 @@
-"""Defines the Hub to talk to, the credentials, and the limits on retries."""
+"""Defines the Hub's address, the credentials, and the limits of retries."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth logi
 
 @dataclass(frozen=True)
 class Patience:
-    """How long faults are borne: ``tries`` in a row without a new byte, waiting ``base_seconds`` * 2^n between them.
+    """Retry limits: at most ``tries`` in a row without a new byte, with pauses of ``base_seconds`` * 2^n.
 
-    ``timeout_seconds`` is the longest silence of a connection. A ``Retry-After`` above ``longest_wait_seconds`` ends
+    ``timeout_seconds`` is the maximum silence of a connection. A ``Retry-After`` above ``longest_wait_seconds`` ends
     the fetch at once.
     """
 
@@ -41,14 +41,14 @@ class Patience:
 
 @dataclass(frozen=True)
 class Hub:
-    """Which Hub, as whom: ``endpoint`` without a final slash; ``token`` None uses the stored login, if any."""
+    """The Hub and the login: ``endpoint`` without a final slash; ``token`` None uses the stored login, if any."""
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
     patience: Patience = Patience()
 
     def headers(self) -> dict[str, str]:
-        """Return the request headers: user agent and, when logged in, the authorization."""
+        """Return the request headers: user agent and, if logged in, authorization."""
         from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
         return dict(build_hf_headers(token=self.token, library_name="strata-pack", library_version=__version__))
@@ -74,7 +74,7 @@ def _tls_context() -> ssl.SSLContext:
 
 
 def connect(endpoint: str | None = None, token: str | None = None, patience: Patience | None = None) -> Hub:
-    """Return the Hub to talk to; ``HF_ENDPOINT`` and ``HF_TOKEN`` stand in for what is not given."""
+    """Return the Hub; ``HF_ENDPOINT`` and ``HF_TOKEN`` are the defaults of missing arguments."""
     chosen = endpoint or os.environ.get("HF_ENDPOINT")
     if not chosen:
         from huggingface_hub.constants import ENDPOINT
@@ -91,17 +91,17 @@ def is_offline() -> bool:
 
 
 def may_pass(status: int) -> bool:
-    """Return whether an HTTP status is one of those that go away by themselves."""
+    """Return whether an HTTP status is transient."""
     return status in (408, 425, 429) or 500 <= status <= 599
 
 
 def retry_after_seconds(header: str | None) -> float | None:
-    """Return the seconds a ``Retry-After`` header asks for (number or HTTP date), None without a readable one."""
+    """Return the seconds of a ``Retry-After`` header (number or HTTP date), None without a valid one."""
     if header is None:
         return None
     text = header.strip()
     if text.removeprefix("-").isdecimal():
-        # A number of any length: beyond a float it is infinite, and no patience is as long.
+        # The number may be too large for a float: then it is infinite, above every limit.
         return float(text)
     from email.utils import parsedate_to_datetime
 

@@ -1,7 +1,7 @@
-"""Fetches the files that a build needs from the Hub into a folder: every byte checked, none fetched twice.
+"""Fetches the files that a build needs from the Hub into a folder; every file is verified, and downloads resume.
 
-``huggingface_hub`` tells what there is; the bodies are ours, because its download starts again after a kill and never
-checks contents. Files in the folder or in the Hub cache count only after their hash was computed and agreed.
+The file bodies are not downloaded with ``huggingface_hub``, because its download restarts after a kill and never
+verifies contents. Files in the folder or in the Hub cache are used only if their computed hash matches.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.preflight import check_disk
 
 PARALLEL = 4
-"""Bodies at once: enough to fill a line that one connection does not, few enough not to be throttled."""
+"""Concurrent downloads: enough to saturate a line, few enough not to be throttled."""
 
 
 class HubAccess(TypedDict, total=False):
-    """How the Hub is reached; what is missing or ``None`` is as the environment says.
+    """Access to the Hub; missing or ``None`` values come from the environment.
 
-    ``offline`` (``HF_HUB_OFFLINE``) uses the folder and the Hub cache alone.
+    ``offline`` (``HF_HUB_OFFLINE``) uses only the folder and the Hub cache.
     """
 
     token: str | None
@@ -52,17 +52,18 @@ def fetch_repo(
     check_heads: Callable[[Path, OpenHead], None] | None = None,
     **access: Unpack[HubAccess],
 ) -> FetchResult:
-    """Bring what a build needs of ``repo_id`` into the folder ``dest`` and return what is there.
+    """Fetch the files of ``repo_id`` that a build needs into the folder ``dest`` and return the result.
 
-    ``path`` names one GGUF or one folder of the repository. ``announce`` gets the plan before anything travels;
-    ``before_weights`` is called with ``dest`` when config and tokenizer are there and the weights are not, and stops
-    the fetch by raising; ``check_heads`` does so too and may look at the first bytes of the weights.
+    ``path`` names one GGUF or one folder of the repository. ``announce`` gets the plan before any download;
+    ``before_weights`` is called with ``dest`` after config and tokenizer and before the weights, and may raise to stop
+    the fetch; so may ``check_heads``, which can also read the first bytes of the weights.
     Raises ``BadInput`` (no such repository, unsafe names, nothing to build from) or ``EnvironmentFailure`` (network,
-    login, disk, another fetch in the folder). What arrived is kept, and a later call continues at the exact byte.
+    login, disk, another fetch in the folder). Received bytes are kept, and a later call resumes at the next missing
+    byte.
     """
     progress = progress or Silent()
     check_outputs((dest,), ())
-    # A repository that is not there, or has nothing to build from, leaves no folder behind.
+    # No folder is created for a missing repository, or one with nothing to build from.
     run = _start(repo_id, revision, dest, path, progress, parallel, access)
     with fetch_state.locked_folder_for_fetch(dest):
         record = fetch_state.read_fetch_record(dest)
@@ -100,7 +101,7 @@ def look(
     progress: Progress | None = None,
     **access: Unpack[HubAccess],
 ) -> FetchPlan:
-    """Return what ``fetch_repo`` with the same arguments would do, without writing anything."""
+    """Return the plan of ``fetch_repo`` with the same arguments, without writing anything."""
     record = fetch_state.read_fetch_record(dest)
     run = _start(repo_id, revision, dest, path, progress or Silent(), PARALLEL, access)
     return run.look(set(record.taken) if record else set())
@@ -115,7 +116,7 @@ def _start(
     parallel: int,
     access: HubAccess,
 ) -> FetchRun:
-    """Ask the Hub (or offline the disk) what there is, and choose the files."""
+    """List the repository (offline: from the disk), and select the files."""
     hub = connect(access.get("endpoint"), access.get("token"), access.get("patience"))
     asked = access.get("offline")
     offline = is_offline() if asked is None else asked
@@ -133,7 +134,7 @@ def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: 
     tree = cached_tree(repo_id, wanted)
     if tree is None:
         raise EnvironmentFailure(
-            "offline, and neither the folder nor the Hub cache knows this revision",
+            "offline, and neither the folder nor the Hub cache has this revision",
             where=f"{repo_id}@{wanted}",
             remedy="unset HF_HUB_OFFLINE and run again",
         )
@@ -141,17 +142,18 @@ def _tree(hub: Hub, repo_id: str, revision: str | None, dest: Path, *, offline: 
 
 
 def _leave_behind(dest: Path, record: fetch_state.FetchRecord | None, tree: RepoTree, progress: Progress) -> set[str]:
-    """Remove what an earlier commit had and this one has not (shards must never mix); return what was taken and stays.
+    """Remove files of an earlier commit that this one lacks (shards must never mix); return the fetched files that
+    remain.
 
-    ``BadInput`` if the folder holds another repository.
+    ``BadInput`` if the folder has files of another repository.
     """
     if record is None:
         return set()
     if record.tree.repo_id != tree.repo_id:
-        raise BadInput(f"holds files of {record.tree.repo_id}", where=dest, remedy="choose another folder")
+        raise BadInput(f"has files of {record.tree.repo_id}", where=dest, remedy="choose another folder")
     present = {file.path for file in tree.files}
     for name in set(record.taken) - present:
         if (target := target_path(dest, name)).is_file():
             target.unlink()
-            progress.note(f"{name}: removed, {tree.repo_id} has it no more at {tree.commit[:12]}")
+            progress.note(f"{name}: removed, because {tree.repo_id} no longer has it at {tree.commit[:12]}")
     return set(record.taken) & present

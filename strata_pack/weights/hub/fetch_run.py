@@ -1,4 +1,4 @@
-"""One fetch under way: which files are here already, where the others come from, and how each gets to its place."""
+"""Runs one fetch: finds existing files, chooses the origin of the others, and moves each to its place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from strata_pack.weights.preflight import Stage, existing_ancestor
 
 
 def target_path(dest: Path, name: str) -> Path:
-    """Return the place of a repository file in ``dest``; ``BadInput`` if a link on this disk leads away from there."""
+    """Return the path of a repository file in ``dest``; ``BadInput`` if a local link leads outside."""
     path = dest / name
     for place in (path, *path.parents):
         if place == dest:
@@ -37,7 +37,7 @@ def target_path(dest: Path, name: str) -> Path:
 
 
 class FetchRun:
-    """One fetch: what every file needs, and what became of it."""
+    """One fetch, with the state of every file."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class FetchRun:
         self._travelled = 0
 
     def look(self, known: set[str]) -> FetchPlan:
-        """Find and verify what is here already, in the folder and in the Hub cache."""
+        """Find and verify existing files, in the folder and in the Hub cache."""
         candidates = [(file, self._find(file)) for file in self.selection.files]
         size = sum(file.size for file, place in candidates if place is not None)
-        task = self._progress.task("checking files that are here already", size) if size else None
+        task = self._progress.task("checking existing files", size) if size else None
         run_all([partial(self._verify, file, place, task) for file, place in candidates], self._parallel, self._stop)
         if task is not None:
             task.done()
@@ -122,7 +122,7 @@ class FetchRun:
         return blob is not None and blob.stat().st_dev != existing_ancestor(self._dest).stat().st_dev
 
     def bring(self, files: list[RepoFile]) -> None:
-        """Put ``files`` into their places."""
+        """Fetch ``files`` to their places."""
         for file in files:
             if self._origins[file.path] == "cache":
                 self._from_cache(file)
@@ -146,7 +146,7 @@ class FetchRun:
             part.parent.mkdir(parents=True, exist_ok=True)
             part.unlink(missing_ok=True)
             if blob is None:
-                raise EnvironmentFailure(f"{file.path} vanished from the Hub cache meanwhile", remedy="run again")
+                raise EnvironmentFailure(f"{file.path} has vanished from the Hub cache", remedy="run again")
             try:
                 os.link(blob, part)
             except OSError:
@@ -193,7 +193,7 @@ class FetchRun:
             fsync_dir(target.parent)
 
     def result(self) -> FetchResult:
-        """Return what the folder holds now."""
+        """Return the content of the folder now."""
         files = tuple(
             FetchedFile(file.path, file.size, self._sha256[file.path], self._origins[file.path])
             for file in sorted(self.selection.files, key=lambda file: file.path)

@@ -1,6 +1,6 @@
-"""Reads the first bytes of a repository's large files: the headers of weights, before any download.
+"""Reads the first bytes of a repository's large files, such as the headers of weights, before any download.
 
-They are looked at to refuse early and then forgotten: nothing is built from bytes whose hash is not proved.
+They are used only for early checks: nothing is built from bytes without a verified hash.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ AT_ONCE = 64 << 10
 
 
 class RemoteFile:
-    """Reads a file from its first byte on, a piece at a time: from the folder, the Hub cache, or the Hub."""
+    """Reads a file sequentially from its first byte: from the folder, the Hub cache, or the Hub."""
 
     def __init__(
         self, client: httpx.Client, hub: Hub, tree: RepoTree, file: RepoFile, dest: Path, at_once: int = AT_ONCE
     ) -> None:
-        """``at_once`` are the bytes of the first request at least; no request asks twice for a byte."""
+        """``at_once`` is the minimum number of bytes of the first request; no byte is requested twice."""
         self._client, self._hub, self._tree, self._file, self._at_once = client, hub, tree, file, at_once
-        # A body that has arrived and is not proved yet tells as much as the Hub would.
+        # A received but unverified body is as good as the Hub's answer for this purpose.
         part = part_path(dest, file) if part_size(dest, file) == file.size else None
         places = (dest / file.path, part, cached_blob(tree.repo_id, file))
         self._local = next((path for path in places if path is not None and path.is_file()), None)
@@ -37,7 +37,7 @@ class RemoteFile:
         self._at = 0
 
     def read(self, count: int) -> bytes:
-        """Return the next ``count`` bytes; ``EnvironmentFailure`` when the Hub does not give them."""
+        """Return the next ``count`` bytes; ``EnvironmentFailure`` if the Hub does not deliver them."""
         end = self._at + count
         if end > len(self._known):
             if self._local is None:
@@ -76,15 +76,15 @@ class RemoteFile:
 
 
 OpenHead = Callable[[str], tuple[Callable[[int], bytes], int]]
-"""Returns a reader of a file's bytes from the first on, and the file's size, by its name in the repository."""
+"""Returns a sequential reader of a file, and the file's size, by its name in the repository."""
 
 
 def head_opener(client: httpx.Client, hub: Hub, tree: RepoTree, dest: Path) -> OpenHead:
-    """Return the way to look at the beginning of any file of ``tree``."""
+    """Return a function that opens the beginning of any file of ``tree``."""
     files = {file.path: file for file in tree.files}
 
     def open_head(name: str) -> tuple[Callable[[int], bytes], int]:
-        # What a GGUF's header needs is known from its own counts; other headers say it in their first bytes.
+        # A GGUF's header has counts from which its size follows; other headers begin with their size.
         at_once = 0 if name.lower().endswith(".gguf") else AT_ONCE
         return RemoteFile(client, hub, tree, files[name], dest, at_once).read, files[name].size
 

@@ -1,4 +1,4 @@
-"""Reads the headers of the GGUF models of a repository: nothing else of them travels."""
+"""Reads the headers of the GGUF models of a repository, without downloading the rest."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from strata_pack.weights.hub.select import gguf_models
 from strata_pack.weights.source import HubSource
 
 MANY = 200
-"""Models of one repository that are looked at."""
+"""Maximum number of models of one repository that are read."""
 
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """One model of a repository: its files, shards in order, and their headers (whose tensors cannot be read)."""
+    """One model of a repository: its files (shards in order) and their headers, without tensor data."""
 
     files: tuple[str, ...]
     headers: tuple[GgufFile, ...]
@@ -36,7 +36,7 @@ class RemoteModel:
 
 
 def remote_models(source: HubSource, progress: Progress | None = None) -> list[RemoteModel]:
-    """Return the GGUF models of ``source`` (all of a repository or folder, or the one that it names) by their headers.
+    """Return the GGUF models of ``source`` (all of a repository or folder, or the named one), with their headers.
 
     At most twice the size of each header is read. Raises ``BadInput`` if there is none, or one is damaged, and
     ``EnvironmentFailure`` if the Hub is out of reach.

@@ -1,4 +1,4 @@
-"""What a fetch is going to do and what it did, as data for people and programs."""
+"""Defines the plan and the result of a fetch as data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FileOrigin = Literal["present", "cache", "network"]
 
 
 class PlannedFileDict(TypedDict):
-    """One file of a plan; ``origin`` says where it comes from."""
+    """One file of a plan with its ``origin``."""
 
     path: str
     size: int
@@ -58,8 +58,8 @@ class FetchResultDict(TypedDict):
 class FetchedFile:
     """One file in the folder: ``path`` relative to it, ``size`` in bytes, ``sha256`` as computed here.
 
-    ``origin`` says where it came from in this run. A "cache" file may share its bytes with the Hub cache (hard link):
-    replace such a file, never write into it.
+    ``origin`` is its origin in this run. A "cache" file may be a hard link to the Hub cache: replace such a file, never
+    write into it.
     """
 
     path: str
@@ -73,7 +73,7 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What a fetch is going to do: known before the first body travels. Sizes in bytes."""
+    """The plan of a fetch, known before the first download. Sizes in bytes."""
 
     tree: RepoTree
     selection: Selection
@@ -108,7 +108,7 @@ class FetchPlan:
 
 @dataclass(frozen=True)
 class FetchResult:
-    """The folder after a fetch; ``travelled`` are the bytes of bodies that came over the network in this run."""
+    """The folder after a fetch; ``travelled`` is the number of bytes downloaded in this run."""
 
     repo_id: str
     revision: str

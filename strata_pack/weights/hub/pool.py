@@ -1,7 +1,7 @@
-"""Runs several downloads at once and stops all on the first failure or interruption.
+"""Runs several downloads concurrently and stops all on the first failure or interruption.
 
-The workers are daemon threads on purpose. A thread that waits for a silent server must not hold up a person's Ctrl-C;
-it may die at any moment, since the partial file is the whole state of a body.
+The workers are daemon threads on purpose: a thread that waits for a silent server must not delay Ctrl-C. It may be
+killed at any moment, because the partial file is the only state of a download.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from strata_pack.weights.hub.body import Stopped
 
 _LINGER_SECONDS = 2.0
-"""How long a stopping fetch waits for its workers to see that it stops."""
+"""Seconds that a stopping fetch waits for its workers."""
 
 
 def run_all(jobs: Sequence[Callable[[], None]], workers: int, stop: threading.Event) -> None:

@@ -1,7 +1,7 @@
-"""Parts of a body over HTTP: the bytes of one tensor, written to their own place in a file of the body's size.
+"""Downloads byte ranges of files, such as one tensor, into the same place of a local file.
 
-A range has no hash of its own: what is fetched this way is proved when the file is whole, by the content hash that the
-Hub gives for it. Faults are borne as for whole bodies.
+A range has no hash of its own: the content hash verifies the file when it is complete. Faults are retried as for whole
+files.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RangeFetcher:
     def fetch(self, name: str, start: int, stop: int, descriptor: int) -> None:
         """Write bytes ``start`` to ``stop`` (exclusive) of the file ``name`` to the same place of ``descriptor``.
 
-        Raises ``EnvironmentFailure`` for faults that do not pass, a login, or a server that serves no ranges.
+        Raises ``EnvironmentFailure`` for persistent faults, a required login, or a server without range support.
         """
         file = self._files[name]
         url, at, failures = body_url(self._hub, self._tree, file), start, 0
@@ -74,7 +74,7 @@ class RangeFetcher:
             time.sleep(patience.wait(failures, fault.retry_after))
 
     def _request(self, url: str, file: RepoFile, at: int, stop: int, descriptor: int) -> int:
-        """Ask for what is missing and write what comes; return how far it came."""
+        """Request the missing bytes and write what arrives; return the position reached."""
         headers = {**self._hub.headers(), "Accept-Encoding": "identity", "Range": f"bytes={at}-{stop - 1}"}
         with self._client.stream("GET", url, headers=headers) as response:
             self._check(response, url, file, at)
@@ -85,7 +85,7 @@ class RangeFetcher:
                         written = os.pwrite(descriptor, piece, at)
                         piece, at = piece[written:], at + written
             except httpx.RequestError:
-                # What came before the break counts; the next request asks for the rest.
+                # Bytes before the break are kept; the next request is for the rest.
                 return at
         return at
 

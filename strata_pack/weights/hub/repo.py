@@ -1,7 +1,6 @@
-"""Reads a model repository: the pinned commit, and every file with its size and content hash.
+"""Reads the file list of a model repository at a pinned commit, with sizes and content hashes.
 
-What comes back is checked before anything believes it: names that could leave the folder, links, absurd sizes and
-malformed hashes are refused here.
+The answer is validated: names that could leave the folder, links, impossible sizes and malformed hashes are refused.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ _HEX = {length: re.compile(f"[0-9a-f]{{{length}}}") for length in (40, 64)}
 
 
 def read_tree(hub: Hub, repo_id: str, revision: str | None) -> RepoTree:
-    """Return ``repo_id`` at the commit that ``revision`` (default "main") means now.
+    """Return ``repo_id`` at the commit that ``revision`` (default "main") names now.
 
-    ``BadInput`` for a repository or revision that is not there, or names no folder should hold; ``EnvironmentFailure``
-    when the Hub cannot be reached, wants a login, or is not what answers.
+    ``BadInput`` for a missing repository or revision, or unsafe file names; ``EnvironmentFailure`` if the Hub cannot be
+    reached, requires a login, or something else answers.
     """
     wanted = revision or DEFAULT_REVISION
     where = f"{repo_id}@{wanted}"
@@ -69,7 +68,7 @@ def _is_hex(text: object, length: int) -> bool:
 
 
 def _refuse_links(others: list[object], files: list[str], where: str) -> None:
-    # Whatever is neither a file nor a folder with files in it (a symbolic link, a submodule) has no body of its own.
+    # Entries that are neither files nor non-empty folders (symbolic links, submodules) have no body.
     paths = [safe_path(other, where) for other in others]
     parents = {str(parent) for path in (*files, *paths) for parent in Path(path).parents}
     for path in paths:

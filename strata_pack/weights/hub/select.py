@@ -1,7 +1,6 @@
 """Selects the files that a build needs: weights in one format, tokenizer, config, template.
 
-The choice is made on names and on a checkpoint's index, so the same rules serve a repository on the Hub and a folder
-on this disk.
+The selection depends on names and a checkpoint's index, so the same rules apply to repositories and local folders.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SIDE_FILES = frozenset(
 """Beside the weights. README.md because its head is the model card: licence, base models and languages go into GGUF."""
 
 ADDITIONAL_TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
-"""Templates of other names, as transformers keeps them next to ``chat_template.jinja``."""
+"""Named templates, as transformers stores them next to ``chat_template.jinja``."""
 
 SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.(?P<ext>gguf|safetensors)")
 _NOT_A_MODEL = re.compile(r"(?i)(^|[/._-])(mmproj|imatrix)[^/]*\.gguf$")
@@ -57,7 +56,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a build needs of a repository; ``skipped`` are the files that stay where they are."""
+    """The files of a repository that a build needs; ``skipped`` are the others."""
 
     weights: Weights
     files: tuple[RepoFile, ...]
@@ -72,9 +71,9 @@ class Selection:
 def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
     """Return the files of ``tree`` that a build needs.
 
-    ``path`` narrows it to one GGUF (any shard stands for all of its shards) or to one folder. Without it, safetensors
-    win over GGUF, and a repository with several GGUF models is refused with their names. ``read`` returns the bytes of
-    a small file of the repository: the index of a checkpoint, which names its weights.
+    ``path`` restricts it to one GGUF (any of its shards) or to one folder. Without it, safetensors take precedence over
+    GGUF, and a repository with several GGUF models is refused with their names. ``read`` returns the bytes of a small
+    file of the repository, such as a checkpoint's index.
     """
     where = f"{tree.repo_id}@{tree.revision}"
     weights = choose_weights((file.path for file in tree.files), path, where, read)
@@ -91,7 +90,7 @@ def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
 
 
 def choose_weights(names: Iterable[str], path: str | None, where: str, read: ReadFile) -> Weights:
-    """Return the weights among ``names``; ``BadInput`` (naming ``where``) when there is no single answer."""
+    """Return the weights among ``names``; ``BadInput``, which names ``where``, if there is not exactly one model."""
     names = sorted(names)
     if path is not None and path in names:
         if not path.endswith(".gguf"):
@@ -100,7 +99,7 @@ def choose_weights(names: Iterable[str], path: str | None, where: str, read: Rea
     folder = "" if path is None else path.rstrip("/") + "/"
     inside = [name for name in names if name.startswith(folder)]
     if path is not None and not inside:
-        raise BadInput(f"has no file or folder {path}", where=where, remedy="look at its file list")
+        raise BadInput(f"has no file or folder {path}", where=where, remedy="check its file list")
     return _safetensors(inside, folder, where, read) or _single_gguf(
         [name for name in inside if path is None or "/" not in name[len(folder) :]], where
     )
@@ -112,7 +111,7 @@ def _safetensors(inside: list[str], folder: str, where: str, read: ReadFile) -> 
     try:
         index, files = checkpoint_files(relative, lambda name: read(folder + name), where)
     except NoModel:
-        # Adapters and the like do not keep a GGUF next to them from being the model.
+        # Adapters and similar files do not prevent a GGUF next to them from being the model.
         if not ggufs:
             raise
         return None
@@ -124,14 +123,14 @@ def _safetensors(inside: list[str], folder: str, where: str, read: ReadFile) -> 
 def gguf_models(names: Iterable[str], path: str | None, where: str) -> list[tuple[str, ...]]:
     """Return the files of each GGUF model among ``names``, or of those that ``path`` (a file or a folder) names.
 
-    Projectors and importance matrices are no models. Raises ``BadInput`` if there is none, or a shard is missing.
+    Projectors and importance matrices are not models. Raises ``BadInput`` if there is none, or a shard is missing.
     """
     names = sorted(names)
     if path is not None and path in names:
         return [choose_weights(names, path, where, lambda _name: b"").files]
     inside = [name for name in names if path is None or name.startswith(f"{path}/")]
     if path is not None and not inside:
-        raise BadInput(f"has no file or folder {path}", where=where, remedy="look at its file list")
+        raise BadInput(f"has no file or folder {path}", where=where, remedy="check its file list")
     models = [name for name in inside if name.lower().endswith(".gguf") and not _NOT_A_MODEL.search(name)]
     firsts = [name for name in models if (shard := SHARD_NAME.fullmatch(name)) is None or int(shard["number"]) == 1]
     if not firsts:

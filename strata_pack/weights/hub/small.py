@@ -1,6 +1,6 @@
 """Reads small files of a repository before files are selected, such as the index of a checkpoint.
 
-They are proved like every body, kept in memory, and handed to the fetch so that no byte travels twice.
+They are verified like every file, kept in memory, and passed to the fetch so that they are not downloaded twice.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ class SmallFiles:
 
     @property
     def travelled(self) -> int:
-        """Bytes of bodies that came over the network."""
+        """Number of bytes downloaded."""
         return sum(map(len, self._fetched.values()))
 
     def read(self, path: str) -> bytes:
-        """Return the bytes of ``path``; ``BadInput`` if it is too large, ``EnvironmentFailure`` if out of reach."""
+        """Return the bytes of ``path``; ``BadInput`` if it is too large, ``EnvironmentFailure`` if it cannot be
+        fetched."""
         file = next(file for file in self._tree.files if file.path == path)
         where = f"{self._tree.repo_id}@{self._tree.revision}"
         if file.size > INDEX_LIMIT:
@@ -54,7 +55,7 @@ class SmallFiles:
         return self._fetched[path]
 
     def seed(self, file: RepoFile, part: Path) -> None:
-        """Make ``part`` what is known of ``file`` already, so that its body need not travel again."""
+        """Write the known content of ``file`` to ``part``, so that it is not downloaded again."""
         data = self._fetched.get(file.path)
         if data is not None:
             with disk_errors(part):

@@ -1,7 +1,7 @@
 """Keeps the state of a fetch in its target folder: a lock, partial bodies, a record of the repository.
 
-The record is written before the first body, so that a later run (or one without a network) knows which files are ours,
-which commit they belong to, and which of them a new commit leaves behind.
+The record is written before the first download, so that a later run, also offline, knows which files were fetched, at
+which commit, and which of them a new commit no longer has.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RECORD_LIMIT = 64 << 20
 
 @dataclass(frozen=True)
 class FetchRecord:
-    """The repository as it was when the last fetch began, and the files that this folder took from it."""
+    """The repository's tree at the start of the last fetch, and the files fetched into this folder."""
 
     tree: RepoTree
     taken: tuple[str, ...]
@@ -34,9 +34,9 @@ class FetchRecord:
 
 @contextmanager
 def locked_folder_for_fetch(dest: Path) -> Iterator[None]:
-    """Hold the folder for one fetch; ``EnvironmentFailure`` names the process that holds it already.
+    """Lock the folder for one fetch; ``EnvironmentFailure`` names the process that already holds the lock.
 
-    The lock belongs to the open file, so the system drops it when the process ends, however it ends.
+    The lock belongs to the open file, so the system releases it when the process ends in any way.
     """
     state = dest / STATE_FOLDER
     with disk_errors(dest):
@@ -54,13 +54,14 @@ def locked_folder_for_fetch(dest: Path) -> Iterator[None]:
 
 
 def part_path(dest: Path, file: RepoFile) -> Path:
-    """Return where the partial body of ``file`` lies: named by its content, so that no other content continues it."""
+    """Return the path of the partial body of ``file``, named by its content hash, so that no other content is
+    appended."""
     place = hashlib.sha256(file.path.encode()).hexdigest()[:8]
     return dest / STATE_FOLDER / "parts" / f"{file.key}-{place}"
 
 
 def part_size(dest: Path, file: RepoFile) -> int:
-    """Return how many bytes of ``file`` have arrived."""
+    """Return the number of received bytes of ``file``."""
     try:
         size = part_path(dest, file).stat().st_size
     except FileNotFoundError:
@@ -69,7 +70,7 @@ def part_size(dest: Path, file: RepoFile) -> int:
 
 
 def drop_parts(dest: Path) -> None:
-    """Remove all partial bodies: the folder is complete, whatever is left belongs to another commit."""
+    """Remove all partial bodies: the folder is complete, so remaining ones belong to another commit."""
     parts = dest / STATE_FOLDER / "parts"
     if parts.is_dir():
         for path in parts.iterdir():
@@ -92,7 +93,7 @@ def write_record(dest: Path, record: FetchRecord) -> None:
 
 
 def read_fetch_record(dest: Path) -> FetchRecord | None:
-    """Return the record of the last fetch, None where there was none; ``BadInput`` if it is damaged."""
+    """Return the record of the last fetch, None if there is none; ``BadInput`` if it is damaged."""
     path = dest / STATE_FOLDER / "record.json"
     if not path.exists():
         return None

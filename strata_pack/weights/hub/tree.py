@@ -1,4 +1,4 @@
-"""Defines the contents of a repository as values: files, sizes, content hashes, safe names."""
+"""Defines the content of a repository as values: files, sizes, content hashes, safe names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from strata_pack.errors import BadInput
 
 STATE_FOLDER = ".strata-fetch"
-"""Where a fetch keeps its lock, its partial bodies and its record, inside the target folder."""
+"""The folder inside the target folder with the lock, the partial bodies and the record of a fetch."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RepoFile:
 
     @property
     def key(self) -> str:
-        """The content's name: the ETag of the Hub, and the name of the blob in the Hub cache."""
+        """The content's key: the ETag of the Hub, and the name of the blob in the Hub cache."""
         return self.sha256 or self.blob_id
 
 
@@ -36,7 +36,7 @@ class RepoTree:
 
 
 def safe_path(path: object, where: str) -> str:
-    """Return ``path`` if it names a place inside a folder, on any file system; ``BadInput`` otherwise."""
+    """Return ``path`` if it is a safe relative path on any file system; ``BadInput`` otherwise."""
     if isinstance(path, str) and 0 < len(path.encode("utf-8", "replace")) <= 1024:
         parts = path.split("/")
         plain = all(part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255 for part in parts)

@@ -1,7 +1,7 @@
-"""Computes a model's importance matrix over a calibration text with the real llama.cpp.
+"""Computes a model's importance matrix over a calibration text with llama.cpp.
 
-The model runs in a child process (``llama.activations_child``) that saves its sums while it works, next to the file
-that is written at the end. A run that was killed goes on from there when it is called again with the same arguments.
+The model runs in a child process (``llama.activations_child``), which saves its sums regularly next to the output file.
+An interrupted run resumes from them when it is called again with the same arguments.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from strata_pack.weights.gguf.file import shard_paths
 from strata_pack.weights.imatrix.file import Collected, merge, read_collected, write_imatrix
 
 SHIPPED_TEXT = Path(__file__).parent / "calibration.txt"
-"""Prose in the public domain, code, and agent transcripts with tool calls in the family's form."""
+"""Prose in the public domain, code, and agent transcripts with tool calls in the family's format."""
 TEXT_LIMIT = 256 << 20
 STATE_SUFFIX = ".partial"
 
 
 @dataclass(frozen=True)
 class ImatrixRequest:
-    """What to collect.
+    """The request of a collection.
 
-    ``model``: a GGUF (its first shard); ``texts``: UTF-8 files, the shipped text if there are none; ``context``: tokens
-    of a chunk; ``chunks``: chunks at most, 0 to merge only; ``merged``: imatrix files whose sums are added;
-    ``parse_special``: special tokens spelled in the text are read as such.
+    ``model``: a GGUF (its first shard); ``texts``: UTF-8 files (default: the shipped text); ``context``: tokens per
+    chunk; ``chunks``: maximum number of chunks, 0 to merge only; ``merged``: imatrix files whose sums are added;
+    ``parse_special``: special tokens spelled in the text are tokenized as special.
     """
 
     model: Path
@@ -56,18 +56,18 @@ class ImatrixRequest:
 
 @dataclass(frozen=True)
 class ImatrixResult:
-    """What was written. ``chunks`` were evaluated by this and interrupted earlier runs, ``resumed`` of them earlier."""
+    """The result. ``chunks`` were evaluated in total, ``resumed`` of them by interrupted earlier runs."""
 
     path: Path
     collected: Collected
     chunks: int
     resumed: int
     seconds: float
-    """Time of this run's evaluation."""
+    """Seconds of this run's evaluation."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens evaluated a second by this run; 0 if there was nothing left to evaluate."""
+        """Tokens per second of this run; 0 if it evaluated nothing."""
         tokens = (self.chunks - self.resumed) * self.collected.chunk_size
         return tokens / self.seconds if self.seconds > 0 else 0.0
 
@@ -76,8 +76,8 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
     """Collect, merge and write an importance matrix.
 
     Raises ``BadInput`` if llama.cpp does not load the model, a text is too short or not UTF-8, or a merged file is of
-    another model; ``LogitsUnavailable`` if the installed xllamacpp is not the known build; ``EnvironmentFailure`` if
-    the process dies or the disk is full.
+    another model; ``LogitsUnavailable`` if the installed xllamacpp is not the supported build; ``EnvironmentFailure``
+    if the process dies or the disk is full.
     """
     progress = progress or Silent()
     check_outputs([request.out], [*request.texts, *request.merged, *shard_paths(request.model)])
@@ -109,7 +109,7 @@ def _read(path: Path) -> str:
 
 
 def _key(request: ImatrixRequest, texts: Sequence[str]) -> str:
-    """Return what an interrupted run must agree in for its sums to be used: model files, texts and settings."""
+    """Return the key by which sums of an interrupted run are recognised: model files, texts and settings."""
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in shard_paths(request.model)]
     settings = (request.context, request.process_output, request.parse_special)
     return sha256_text(json.dumps([files, [sha256_text(text) for text in texts], settings]))
@@ -118,7 +118,7 @@ def _key(request: ImatrixRequest, texts: Sequence[str]) -> str:
 def _collect(
     request: ImatrixRequest, texts: Sequence[str], state: Path, key: str, progress: Progress
 ) -> tuple[int, int]:
-    """Run the child to its end; return the number of chunks and how many an earlier run had done."""
+    """Run the child to its end; return the number of chunks and how many of them an earlier run had done."""
     settings = {
         "model": str(shard_paths(request.model)[0]),
         "texts": texts,
@@ -134,7 +134,7 @@ def _collect(
         plan = next(lines)
         chunks, done = int(plan["chunks"]), int(plan["done"])
         if done:
-            progress.note(f"{request.out.name}: going on after chunk {done} of {chunks}")
+            progress.note(f"{request.out.name}: resuming after chunk {done} of {chunks}")
         task = progress.task(f"collect {request.model.name}", (chunks - done) * request.context, "tokens")
         for _ in lines:
             task.advance(request.context)

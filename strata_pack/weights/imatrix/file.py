@@ -22,15 +22,15 @@ from strata_pack.weights.gguf.tensor_info import MAX_TENSOR_NAME
 from strata_pack.weights.quantize.imatrix import COUNTS, SUMS, read_imatrix
 
 PLAIN = ".in_sum"
-"""Suffix of the sums themselves, which statistics use and the quantizer does not."""
+"""Suffix of the plain sums, which only statistics use."""
 CHUNK = 512
-"""Tokens of a chunk where a file does not say it."""
+"""Default tokens per chunk for files without that value."""
 _F32 = GGMLQuantizationType.F32
 
 
 @dataclass(frozen=True)
 class Collected:
-    """Everything an imatrix file holds. ``datasets`` are names without folders."""
+    """The content of an imatrix file. ``datasets`` are file names without folders."""
 
     sums: Mapping[str, Sums]
     chunks: int
@@ -39,9 +39,9 @@ class Collected:
 
 
 def write_imatrix(path: Path, collected: Collected) -> None:
-    """Write ``collected``: in the old form if ``path`` ends in ``.dat``, else as GGUF. Whole or not at all."""
+    """Write ``collected`` atomically: in the old format if ``path`` ends in ``.dat``, else as GGUF."""
     if not collected.sums:
-        raise BadInput("holds no importances", where=path)
+        raise BadInput("has no importances", where=path)
     parts = _dat_parts(collected) if path.suffix == ".dat" else _gguf_parts(collected)
     with atomic_writer(path) as file:
         file.writelines(parts)
@@ -55,7 +55,7 @@ def _gguf_parts(collected: Collected) -> list[bytes]:
         if len(name + SUMS) > MAX_TENSOR_NAME:
             raise BadInput(f"the name {name} is too long for an imatrix", remedy="write a .dat file")
         columns = sums.squares.size // sums.counts.size
-        # A weight that is stored as several matrices and counted once is one long row, as llama-imatrix has it.
+        # A weight of several matrices with one count is written as one long row, as by llama-imatrix.
         for suffix, values, width in (
             (SUMS, sums.squares, columns),
             (COUNTS, sums.counts, 1),
@@ -77,7 +77,7 @@ def _gguf_parts(collected: Collected) -> list[bytes]:
 
 
 def _dat_parts(collected: Collected) -> list[bytes]:
-    """Return the old form: means times calls, an expert that never was given a row counts as 1."""
+    """Return the old format: means times calls; an expert without any row counts as 1."""
     seen = {name: sums for name, sums in sorted(collected.sums.items()) if sums.counts.any()}
     parts = [struct.pack("<i", len(seen))]
     for name, sums in seen.items():
@@ -93,9 +93,9 @@ def _dat_parts(collected: Collected) -> list[bytes]:
 
 
 def read_collected(path: Path) -> Collected:
-    """Read an imatrix file back into sums; ``BadInput`` says what is wrong with it.
+    """Read an imatrix file back into sums; ``BadInput`` describes the fault.
 
-    The old form keeps means only: its sums are those of ``chunks`` calls of 512 rows, without plain sums.
+    The old format has only means: its sums are those of ``chunks`` calls of 512 rows, without plain sums.
     """
     imatrix = read_imatrix(path)
     empty = np.zeros(0)
@@ -132,9 +132,9 @@ def _values(file: GgufFile, name: str) -> np.ndarray[tuple[int, ...], np.dtype[n
 
 
 def merge(parts: Sequence[Collected]) -> Collected:
-    """Add up several collections of one model; ``BadInput`` if a weight has other shapes in them.
+    """Add several collections of one model; ``BadInput`` if shapes of a weight differ.
 
-    Plain sums are kept for a weight where all parts have them.
+    Plain sums are kept for a weight if all parts have them.
     """
     total: dict[str, Sums] = {}
     for part in parts:
@@ -149,7 +149,7 @@ def merge(parts: Sequence[Collected]) -> Collected:
             kept.squares += sums.squares.reshape(kept.squares.shape)
             kept.plain = kept.plain + sums.plain if kept.plain.size == sums.plain.size else np.zeros(0)
             if kept.counts.size != sums.counts.size:
-                # One of them counted all experts together.
+                # One of them has a single count for all experts.
                 most = max(kept.counts.size, sums.counts.size)
                 kept.counts, other = (np.broadcast_to(c, most).copy() for c in (kept.counts, sums.counts))
                 kept.counts += other

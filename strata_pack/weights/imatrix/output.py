@@ -1,4 +1,4 @@
-"""Reports the coverage of an importance matrix, with plots of experts and of weights that few columns dominate."""
+"""Reports the coverage of an importance matrix, with plots of experts and of weights dominated by few columns."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from strata_pack.report import Chart, Check, Report, Table
 from strata_pack.weights.imatrix.show import Coverage
 
 SHOWN = 16
-"""Weights in the picture of outliers."""
+"""Number of weights in the plot of outliers."""
 
 
 def make_report(found: Coverage) -> Report:
-    """Return the report; nothing in it fails, experts that were never chosen are named."""
+    """Return the report; its checks never fail, but it names experts that were never chosen."""
     outliers = found.outliers(SHOWN)
     top: Mapping[str, tuple[float, ...]] = {
         "percent in the top 1 % of columns": tuple(round(100 * weight.top_share, 1) for weight in outliers)

@@ -1,4 +1,4 @@
-"""Summarises an importance matrix: tokens seen, experts never seen, columns that dominate."""
+"""Summarises an importance matrix: tokens, experts never seen, dominating columns."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import numpy as np
 from strata_pack.weights.imatrix.file import Collected, read_collected
 
 TOP = 0.01
-"""The share of columns whose part of the importance is reported: large where a few columns dominate."""
+"""The fraction of columns whose share of the importance is reported: a large share means that few columns dominate."""
 FEW = 16
-"""An expert that was given fewer rows than this is reported as hardly seen."""
+"""An expert with fewer rows than this is reported as hardly seen."""
 
 
 @dataclass(frozen=True)
 class WeightCoverage:
-    """One weight.
+    """The coverage of one weight.
 
-    ``rows``: fewest inputs that one of its matrices was given; ``unseen`` and ``hardly_seen``: experts by number;
-    ``top_share``: part of the importance that lies in the most important 1 % of columns (at least one); ``peak``: the
+    ``rows``: the minimum number of inputs of its matrices; ``unseen`` and ``hardly_seen``: numbers of experts;
+    ``top_share``: share of the importance in the most important 1 % of columns (at least one); ``peak``: the
     largest importance over the median (infinite where the median is 0).
     """
 
@@ -38,7 +38,7 @@ class WeightCoverage:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What an imatrix file holds. ``chunks`` of ``chunk_size`` tokens of ``datasets``."""
+    """The coverage of an imatrix file: ``chunks`` of ``chunk_size`` tokens of ``datasets``."""
 
     path: str
     datasets: tuple[str, ...]
@@ -48,12 +48,12 @@ class Coverage:
 
     @property
     def unseen(self) -> int:
-        """Matrices that were never given an input: the quantizer treats all their columns alike."""
+        """Number of matrices without any input: the quantizer treats all their columns alike."""
         return sum(len(weight.unseen) for weight in self.weights)
 
     @property
     def experts(self) -> int:
-        """Matrices of all mixtures of experts together."""
+        """Number of matrices of all mixtures of experts."""
         return sum(weight.matrices for weight in self.weights if weight.matrices > 1)
 
     def outliers(self, count: int) -> Sequence[WeightCoverage]:
@@ -65,12 +65,12 @@ class Coverage:
 
 
 def coverage(path: Path) -> Coverage:
-    """Read an imatrix file and say what it covers; ``BadInput`` if it is none."""
+    """Read an imatrix file and return its coverage; ``BadInput`` for another file."""
     return coverage_of(read_collected(path), str(path))
 
 
 def coverage_of(collected: Collected, path: str) -> Coverage:
-    """Say what ``collected`` covers."""
+    """Return the coverage of ``collected``."""
     weights = []
     for name, sums in sorted(collected.sums.items()):
         columns = sums.squares.shape[-1]

@@ -1,1 +1,1 @@
-"""Quantizing GGUF files: presets, recipes, importance matrices, plan and run."""
+"""Quantizes models: presets, recipes, importance matrices, plan and run."""

@@ -1,4 +1,4 @@
-"""Which type a preset gives each tensor of a model: the walk in writing order that counts layers by role."""
+"""Assigns a preset's types to a model's tensors, in writing order, counting layers by role."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from strata_pack.weights.quantize.roles import Role, block_number, role_of
 from strata_pack.weights.tensor_source import SourceTensor
 
 PROJECTOR = "clip"
-"""The architecture of projectors: to the reference they have no layers, and no number of heads counts."""
+"""The architecture of projectors: the reference treats them as models without layers and heads."""
 MAX_ARCHITECTURE = 64
-"""Letters of an architecture's name; llama.cpp's longest has 20."""
+"""Maximum length of an architecture's name; llama.cpp's longest has 20 letters."""
 _70B_LAYERS = 80
 _70B_IF_GROUPED: Mapping[str, bool] = {
     **dict.fromkeys(("llama", "llama-embed"), True),
     **dict.fromkeys(("deci", "olmo", "qwen2"), False),
 }
-"""Models that llama.cpp calls 70B; true where only with grouped keys and values (else it is the 65B of old). Their
-attention values are small and worth more bits."""
+"""Models that llama.cpp calls 70B; if true, only with grouped keys and values (otherwise it is the older 65B). Their
+attention values are small and deserve more bits."""
 
 
 def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> PresetFacts:
-    """Read the facts off a header; ``BadInput`` when it names no architecture or no number of layers."""
+    """Return the facts in a header; ``BadInput`` without an architecture or a number of layers."""
     architecture = metadata.get("general.architecture")
     name = None if architecture is None else architecture.value
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_ARCHITECTURE:
-        raise BadInput("the header has no general.architecture, so it is no model")
+        raise BadInput("the header has no general.architecture, so it is not a model")
     if f"{name}.block_count" not in metadata and name != PROJECTOR:
-        raise BadInput(f"the header has no {name}.block_count, so it is no model")
+        raise BadInput(f"the header has no {name}.block_count, so it is not a model")
 
     def number(key: str, default: int) -> int:
         stored = metadata.get(f"{name}.{key}")
@@ -57,7 +57,7 @@ def read_facts(metadata: Mapping[str, MetaValue], *, has_imatrix: bool) -> Prese
 
 
 class Assigner:
-    """Walks over a model's tensors in writing order and names each one's type; counts layers as it goes."""
+    """Assigns types to a model's tensors, which must be passed in writing order, because it counts layers."""
 
     def __init__(self, preset: Preset, facts: PresetFacts, names: Sequence[str]) -> None:
         self._preset, self._facts = preset, facts
@@ -91,7 +91,8 @@ class Assigner:
         return preset.output
 
     def _place(self, role: Role, name: str) -> TensorPlace:
-        """Experts' layers are read off the name (their files may have been sprinkled), all others by counting."""
+        """Return the place of a tensor: experts' layers are taken from the name (they may be out of order), others
+        are counted."""
         if role is Role.ATTN_V:
             return TensorPlace(self._seen[role], self._values)
         number = block_number(name) if self._facts.experts > 1 and not self._preset.lowest else None

@@ -1,4 +1,4 @@
-"""Turns what a user names (a path, a preset, a few flags) into a plan and a quantized file."""
+"""Turns the user's arguments (a path, a preset, flags) into a plan and a quantized file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from strata_pack.weights.tensor_source import GgufSource, TensorSource
 
 @dataclass(frozen=True)
 class QuantizeRequest:
-    """What to quantize and how. ``threads`` of ``None`` means all cores; ``dest`` may be ``None`` for a plan only.
+    """A quantization request. ``threads`` ``None`` means all cores; ``dest`` may be ``None`` for a plan only.
 
-    ``split_bytes`` is the most that the tensors of one output file may take.
+    ``split_bytes`` is the maximum bytes of the tensors in one output file.
     """
 
     source: str
@@ -47,7 +47,7 @@ class QuantizeRequest:
 
 @contextmanager
 def open_tensors(text: str) -> Iterator[TensorSource]:
-    """Open the model that ``text`` names: a GGUF, a folder with one, or a folder with safetensors.
+    """Open the model ``text``: a GGUF, a folder with a GGUF, or a folder with safetensors.
 
     Raises ``WrongUse`` for a model on the Hub, ``BadInput`` for a folder without weights or with several models.
     """
@@ -66,9 +66,9 @@ def open_tensors(text: str) -> Iterator[TensorSource]:
 
 @contextmanager
 def open_plans(request: QuantizeRequest, recipes: Sequence[Recipe]) -> Iterator[list[QuantPlan]]:
-    """Open the source once and yield the checked plans, valid inside the block; raises as ``plan_quantization`` does.
+    """Open the source once and yield the checked plans, valid inside the block; raises as ``plan_quantization``.
 
-    ``recipes`` stand in for the recipe of ``request``.
+    ``recipes`` replace the recipe of ``request``.
     """
     importances = None if request.imatrix is None else read_imatrix(request.imatrix)
     with open_tensors(request.source) as opened:
@@ -90,33 +90,33 @@ def open_plans(request: QuantizeRequest, recipes: Sequence[Recipe]) -> Iterator[
 
 @contextmanager
 def open_plan(request: QuantizeRequest) -> Iterator[QuantPlan]:
-    """Open the source and yield the checked plan of ``request``, as ``open_plans`` does."""
+    """Open the source and yield the checked plan of ``request``; see ``open_plans``."""
     with open_plans(request, [request.recipe]) as plans:
         yield plans[0]
 
 
 def quantize_file(request: QuantizeRequest, progress: Progress | None = None) -> QuantResult:
-    """Quantize as ``request`` says. ``WrongUse`` when there is no destination or it is there already.
+    """Quantize according to ``request``. ``WrongUse`` without a destination, or if it exists already.
 
-    The disk space is checked before the first byte; what an interrupted run has written counts.
+    The disk space is checked first, less the bytes that an interrupted run has written.
     """
     if request.dest is None:
-        raise WrongUse("there is no FILE to write", remedy="name one, or look at the plan with --dry-run")
+        raise WrongUse("no FILE to write is given", remedy="name one, or show the plan with --dry-run")
     if request.dest.suffix != ".gguf":
-        raise WrongUse("the name of a GGUF file ends in .gguf", where=request.dest)
+        raise WrongUse("the name of a GGUF file must end in .gguf", where=request.dest)
     return _quantize(request, [(request.recipe, request.dest)], progress)[0]
 
 
 def quantize_files(
     request: QuantizeRequest, recipes: Sequence[Recipe], progress: Progress | None = None
 ) -> list[QuantResult]:
-    """Quantize to every recipe from one reading of the source, into the folder ``request.dest`` (made if need be).
+    """Quantize with every recipe from one reading of the source, into the folder ``request.dest`` (created if missing).
 
-    The files are called after the source and the recipe. ``WrongUse`` as ``quantize_file`` raises it, and for two
-    recipes of one name.
+    The files are named after source and recipe. ``WrongUse`` as in ``quantize_file``, and for two recipes with the same
+    name.
     """
     if request.dest is None:
-        raise WrongUse("there is no folder to write to", remedy="name one, or look at the plans with --dry-run")
+        raise WrongUse("no folder to write to is given", remedy="name one, or show the plans with --dry-run")
     if request.dest.suffix == ".gguf" or (request.dest.exists() and not request.dest.is_dir()):
         raise WrongUse("several presets need a folder to write to, not a file", where=request.dest)
     labels = [recipe.label for recipe in recipes]
@@ -128,7 +128,7 @@ def quantize_files(
 
 
 def model_stem(source: str) -> str:
-    """Return what the outputs of ``source`` are called after: its name without ending, shard and float type."""
+    """Return the base name of outputs of ``source``: its name without suffix, shard number and float type."""
     name = Path(source).resolve().name
     name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name)
     return re.sub(r"[-_.](f16|bf16|f32|fp16|fp32)$", "", name, flags=re.IGNORECASE)
@@ -144,7 +144,7 @@ def _quantize(
         read = [*plans[0].source.inputs.paths, request.imatrix, *(recipe.path for recipe, _ in targets)]
         check_outputs([*paths, *partial], read)
         for output in outputs:
-            # With its journal there, the file is one of several that a stopped run has finished.
+            # If its journal exists, the file is one of several that an interrupted run has finished.
             for path in output_paths(output.plan, output.path):
                 check_file_output(path, force=request.force or (len(outputs) > 1 and output.journal_path.is_file()))
         written = sum(path.stat().st_size for path in partial if path.is_file())

@@ -1,7 +1,7 @@
-"""Changes a model while it is quantized: prunes layers, replaces metadata, picks importances, as llama-quantize does.
+"""Changes a model while it is quantized, like llama-quantize: prunes layers, replaces metadata, selects importances.
 
-``edit_source`` gives the planner and the writer a source in which the changes are made already. What decides about
-types stays that of the whole model, as in the reference: the number of layers is the original one.
+``EditedSource`` is a source with the changes already made, for the planner and the writer. Types are chosen as for the
+whole model, as in the reference: by the original number of layers.
 Source: ``src/llama-quant.cpp`` and ``tools/quantize`` of llama.cpp.
 """
 
@@ -20,14 +20,14 @@ from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSource
 
 MAX_KEY = 127
-"""Letters of an overridden key and of a text value; llama.cpp keeps both in 128 bytes."""
+"""Maximum length of an overridden key and of a string value; llama.cpp stores both in 128 bytes."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
 class Edits:
-    """What is changed: ``overrides`` in the order given, ``pruned`` layer numbers, parts of names of weights whose
-    importances alone are used (``include``) or are not used (``exclude``)."""
+    """The changes: ``overrides`` in the given order, ``pruned`` layer numbers, and parts of names of weights: only
+    their importances are used (``include``), or they are not used (``exclude``)."""
 
     overrides: tuple[tuple[str, MetaValue], ...] = ()
     pruned: frozenset[int] = frozenset()
@@ -41,14 +41,14 @@ NO_EDITS = Edits()
 def make_edits(
     overrides: Sequence[str] = (), prune: str | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> Edits:
-    """Return the edits that command-line flags name; ``WrongUse`` for a flag that says nothing sensible."""
+    """Return the edits for command-line flags; ``WrongUse`` for an invalid flag."""
     if include and exclude:
         raise WrongUse("--include-weights and --exclude-weights exclude each other", remedy="give one of the two")
     return Edits(tuple(map(parse_override, overrides)), parse_layers_to_prune(prune), tuple(include), tuple(exclude))
 
 
 def parse_override(text: str) -> tuple[str, MetaValue]:
-    """Return (key, value) of ``KEY=TYPE:VALUE``, TYPE one of int, float, bool, str; ``WrongUse`` if it is none."""
+    """Return (key, value) of ``KEY=TYPE:VALUE``, TYPE one of int, float, bool, str; ``WrongUse`` for another form."""
     where = f"--override-kv {text}"
     key, equals, typed = text.partition("=")
     type, colon, value = typed.partition(":")
@@ -57,15 +57,15 @@ def parse_override(text: str) -> tuple[str, MetaValue]:
         raise WrongUse("needs the form KEY=TYPE:VALUE", where=where, remedy=remedy)
     maker = _MAKERS.get(type)
     if maker is None:
-        raise WrongUse(f"{type!r} is no type of a value", where=where, remedy=f"choose one of {', '.join(_MAKERS)}")
+        raise WrongUse(f"{type!r} is not a type of a value", where=where, remedy=f"choose one of {', '.join(_MAKERS)}")
     try:
         return key, maker(value)
     except ValueError:
-        raise WrongUse(f"{value!r} is no {type} that a header can hold", where=where) from None
+        raise WrongUse(f"{value!r} is not a valid {type} value", where=where) from None
 
 
 def edit_options(edits: Edits) -> dict[str, Any]:
-    """Return ``edits`` as JSON data, as ``edits_from_options`` reads it; what is empty is left out."""
+    """Return ``edits`` as JSON data for ``edits_from_options``; empty ones are left out."""
     options: dict[str, Any] = {
         "override_kv": [f"{key}={_TYPE_NAMES[value.type]}:{_text(value)}" for key, value in edits.overrides],
         "prune_layers": sorted(edits.pruned),
@@ -76,7 +76,7 @@ def edit_options(edits: Edits) -> dict[str, Any]:
 
 
 def edits_from_options(options: Mapping[str, Any]) -> Edits:
-    """Return the edits in a manifest's options; ``BadInput`` or ``WrongUse`` if they are none."""
+    """Return the edits in a manifest's options; ``BadInput`` or ``WrongUse`` if they are invalid."""
     try:
         return Edits(
             tuple(parse_override(text) for text in options.get("override_kv", ())),
@@ -122,18 +122,20 @@ _TYPE_NAMES = {
 
 
 def parse_layers_to_prune(text: str | None) -> frozenset[int]:
-    """Return the layer numbers in ``text``, such as ``"3,7,8"``; ``WrongUse`` if it is no such list."""
+    """Return the layer numbers in ``text``, such as ``"3,7,8"``; ``WrongUse`` for another form."""
     parts = [] if text is None else text.split(",")
     if not all(part.strip().isdecimal() and len(part) < 7 for part in parts):
-        raise WrongUse("is no list of layer numbers", where=f"--prune-layers {text}", remedy="write for example 3,7,8")
+        raise WrongUse(
+            "is not a list of layer numbers", where=f"--prune-layers {text}", remedy="write for example 3,7,8"
+        )
     return frozenset(map(int, parts))
 
 
 class EditedSource:
-    """A ``TensorSource`` with ``edits`` made. ``closing`` keys go to the end of the header, as llama-quantize does."""
+    """A ``TensorSource`` with ``edits`` applied. ``closing`` keys go to the end of the header, as in llama-quantize."""
 
     def __init__(self, source: TensorSource, edits: Edits) -> None:
-        """Raise ``WrongUse`` for a layer that is not there, and if no layer would be left."""
+        """Raise ``WrongUse`` for a missing layer, and if no layer would be left."""
         self._source = source
         self.label, self.inputs = source.label, source.inputs
         numbers = _renumbered(source.tensors, edits.pruned)
@@ -146,7 +148,7 @@ class EditedSource:
             replace(tensor, name=name) for name, tensor in self._originals.items()
         )
         self.shards = max((tensor.shard for tensor in self.tensors), default=0) + 1 if edits.pruned else source.shards
-        # Types are chosen by the overridden header, but by the number of layers before any was left out.
+        # Types are chosen by the overridden header, but with the number of layers before pruning.
         self.metadata: Mapping[str, MetaValue] = {**source.metadata, **dict(edits.overrides)}
         self.closing = dict(edits.overrides)
         if edits.pruned:
@@ -158,16 +160,16 @@ class EditedSource:
         self.fingerprint = source.fingerprint if edits == NO_EDITS else digest.hexdigest()
 
     def rows(self, tensor: SourceTensor) -> RowReader:
-        """Return the reader of the rows of the tensor that ``tensor`` was before it was renamed."""
+        """Return the reader of the rows of ``tensor``, which has another name in the source."""
         return self._source.rows(self._originals[tensor.name])
 
     def original_name(self, name: str) -> str:
-        """Return what the tensor ``name`` is called in the source."""
+        """Return the name of the tensor ``name`` in the source."""
         return self._originals[name].name
 
 
 def edit_imatrix(imatrix: Imatrix, source: EditedSource, edits: Edits) -> Imatrix | None:
-    """Return the importances by the new names, without those that are not wanted; ``None`` if nothing is left."""
+    """Return the selected importances by the new names; ``None`` if nothing is left."""
     kept = {
         name: entry
         for name, entry in imatrix.entries.items()
@@ -188,7 +190,7 @@ def _architecture(source: TensorSource) -> str:
 
 
 def _renumbered(tensors: Iterable[SourceTensor], pruned: frozenset[int]) -> dict[int, int | None]:
-    """Return old layer number to new one, ``None`` for one that is left out."""
+    """Return a dict from old to new layer numbers, ``None`` for a pruned layer."""
     there = sorted({int(match[1]) for tensor in tensors if (match := _BLOCK.search(tensor.name))})
     missing = sorted(pruned - set(there))
     if missing:

@@ -1,8 +1,8 @@
-"""Reads importance matrices: how much each column of a weight mattered on a calibration text.
+"""Reads importance matrices: the importance of each column of a weight on a calibration text.
 
-Read from GGUF (``general.type`` "imatrix") or from the older ``.dat`` form, one tensor at a time when it is quantized:
-for a large mixture of experts the whole file is hundreds of megabytes.
-Source: ``tools/imatrix`` and ``tools/quantize`` of llama.cpp.
+The formats are GGUF (``general.type`` "imatrix") and the older ``.dat``. Importances are read one tensor at a time when
+it is quantized, because the file of a large mixture of experts has hundreds of megabytes. Source: ``tools/imatrix`` and
+``tools/quantize`` of llama.cpp.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from strata_pack.weights.tensor_source import SourceTensor
 SUMS, COUNTS = ".in_sum2", ".counts"
 MAX_ENTRIES = 1 << 20
 MAX_NAME = 4096
-"""Bytes of a name in a ``.dat`` file."""
+"""Maximum bytes of a name in a ``.dat`` file."""
 _I32 = struct.Struct("<i")
 
 Loader = Callable[[], Floats]
-"""Reads one entry's importances, flat: row length times number of matrices."""
+"""Reads one entry's importances as a flat array: row length times number of matrices."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The importances of one weight, still on disk."""
+    """The importances of one weight, on disk."""
 
     size: int
     """Number of values: row length times number of matrices."""
     matrices: int | None
-    """Number of matrices, where the file says it."""
+    """Number of matrices, if the file has it."""
     load: Loader
 
 
@@ -49,13 +49,13 @@ class Imatrix:
     path: Path
     sha256: str
     entries: Mapping[str, Entry]
-    """By the name of the weight."""
+    """The entries by the name of the weight."""
     datasets: tuple[str, ...] = ()
-    """The calibration texts, as the file names them."""
+    """The names of the calibration texts in the file."""
     chunks: int | None = None
 
     def check(self, tensor: SourceTensor) -> bool:
-        """Return whether there are importances for ``tensor``; ``BadInput`` if they are of another shape."""
+        """Return whether there are importances for ``tensor``; ``BadInput`` if their shape differs."""
         entry = self.entries.get(tensor.name)
         if entry is None:
             return False
@@ -63,12 +63,12 @@ class Imatrix:
         if entry.size == expected and entry.matrices in (None, tensor.matrices):
             return True
         if tensor.name == "token_embd.weight":
-            # Counted per token by some versions: of no use here, and the embedding never needs importances.
+            # Some versions count them per token: unusable, and the embedding never needs importances.
             return False
         raise BadInput(
             f"has {entry.size} importances for {tensor.name}, which needs {expected}",
             where=self.path,
-            remedy="use the imatrix made from this very model",
+            remedy="use an imatrix of this model",
         )
 
     def importances(self, tensor: SourceTensor) -> Floats | None:
@@ -82,7 +82,7 @@ class Imatrix:
 
 
 def read_imatrix(path: Path) -> Imatrix:
-    """Read the directory of an imatrix file and check every value once; ``BadInput`` says what is wrong."""
+    """Read the directory of an imatrix file and check every value once; ``BadInput`` describes the fault."""
     try:
         with path.open("rb") as file:
             magic = file.read(len(MAGIC))
@@ -140,14 +140,14 @@ def _gguf_loader(path: Path, sums_at: int, counts_at: int, sums: TensorInfo, row
         count = _floats(path, counts_at, rows).reshape(-1, 1)
         values = _floats(path, sums_at, sums.elements).reshape(rows, -1)
         with np.errstate(all="ignore"):
-            # A matrix that never saw an input (an expert never chosen) says nothing: all its columns count alike.
+            # A matrix without any input (an expert never chosen) gets equal importances for all columns.
             return np.where(count > 0, values / np.where(count > 0, count, 1), np.float32(1)).reshape(-1)
 
     return load
 
 
 def _read_dat(path: Path, sha256: str) -> Imatrix:
-    """Read the old form: a count, then name, number of calls, number of values and values of each weight."""
+    """Read the old format: a count, then name, number of calls, number of values and values of each weight."""
     size = path.stat().st_size
     entries: dict[str, Entry] = {}
     datasets: tuple[str, ...] = ()
@@ -159,7 +159,7 @@ def _read_dat(path: Path, sha256: str) -> Imatrix:
             value = _I32.unpack(data)[0] if len(data) == _I32.size else -1
             if not least <= value <= most:
                 raise BadInput(
-                    f"is no imatrix: {what} at byte {file.tell()} is missing or absurd",
+                    f"is not an imatrix: {what} at byte {file.tell()} is missing or invalid",
                     where=path,
                     remedy="give a file made by llama-imatrix",
                 )

@@ -1,9 +1,9 @@
-"""Keeps partial files that survive a kill, with a journal of the tensors that are complete.
+"""Writes partial files that survive a kill, with a journal of the complete tensors.
 
-While a model is written, ``.<name>.partial`` (see ``partial_file``) holds its bytes and the journal gets a line after
-every tensor: where it ends and the SHA-256 of the file up to there. After a crash the partial file is read once and
-compared with the journal; writing goes on after the last tensor that is whole. The same running hash becomes the
-file's own, so nothing is read again at the end.
+While a model is written, ``.<name>.partial`` (see ``partial_file``) has its bytes, and the journal gets a line after
+every tensor: its end, and the SHA-256 of the file up to there. After a crash the partial file is read once and compared
+with the journal; writing continues after the last complete tensor. The final state of the same running hash is the
+file's hash, so nothing is read again at the end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from strata_pack.weights.partial_file import open_locked, partial_path
 
 JOURNAL_FORMAT = 1
 FLUSH_EVERY = 32 << 20
-"""Bytes after which the disk is asked to take what it has not yet, during the work."""
+"""Bytes after which writeback to the disk is started during the work."""
 MAX_JOURNAL = 1 << 28
-"""Bytes; a line a tensor makes a few megabytes at most."""
+"""Maximum bytes of a journal; with one line per tensor it has a few megabytes at most."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class WrittenFile:
 
 @dataclass(frozen=True)
 class _Mark:
-    """A tensor's end in a file, and the hash of everything before it."""
+    """The end of a tensor in a file, and the hash of all bytes before it."""
 
     file: int
     tensor: str
@@ -51,12 +51,12 @@ class _Mark:
 class PartialFiles:
     """The output files of one run, locked against a second run. Use as a context manager.
 
-    On leaving without ``finish`` the partial files and the journal stay for the next run, except after ``BadInput``
-    and friends: what was wrong with the input will not go away, so nothing is left behind.
+    Without ``finish`` the partial files and the journal are kept for the next run, except after errors such as
+    ``BadInput``: a fault of the input is permanent, so the files are removed.
     """
 
     def __init__(self, paths: Sequence[Path], journal: Path, fingerprint: str) -> None:
-        """``fingerprint`` must change with everything that decides about the bytes."""
+        """``fingerprint`` must change with everything that determines the bytes."""
         self._paths, self._journal_path, self._fingerprint = list(paths), journal, fingerprint
         self._files: list[IO[bytes]] = []
         self._hashes = [hashlib.sha256() for _ in paths]
@@ -66,7 +66,7 @@ class PartialFiles:
         self._flush: Future[None] | None = None
         self._unflushed = 0
         self.finished_tensors: frozenset[str] = frozenset()
-        """Names of the tensors an earlier run has written whole."""
+        """Names of the tensors that an earlier run has written completely."""
 
     def __enter__(self) -> PartialFiles:
         with disk_errors(self._paths[0]):
@@ -90,11 +90,11 @@ class PartialFiles:
         self._close()
 
     def size(self, file: int) -> int:
-        """Return how many bytes ``file`` has so far."""
+        """Return the number of bytes of ``file`` so far."""
         return self._sizes[file]
 
     def put(self, file: int, at: int, data: Any) -> None:
-        """Write a buffer to byte ``at`` of ``file``, after all that was counted. Safe to call from several threads."""
+        """Write a buffer at byte ``at`` of ``file``, after the counted bytes. Thread-safe."""
         left, descriptor = memoryview(data), self._files[file].fileno()
         with disk_errors(self._paths[file]):
             while left:
@@ -102,23 +102,23 @@ class PartialFiles:
                 left, at = left[written:], at + written
 
     def count(self, file: int, data: Any) -> None:
-        """Take the next bytes of ``file``, which were put there, into its size and hash."""
+        """Add the next bytes of ``file``, which were already written, to its size and hash."""
         self._hashes[file].update(data)
         size = memoryview(data).nbytes
         self._sizes[file] += size
         self._unflushed += size
         if self._unflushed >= FLUSH_EVERY and (self._flush is None or self._flush.done()):
-            # Left to itself the kernel would begin to write only when we wait for the disk at the end.
+            # Otherwise the kernel would start writeback only when we sync at the end.
             self._unflushed = 0
             self._flush = self._flusher.submit(os.fsync, self._files[file].fileno())
 
     def append(self, file: int, data: Any) -> None:
-        """Put the next bytes of ``file`` there and count them."""
+        """Write the next bytes of ``file`` and count them."""
         self.put(file, self._sizes[file], data)
         self.count(file, data)
 
     def mark(self, file: int, tensor: str) -> None:
-        """Note that ``tensor`` is whole, with everything before it."""
+        """Record that ``tensor``, and everything before it, is complete."""
         mark = _Mark(file, tensor, self._sizes[file], self._hashes[file].hexdigest())
         assert self._journal is not None, "mark() belongs inside the with block"
         with disk_errors(self._journal_path):
@@ -126,10 +126,10 @@ class PartialFiles:
             self._journal.flush()
 
     def finish(self) -> tuple[WrittenFile, ...]:
-        """Make all files durable and give them their names, the first one last: it is what readers open.
+        """Sync all files and rename them to their final names, the first one last, because readers open that one.
 
-        The journal stays until ``forget``: as long as others of the same run are unfinished, it proves that these are
-        whole, and a later run takes them back instead of writing them anew.
+        The journal is kept until ``forget``: while other outputs of the same run are unfinished, it proves that these
+        are complete, and a later run reuses them.
         """
         with disk_errors(self._paths[0]):
             if self._flush is not None:
@@ -148,7 +148,7 @@ class PartialFiles:
             self._journal_path.unlink(missing_ok=True)
 
     def _take_back(self, marks: Sequence[_Mark]) -> None:
-        """Give finished files their partial names again if the journal says that this very run has finished them."""
+        """Rename finished files to their partial names if the journal shows that they are of the same work."""
         ends = {mark.file: mark.end for mark in marks}
         for index, path in enumerate(self._paths):
             if not path.is_file() or path.stat().st_size != ends.get(index) or partial_path(path).exists():
@@ -157,7 +157,7 @@ class PartialFiles:
             os.replace(path, partial_path(path))
 
     def _read_journal(self) -> list[_Mark]:
-        """Return the marks of an earlier run of the same work; a torn last line does not count."""
+        """Return the marks of an earlier run of the same work; an incomplete last line is ignored."""
         try:
             if self._journal_path.stat().st_size > MAX_JOURNAL:
                 return []
@@ -169,7 +169,7 @@ class PartialFiles:
             return []
 
     def _sound_marks(self, marks: Sequence[_Mark]) -> list[_Mark]:
-        """Compare the partial files with the marks, cut what is not covered, and return the marks that hold."""
+        """Compare the partial files with the marks, truncate uncovered bytes, and return the valid marks."""
         sound: list[_Mark] = []
         for index, file in enumerate(self._files):
             for mark in marks:
@@ -210,7 +210,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 
 def _feed(digest: Any, file: IO[bytes], size: int) -> bool:
-    """Update ``digest`` with the next ``size`` bytes of ``file``; return whether they were all there."""
+    """Update ``digest`` with the next ``size`` bytes of ``file``; return whether the file has that many."""
     while size > 0:
         data = file.read(min(size, CHUNK))
         if not data:

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def make_report(plans: Sequence[QuantPlan]) -> Report:
-    """Return the report of one or several plans of one source: a check each, with a picture of MiB by type."""
+    """Return the report of one or several plans of one source: one check each, with a chart of MiB by type."""
     return Report(
         "Quantization plan",
         tuple(_check(plan) for plan in plans),

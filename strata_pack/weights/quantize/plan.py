@@ -1,4 +1,4 @@
-"""Plans a quantization: type, size and place of every tensor, before the first byte is read."""
+"""Plans a quantization: type, size and position of every tensor, before any weight is read."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ QUANTIZATION_VERSION = 2
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """What becomes of one tensor."""
+    """The plan of one tensor."""
 
     source: SourceTensor
     type: Q
     base_type: Q
-    """What the base preset alone would choose."""
+    """The type that the base preset alone would choose."""
     shard: int = 0
     weighted: bool = False
     """Whether importances are used."""
@@ -60,23 +60,23 @@ class PlannedTensor:
 
     @property
     def requantized(self) -> bool:
-        """Whether it was quantized before and is turned into something else."""
+        """Whether it is already quantized and gets another type."""
         return self.changed and self.source.type not in FLOAT_TYPES
 
 
 @dataclass(frozen=True)
 class QuantPlan:
-    """Everything that decides about the bytes of the result, but for overridden metadata."""
+    """Everything that determines the bytes of the result, except overridden metadata."""
 
     source: TensorSource
     recipe: Recipe
     tensors: tuple[PlannedTensor, ...]
-    """In the order they will be written."""
+    """The tensors in writing order."""
     imatrix: Imatrix | None = None
     shards: int = 1
     split_by_size: bool = False
     closing: Mapping[str, MetaValue] = field(default_factory=dict)
-    """Keys that go to the header's end, in place of the source's."""
+    """Keys at the header's end, which replace the source's."""
 
     @property
     def alignment(self) -> int:
@@ -90,7 +90,7 @@ class QuantPlan:
 
     @property
     def padded_bytes(self) -> int:
-        """The bytes of all tensors with the padding after each; only the headers come on top."""
+        """The bytes of all tensors including padding, without headers."""
         return sum(align(tensor.nbytes, self.alignment) for tensor in self.tensors)
 
     @property
@@ -107,17 +107,17 @@ class QuantPlan:
 
     @property
     def types(self) -> Mapping[str, str]:
-        """The name of every tensor's type."""
+        """The names of the types, by tensor."""
         return {tensor.name: tensor.type.name for tensor in self.tensors}
 
     @property
     def type_counts(self) -> Mapping[str, int]:
-        """How many tensors have each type, by the type's name."""
+        """The number of tensors by type name."""
         return dict(sorted(Counter(tensor.type.name for tensor in self.tensors).items()))
 
     @property
     def requantized(self) -> tuple[PlannedTensor, ...]:
-        """The tensors that lose precision a second time."""
+        """The tensors that are quantized a second time."""
         return tuple(tensor for tensor in self.tensors if tensor.requantized)
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,12 +158,12 @@ def plan_quantization(
     keep_split: bool = False,
     split_bytes: int | None = None,
 ) -> QuantPlan:
-    """Decide the type of every tensor of ``source`` and check that all of it can be done.
+    """Choose the type of every tensor of ``source`` and check that the plan is possible.
 
     ``recipe`` is a ``Recipe`` or the name of a preset. ``split_bytes`` starts a new file where the tensors of one would
-    take more (a larger tensor has a file of its own), as llama-gguf-split does. Raises ``BadInput`` for a source that
-    is no model or is quantized already (unless ``allow_requantize``), and ``WrongUse`` for a rule that matches nothing
-    and for a type that needs an imatrix where there is none.
+    take more (a larger tensor has a separate file), like llama-gguf-split. Raises ``BadInput`` for a source that is not
+    a model or is already quantized (unless ``allow_requantize``), and ``WrongUse`` for a rule that matches nothing and
+    for a type that needs a missing imatrix.
     """
     if isinstance(recipe, str):
         recipe = Recipe(find_preset(recipe))
@@ -198,9 +198,9 @@ def plan_quantization(
 def types_by_recipe(
     metadata: Mapping[str, MetaValue], tensors: Sequence[TensorInfo], recipe: Recipe, *, has_imatrix: bool
 ) -> dict[str, Q]:
-    """Return the type that ``recipe`` gives every tensor it decides about, by name, from a finished model's header.
+    """Return the types that ``recipe`` chooses, by tensor name, from a finished model's header.
 
-    Norms and the like, and all tensors of a copy, keep a type that only the source knew: they are left out.
+    Tensors that keep the source's type (norms and similar ones, and all tensors of a copy) are left out.
     """
     ordered = sorted((SourceTensor(t.name, t.shape, Q.F32) for t in tensors), key=lambda tensor: sort_key(tensor.name))
     assigner = Assigner(recipe.base, read_facts(metadata, has_imatrix=has_imatrix), [t.name for t in ordered])
@@ -240,7 +240,7 @@ def _is_tied(tensors: Iterable[SourceTensor]) -> bool:
 
 
 def _is_open(tensor: SourceTensor, recipe: Recipe) -> bool:
-    """Return whether the tensor's type is to be decided at all."""
+    """Return whether the recipe chooses the tensor's type."""
     if recipe.base.copy or (recipe.leave_output and role_of(tensor.name) is Role.OUTPUT):
         return False
     return is_quantizable(tensor.name, tensor.shape) and Ggml.load().can_dequantize(tensor.type)
@@ -249,7 +249,7 @@ def _is_open(tensor: SourceTensor, recipe: Recipe) -> bool:
 def _base_types(
     source: TensorSource, recipe: Recipe, ordered: list[SourceTensor], *, has_imatrix: bool
 ) -> dict[str, Q]:
-    """Return what the base preset alone chooses, by tensor name."""
+    """Return the types that the base preset alone chooses, by tensor name."""
     preset = recipe.base
     assigner = Assigner(
         preset, read_facts(source.metadata, has_imatrix=has_imatrix), [tensor.name for tensor in ordered]
@@ -266,9 +266,9 @@ def _base_types(
 
 
 def _explicit(tensor: SourceTensor, recipe: Recipe, rule: TypeRule | None, *, tied: bool) -> Q | None:
-    """Return the type a flag or rule names. The two flags for single tensors are the more specific word.
+    """Return the type that a flag or rule gives. The two flags for single tensors take precedence.
 
-    A table of n-grams is an embedding too, but so large that a rule may name it apart.
+    An n-gram table is an embedding too, but so large that a rule may select it separately.
     """
     role = role_of(tensor.name)
     named_apart = rule is not None and tensor.name == PER_LAYER_EMBEDDING
@@ -287,7 +287,7 @@ def _refuse_idle_rules(recipe: Recipe, used: set[TypeRule], tensors: list[Source
         if not named:
             problem, remedy = "the rule matches no tensor", f"names look like {tensors[-1].name}"
         elif any(is_quantizable(tensor.name, tensor.shape) for tensor in tensors if tensor.name in named):
-            problem, remedy = f"an earlier rule or flag decides about {named[0]}", "put the more special rule first"
+            problem, remedy = f"an earlier rule or flag matches {named[0]}", "put the more specific rule first"
         else:
             problem, remedy = f"the rule matches only tensors that are never quantized ({named[0]})", "drop it"
         raise WrongUse(problem, where=rule.origin or rule.pattern.pattern, remedy=remedy)
@@ -319,7 +319,7 @@ def _refuse_requantizing(plan: QuantPlan, *, allow: bool) -> None:
     lost = plan.requantized
     if lost and not allow:
         raise BadInput(
-            f"is quantized already ({lost[0].name} is {lost[0].source.type.name}, {len(lost)} tensors in all) and "
+            f"is already quantized ({lost[0].name} is {lost[0].source.type.name}, {len(lost)} tensors in all) and "
             "quantizing it again loses more than quantizing the original once",
             where=plan.source.label,
             remedy="start from the F16 or BF16 model, or accept the loss with --allow-requantize",
@@ -327,7 +327,7 @@ def _refuse_requantizing(plan: QuantPlan, *, allow: bool) -> None:
 
 
 def requantize_note(plan: QuantPlan) -> str | None:
-    """Return a sentence on what quantizing twice loses, ``None`` when no tensor is quantized twice."""
+    """Return a sentence on tensors that are quantized twice, ``None`` if there are none."""
     if not plan.requantized:
         return None
     pairs = Counter((tensor.source.type, tensor.type) for tensor in plan.requantized)
@@ -335,7 +335,7 @@ def requantize_note(plan: QuantPlan) -> str | None:
         f"{count} {old.name} ({_bits(old):.2f} bits) to {new.name} ({_bits(new):.2f})"
         for (old, new), count in sorted(pairs.items())
     )
-    return f"quantized twice: {listed}; the first rounding stays and the second comes on top"
+    return f"quantized twice: {listed}; the rounding errors of both add up"
 
 
 def _bits(type: Q) -> float:

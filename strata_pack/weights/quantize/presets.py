@@ -1,8 +1,8 @@
-"""Gives each tensor the type that llama-quantize's presets give it.
+"""Defines llama-quantize's presets: the type of each tensor.
 
-A preset is one row of ``PRESETS``: a base type and, for the roles whose weights matter more, a rule. A rule looks at
-where the tensor stands (layer ``i`` of ``n``) and at a few facts of the model, and names a type or leaves the base.
-The figures are those of llama.cpp's ``llama-quant.cpp``; they are its authors' experience, not derived from anything.
+A preset is one row of ``PRESETS``: a base type and, for the roles whose weights matter more, a rule. A rule takes the
+position of the tensor (layer ``i`` of ``n``) and a few facts of the model, and returns a type or the base type. The
+figures are those of llama.cpp's ``llama-quant.cpp``; they are empirical.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from strata_pack.weights.quantize.roles import Role, role_of
 
 @dataclass(frozen=True)
 class PresetFacts:
-    """What presets want to know about a model."""
+    """The facts of a model that presets use."""
 
     architecture: str
     layers: int
     experts: int = 0
     grouping: int = 1
-    """Attention heads per key/value head."""
+    """Number of attention heads per key/value head."""
     is_70b: bool = False
     has_imatrix: bool = False
 
@@ -36,21 +36,21 @@ class PresetFacts:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Where a tensor stands: layer ``i`` of ``n`` for its role."""
+    """The position of a tensor: layer ``i`` of ``n`` for its role."""
 
     i: int
     n: int
 
     @property
     def more_bits(self) -> bool:
-        """The first and last eighth of the layers, and every third in between."""
+        """Whether the layer gets more bits: the first and last eighth, and every third in between."""
         eighth = self.n // 8
-        # C's remainder has the sign of the dividend, but a negative one is caught by the first comparison.
+        # C's remainder has the sign of the dividend, but the first comparison catches negative ones.
         return self.i < eighth or self.i >= 7 * self.n // 8 or (self.i - eighth) % 3 == 2
 
 
 PresetRule = Callable[[TensorPlace, PresetFacts], Q | None]
-"""Names a type, or ``None`` for the base type."""
+"""A rule returns a type, or ``None`` for the base type."""
 
 
 def always(type: Q) -> PresetRule:
@@ -58,7 +58,7 @@ def always(type: Q) -> PresetRule:
 
 
 def grouped(type: Q, otherwise: Q | None = None) -> PresetRule:
-    """``type`` where four or more heads share their keys and values."""
+    """Return the rule: ``type`` if four or more heads share their keys and values."""
     return lambda _place, facts: type if facts.grouping >= 4 else otherwise
 
 
@@ -67,7 +67,7 @@ def more_bits(type: Q) -> PresetRule:
 
 
 def first_part(divisor: int, type: Q, otherwise: Q | None = None) -> PresetRule:
-    """``type`` in the first ``n / divisor`` layers."""
+    """Return the rule: ``type`` in the first ``n / divisor`` layers."""
     return lambda place, _facts: type if place.i < place.n // divisor else otherwise
 
 
@@ -115,17 +115,18 @@ class Preset:
     base: Q
     rules: Mapping[Role, PresetRule] = field(default_factory=dict)
     output: Q = Q.Q6_K
-    """The output matrix, or the embedding where the two are one."""
+    """The rule for the output matrix, or for the embedding if the two are tied."""
     eight: Mapping[Role, Q] = field(default_factory=dict)
-    """What mixtures of exactly eight experts get instead: sharing by eight makes attention cheap to keep."""
+    """The rule for mixtures of exactly eight experts, in which attention is a small part of the weights."""
     lowest: bool = False
-    """One of the mixtures around 2 bits and below, which count layers by tensors and know no 70B."""
+    """Whether it is one of the presets around 2 bits and below, which count layers by tensors and have no rule for
+    70B."""
     copy: bool = False
-    """Write every tensor as it is."""
+    """Whether every tensor is copied unchanged."""
 
     @property
     def is_block(self) -> bool:
-        """Whether the base type is a block type: float presets have no rules at all."""
+        """Whether the base type is a block type: float presets have no rules."""
         return GGML_QUANT_SIZES[self.base][0] > 1
 
 
@@ -251,13 +252,13 @@ _FALLBACK: Mapping[Q, Q] = {
     Q.Q5_K: Q.Q5_1,
     Q.Q6_K: Q.Q8_0,
 }
-"""What takes the place of a type with large blocks where a row is no whole number of them."""
+"""The replacement of a type with large blocks if a row is not a whole number of them."""
 
 _NEEDS_IMATRIX = frozenset({Q.IQ1_S, Q.IQ1_M, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS})
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset called ``name`` (any case, "Q4_K" for "Q4_K_M"); ``WrongUse`` lists what there is."""
+    """Return the preset ``name`` (any case, "Q4_K" for "Q4_K_M"); ``WrongUse`` lists the presets."""
     key = name.upper()
     preset = PRESETS.get(ALIASES.get(key, key))
     if preset is None:
@@ -266,7 +267,7 @@ def find_preset(name: str) -> Preset:
 
 
 def fallback(type: Q, row_length: int) -> Q:
-    """Return ``type``, or what replaces it for rows that are no whole number of its blocks (F16 at last)."""
+    """Return ``type``, or its replacement for rows that are not a whole number of its blocks (finally F16)."""
     if row_length % GGML_QUANT_SIZES[type][0] == 0:
         return type
     smaller = _FALLBACK.get(type, Q.F16)
@@ -274,7 +275,7 @@ def fallback(type: Q, row_length: int) -> Q:
 
 
 def needs_imatrix(name: str, type: Q, preset: Preset) -> bool:
-    """Return whether the tensor turns to garbage in ``type`` without importances."""
+    """Return whether the tensor is unusable in ``type`` without importances."""
     if role_of(name) in (Role.OUTPUT, Role.EMBEDDING):
         return False
     return type in _NEEDS_IMATRIX or (type is Q.Q2_K and preset.name == "Q2_K_S")

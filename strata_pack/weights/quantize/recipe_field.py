@@ -1,4 +1,4 @@
-"""Defines a dataclass field that takes a recipe or a preset's name and always holds a recipe."""
+"""Defines a dataclass field that accepts a recipe or a preset's name and stores a recipe."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEFAULT = "Q4_K_M"
 
 
 class RecipeField:
-    """The descriptor behind ``recipe`` of a request: "Q4_K_M" becomes the recipe of that preset.
+    """The descriptor of a request's ``recipe``: "Q4_K_M" becomes the recipe of that preset.
 
-    ``WrongUse`` for the name of no preset. Without a value the field holds the preset Q4_K_M.
+    ``WrongUse`` for an unknown preset. The default is the preset Q4_K_M.
     """
 
     def __set_name__(self, owner: type, name: str) -> None:

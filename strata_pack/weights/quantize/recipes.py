@@ -1,8 +1,7 @@
-"""Reads recipes: a base preset and ordered rules that give chosen tensors another type.
+"""Reads recipes: a base preset and ordered rules that give certain tensors another type.
 
-A recipe is a TOML file, a handful of command-line flags, or both (flags come first). The first rule that matches a
-tensor decides; the base preset decides the rest exactly as it would alone, so that a recipe differs from its base
-only where a rule says so.
+A recipe is a TOML file, command-line flags, or both (flags come first). The first rule that matches a tensor determines
+its type; all other tensors get the type of the base preset.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.quantize.presets import Preset, find_preset
 
 MAX_RECIPE = 1 << 20
-"""Bytes of the largest recipe file that is read."""
+"""Maximum bytes of a recipe file."""
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _RANGE = re.compile(r"\s*(\d{1,6})\s*(?:(-)\s*(\d{1,6})?)?\s*")
@@ -37,12 +36,12 @@ class TypeRule:
     pattern: re.Pattern[str]
     type: Q
     layers: tuple[tuple[int, int | None], ...] = ()
-    """Inclusive ranges of block numbers, ``None`` for no upper end; empty for all layers and tensors of none."""
+    """Inclusive ranges of block numbers, ``None`` for no upper end; empty for all tensors, also outside blocks."""
     origin: str = ""
-    """How the user wrote it, for messages."""
+    """The user's spelling, for messages."""
 
     def matches(self, name: str) -> bool:
-        """Return whether the rule speaks about the tensor called ``name``."""
+        """Return whether the rule matches the tensor ``name``."""
         if self.pattern.search(name) is None:
             return False
         if not self.layers:
@@ -55,31 +54,31 @@ class TypeRule:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides about types."""
+    """Everything that determines tensor types."""
 
     base: Preset
     rules: tuple[TypeRule, ...] = ()
     output: Q | None = None
-    """Type of the output matrix (and of the embedding, where the two are one)."""
+    """Type of the output matrix (and of a tied embedding)."""
     embedding: Q | None = None
     leave_output: bool = False
-    """Whether the output matrix keeps the type it has."""
+    """Whether the output matrix keeps its type."""
     pure: bool = False
-    """Whether every matrix gets the base type, whatever the preset would do."""
+    """Whether every matrix gets the base type, without the preset's rules."""
     text: str | None = None
     """The recipe file's text, for the manifest."""
     path: Path | None = None
-    """Where the recipe file lies."""
+    """The path of the recipe file."""
 
     @property
     def label(self) -> str:
-        """The base preset's name, with a plus when anything differs from it."""
+        """The base preset's name, with a plus if the recipe differs from it."""
         changed = self.rules or self.output or self.embedding or self.leave_output or self.pure
         return f"{self.base.name}+" if changed else self.base.name
 
 
 def parse_type(text: str, where: str) -> Q:
-    """Return the type called ``text`` (any case); ``WrongUse`` lists what there is."""
+    """Return the type called ``text`` (any case); ``WrongUse`` lists the types."""
     type = _TYPES.get(text.strip().upper())
     if type is None:
         raise WrongUse(f"there is no type {text!r}", where=where, remedy=f"choose one of {', '.join(_TYPES)}")
@@ -87,12 +86,12 @@ def parse_type(text: str, where: str) -> Q:
 
 
 def parse_layers(text: str, where: str) -> tuple[tuple[int, int | None], ...]:
-    """Return the ranges in ``text``, such as ``"0-3,7,40-"``; ``WrongUse`` if it is none."""
+    """Return the ranges in ``text``, such as ``"0-3,7,40-"``; ``WrongUse`` for another form."""
     ranges = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
-            raise WrongUse(f"{part.strip()!r} is no layer range", where=where, remedy="write for example 0-3,7,40-")
+            raise WrongUse(f"{part.strip()!r} is not a layer range", where=where, remedy="write for example 0-3,7,40-")
         low = int(match[1])
         high = low if match[2] is None else None if match[3] is None else int(match[3])
         if high is not None and high < low:
@@ -105,11 +104,11 @@ def _compile(pattern: str, where: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise WrongUse(f"{pattern!r} is no regular expression ({error})", where=where) from None
+        raise WrongUse(f"{pattern!r} is not a regular expression ({error})", where=where) from None
 
 
 def parse_tensor_type(text: str) -> TypeRule:
-    """Return the rule in ``REGEX=TYPE``, the form of ``--tensor-type``; ``WrongUse`` if it is none."""
+    """Return the rule in ``REGEX=TYPE``, the form of ``--tensor-type``; ``WrongUse`` for another form."""
     where = f"--tensor-type {text}"
     pattern, equals, type = text.rpartition("=")
     if not equals or not pattern:
@@ -118,7 +117,7 @@ def parse_tensor_type(text: str) -> TypeRule:
 
 
 def recipe_from_options(base: Preset, options: Mapping[str, Any]) -> Recipe:
-    """Return the recipe whose options a manifest holds (see ``recipe_options``); raises as ``read_recipe`` does."""
+    """Return the recipe of a manifest's options (see ``recipe_options``); raises as ``read_recipe``."""
     where = "recipe/options"
     try:
         rules = tuple(
@@ -142,7 +141,7 @@ def recipe_from_options(base: Preset, options: Mapping[str, Any]) -> Recipe:
 
 
 def recipe_from_text(text: str, where: str = "recipe/text") -> Recipe:
-    """Return the recipe in a file's text; raises as ``read_recipe`` does."""
+    """Return the recipe in a file's text; raises as ``read_recipe``."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,7 +150,7 @@ def recipe_from_text(text: str, where: str = "recipe/text") -> Recipe:
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Read a recipe file; ``BadInput`` or ``WrongUse`` name the key that is wrong."""
+    """Read a recipe file; ``BadInput`` or ``WrongUse`` name the invalid key."""
     raw = read_bytes(path, MAX_RECIPE)
     try:
         text = raw.decode("utf-8")
@@ -227,7 +226,7 @@ def make_recipe(
     leave_output: bool = False,
     pure: bool = False,
 ) -> Recipe:
-    """Put a recipe together from what the command line gives; flags come before the file's rules.
+    """Build a recipe from the command line's options; flags precede the file's rules.
 
     ``preset`` replaces the file's base; with neither the base is Q4_K_M. Raises ``WrongUse`` or ``BadInput``.
     """

@@ -1,4 +1,4 @@
-"""Reads off a tensor's name what it does in a model: its role, its block, whether it is quantized at all."""
+"""Derives a tensor's role, its block, and whether it is quantized, from its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Role(Enum):
-    """What a tensor does in the model, as far as presets care."""
+    """The role of a tensor in the model, as distinguished by presets."""
 
     OUTPUT = "output"
     EMBEDDING = "embedding"
@@ -35,7 +35,7 @@ _ROLE_BY_PART: tuple[tuple[str, Role], ...] = (
     ("ffn_gate", Role.FFN_GATE),
     ("ffn_down", Role.FFN_DOWN),
 )
-"""The first part found in the name decides. Fused and compressed attention counts as attention values."""
+"""The first part found in the name determines the role. Fused and compressed attention counts as attention values."""
 
 _KEPT_PARTS = (
     *("_norm.weight", "ffn_gate_inp.weight", "altup", "laurel", "per_layer_model_proj"),
@@ -47,14 +47,14 @@ _KEPT_PARTS = (
     *("time_mix_lerp_fused.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_"),
     *(".rel_pos", ".patch_embd", ".patch_merger"),
 )
-"""Norms, routers, indexers, small convolutions and the like keep their type: they are tiny and sensitive."""
+"""Norms, routers, indexers, small convolutions and similar tensors keep their type: they are small and sensitive."""
 _KEPT_NAMES = frozenset({"position_embd.weight", "token_types.weight"})
 
 _BLOCK_NUMBER = re.compile(r"blk\.(-?\d+)")
 
 
 def role_of(name: str) -> Role:
-    """Return what the tensor called ``name`` does."""
+    """Return the role of the tensor ``name``."""
     if name == "output.weight":
         return Role.OUTPUT
     if name in _EMBEDDINGS:
@@ -63,7 +63,7 @@ def role_of(name: str) -> Role:
 
 
 def is_quantizable(name: str, shape: Sequence[int]) -> bool:
-    """Return whether presets touch the tensor: matrices do, except small and sensitive ones."""
+    """Return whether presets quantize the tensor: matrices, except small and sensitive ones."""
     return (
         any(n > 1 for n in shape[1:])
         and name.endswith("weight")
@@ -73,12 +73,12 @@ def is_quantizable(name: str, shape: Sequence[int]) -> bool:
 
 
 def sort_key(name: str) -> tuple[int, bytes]:
-    """Order tensors as llama.cpp writes them: those of no block first, then by block number, then by name."""
+    """Return the key of llama.cpp's writing order: tensors outside blocks first, then by block number, then by name."""
     number = block_number(name)
     return (-1 if number is None else number, name.encode())
 
 
 def block_number(name: str) -> int | None:
-    """Return the number of the block that the tensor called ``name`` belongs to, ``None`` if it belongs to none."""
+    """Return the block number of the tensor ``name``, ``None`` outside blocks."""
     match = _BLOCK_NUMBER.match(name)
     return int(match[1]) if match else None

@@ -1,8 +1,8 @@
-"""Runs the pipeline of threads between source and file: rows in, quantized rows out.
+"""Runs the pipeline of threads that reads, quantizes and writes rows.
 
-Work is cut into chunks of a few rows (2 MiB as floats, so that a chunk stays in a core's cache). Threads read, convert,
-quantize and write chunks in any order; the results come out in order, for the hash. A fixed set of buffers bounds the
-memory.
+Tensors are split into chunks of a few rows (2 MiB as floats, so that a chunk fits in a core's cache). Threads read,
+convert, quantize and write chunks in any order; results are yielded in order, for the hash. A fixed set of buffers
+bounds the memory.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from strata_pack.weights.quantize.plan import PlannedTensor
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
 RowWriter = Callable[[int, Bytes], None]
-"""``write(start, data)`` puts ``data`` into the file, ``start`` bytes into the tensor. Safe to call from several
-threads."""
+"""``write(start, data)`` writes ``data`` to the file, ``start`` bytes after the start of the tensor. Thread-safe."""
 Written = tuple[dict[int, Bytes], int]
-"""The bytes of a chunk by output, and how many of its values are not finite."""
+"""The bytes of a chunk by output, and the number of its non-finite values."""
 CHUNK_WEIGHTS = 1 << 19
-"""Weights in a chunk: 2 MiB as 32-bit floats."""
+"""Number of weights in a chunk: 2 MiB as 32-bit floats."""
 LARGEST_HALF = 65504.0
-"""What an infinity counts as when it has to go into a block type with a 16-bit scale."""
+"""The value that replaces an infinity in a block type with a 16-bit scale."""
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class RowTarget:
-    """One output of a tensor: its planned type, the importances (one row a matrix, or ``None``) and where it goes."""
+    """One output of a tensor: its planned type, the importances (one row per matrix, or ``None``) and its writer."""
 
     planned: PlannedTensor
     importances: Floats | None
@@ -49,14 +48,14 @@ class RowTarget:
 
 @dataclass(frozen=True)
 class TensorJob:
-    """One tensor of the source and every output that still lacks it, by number."""
+    """One tensor of the source, and the outputs that still lack it, by index."""
 
     source: SourceTensor
     read: RowReader
     targets: Mapping[int, RowTarget]
 
     def chunks(self) -> Iterator[Chunk]:
-        """Cut the tensor into chunks; none reaches over two matrices that have different importances."""
+        """Split the tensor into chunks; none spans two matrices with different importances."""
         tensor = self.source
         most = max(1, CHUNK_WEIGHTS // tensor.row_length)
         whole = all(target.importances is None for target in self.targets.values())
@@ -81,14 +80,14 @@ class Chunk:
 
     @property
     def is_last(self) -> bool:
-        """Whether the tensor ends with it."""
+        """Whether it is the tensor's last chunk."""
         return self.first + self.rows == self.job.source.rows
 
 
 class _Buffers:
-    """The memory of one chunk under way; grows to the longest row and is used again and again.
+    """The buffers of one chunk in progress; they grow to the longest row and are reused.
 
-    Number 0 holds the source's bytes, 1 the floats, 2 and up the outputs.
+    Buffer 0 has the source's bytes, 1 the floats, 2 and up the outputs.
     """
 
     def __init__(self, outputs: int) -> None:
@@ -101,7 +100,7 @@ class _Buffers:
 
 
 class Pipeline:
-    """A pool of threads that turns chunks into bytes. Counts the NaN and infinities it was allowed to pass."""
+    """A pool of threads that quantizes chunks. It counts the allowed NaN and infinite values."""
 
     def __init__(
         self, quantizer: Quantizer, threads: int, *, outputs: int = 1, allow_nonfinite: bool, where: str
@@ -123,10 +122,10 @@ class Pipeline:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def run(self, jobs: Iterable[TensorJob]) -> Iterator[tuple[Chunk, Mapping[int, Bytes]]]:
-        """Yield every chunk with its bytes by output, in order, when they are written; valid until the next one is
-        asked for.
+        """Yield every chunk with its bytes by output, in order, after they are written; the bytes are valid until the
+        next iteration.
 
-        Raises ``BadInput`` for a NaN or an infinity, naming its place.
+        Raises ``BadInput`` for a NaN or an infinity, with its position.
         """
         waiting: deque[tuple[Chunk, _Buffers, Future[Written]]] = deque()
         for job in jobs:
@@ -152,7 +151,7 @@ class Pipeline:
         self._free.put(buffers)
 
     def _work(self, chunk: Chunk, buffers: _Buffers) -> Written:
-        """Write the chunk to every output; return its bytes by output, and how many values were not finite."""
+        """Write the chunk to every output; return its bytes by output, and the number of non-finite values."""
         data, nonfinite = self._convert(chunk, buffers)
         for output, written in data.items():
             target = chunk.job.targets[output]
@@ -172,11 +171,11 @@ class Pipeline:
                 raise self._refusal(chunk, self._floats(chunk, raw, buffers), tensor.type.name)
             if len(data) < len(targets) or not sound:
                 weights = self._floats(chunk, raw, buffers)
-                # Sound blocks of a type with 8-bit exponents may stand for infinities still.
+                # Valid blocks of a type with 8-bit exponents may still represent infinities.
                 sound = sound and (tensor.type in FLOAT_TYPES or bool(np.isfinite(weights).all()))
                 nonfinite = 0 if sound else _count_nonfinite(weights)
         if weights is not None:
-            # Float types first: what block types get has no NaN and no infinities any more.
+            # Float types first, because NaN and infinities are then replaced for block types.
             for blocks in (False, True):
                 chosen = [
                     (output, target)
@@ -184,7 +183,7 @@ class Pipeline:
                     if target.planned.changed and (target.planned.type not in FLOAT_TYPES) is blocks
                 ]
                 if blocks and chosen and not sound:
-                    # A copy: an output that keeps the source's floats as they are has not been written yet.
+                    # A copy, because an output that keeps the source's floats has not been written yet.
                     weights = np.nan_to_num(weights, nan=0.0, posinf=LARGEST_HALF, neginf=-LARGEST_HALF)
                 for output, target in chosen:
                     size = chunk.rows * row_nbytes(target.planned.type, tensor.row_length)
@@ -208,7 +207,7 @@ class Pipeline:
             raise self._refusal(chunk, result, f"{type.name}, which cannot hold it")
 
     def _finite_floats(self, chunk: Chunk, raw: Bytes, buffers: _Buffers) -> Floats | None:
-        """Return the chunk's weights if a kernel can turn them into floats and all are finite."""
+        """Return the chunk's weights if a kernel can convert them to floats and all are finite."""
         tensor = chunk.job.source
         if not self._quantizer.reads(tensor.type):
             return None
@@ -234,7 +233,7 @@ class Pipeline:
             f"{chunk.job.source.name} has {kind} in row {chunk.first + int(row)}, column {int(column)} "
             f"(as {type_name})",
             where=self._where,
-            remedy="the weights are damaged; fetch them again, or go on with --allow-nonfinite",
+            remedy="the weights are damaged; fetch them again, or accept them with --allow-nonfinite",
         )
 
 

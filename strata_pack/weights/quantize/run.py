@@ -1,10 +1,10 @@
-"""Quantizes a ``TensorSource`` by a plan to one GGUF file, or to one for each shard of the source.
+"""Quantizes a ``TensorSource`` according to a plan to one GGUF file, or to one for each shard of the source.
 
     plan = plan_quantization(source, "Q4_K_M")
     result = run_plan(plan, Path("model-Q4_K_M.gguf"))
 
 The bytes are those of llama.cpp's quantizer: the same functions quantize, the same rules choose the types, and header
-and tensors come in the same order. Memory is bounded by a few chunks of rows, whatever the size of the model.
+and tensors come in the same order. Memory is bounded by a few chunks of rows for models of any size.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _VERSION_KEY, _FILE_TYPE_KEY = "general.quantization_version", "general.file_typ
 
 @dataclass(frozen=True)
 class QuantResult:
-    """What was written."""
+    """The written model."""
 
     files: tuple[WrittenFile, ...]
     tensor_types: Mapping[str, str]
-    """The name of every tensor's type, in the order of the files."""
+    """The type names by tensor, in the order of the files."""
     resumed_tensors: int = 0
-    """How many tensors an interrupted run had finished before."""
+    """Number of tensors that an interrupted run had finished."""
     nonfinite: Mapping[str, int] = field(default_factory=dict)
-    """By tensor, the NaN and infinities that ``allow_nonfinite`` let pass."""
+    """Number of NaN and infinite values allowed by ``allow_nonfinite``, by tensor."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class QuantResult:
 
 
 def output_paths(plan: QuantPlan, out_path: Path) -> list[Path]:
-    """Return the files ``run_plan`` will write: ``out_path``, or its shards in llama.cpp's naming."""
+    """Return the files that ``run_plan`` will write: ``out_path``, or its shards in llama.cpp's naming."""
     if plan.shards == 1:
         return [out_path]
     match = _SHARD_STEM.fullmatch(out_path.name)
@@ -93,8 +93,8 @@ def output_paths(plan: QuantPlan, out_path: Path) -> list[Path]:
 def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | None]) -> list[bytes]:
     """Return the whole header of every output file.
 
-    All keys of the source come first, then version and file type, then the overrides, as llama.cpp has them (``None``
-    removes a key). A split model has its metadata in the first shard.
+    All keys of the source come first, then version and file type, then the overrides, as in llama.cpp (``None`` removes
+    a key). A split model has its metadata in the first shard.
     """
     preset = plan.recipe.base
     metadata = dict(plan.source.metadata)
@@ -124,7 +124,7 @@ def output_headers(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue |
 
 
 def _dimensions(tensor: PlannedTensor) -> tuple[int, ...]:
-    """Return a tensor's shape as ggml counts its dimensions: without ones at the end, but for the first."""
+    """Return a tensor's shape without trailing dimensions of size 1 (except the first), as ggml counts dimensions."""
     shape = tensor.source.shape
     while len(shape) > 1 and shape[-1] == 1:
         shape = shape[:-1]
@@ -132,7 +132,7 @@ def _dimensions(tensor: PlannedTensor) -> tuple[int, ...]:
 
 
 def output_sizes(plan: QuantPlan, metadata_overrides: Mapping[str, MetaValue | None] | None = None) -> list[int]:
-    """Return the exact bytes of every file ``run_plan`` will write."""
+    """Return the exact size in bytes of every file that ``run_plan`` will write."""
     sizes = [len(header) for header in output_headers(plan, metadata_overrides or {})]
     for tensor in plan.tensors:
         sizes[tensor.shard] += align(tensor.nbytes, plan.alignment)
@@ -143,16 +143,16 @@ def _split_keys(shard: int, plan: QuantPlan) -> dict[str, MetaValue]:
     no, count = MetaValue(GGUFValueType.UINT16, shard), MetaValue(GGUFValueType.UINT16, plan.shards)
     tensors = MetaValue(GGUFValueType.INT32, len(plan.tensors))
     if plan.split_by_size:
-        # llama-gguf-split knows the count last, llama-quantize first.
+        # llama-gguf-split writes the count last, llama-quantize first.
         return {"split.no": no, "split.tensors.count": tensors, "split.count": count}
     return {"split.no": no, "split.count": count, "split.tensors.count": tensors}
 
 
 @dataclass(frozen=True)
 class Output:
-    """One model to write: its plan, its path, and what its header has in place of the source's.
+    """One model to write: its plan, its path, and the overrides of its header.
 
-    ``journal`` is where the finished tensors are noted, by default next to the output.
+    ``journal`` is the path of the journal of finished tensors, by default next to the output.
     """
 
     plan: QuantPlan
@@ -190,14 +190,14 @@ def run_plans(
     allow_nonfinite: bool = False,
     kernels: KernelChoice = "auto",
 ) -> list[QuantResult]:
-    """Write several models from one reading of their source; each replaces what is at its path, whole or not at all.
+    """Write several models from one reading of their source; each atomically replaces the file at its path.
 
-    All plans are of one source and keep its tensors in one order, else ``ValueError``. Each output has the bytes that
-    it would have alone.
+    All plans must have the same source and tensor order, else ``ValueError``. Each output has the same bytes as if it
+    were written alone.
 
-    Killed at any moment, it goes on after each output's last finished tensor when it is called again with the same
-    source, plans and overrides. ``threads`` defaults to the cores this process may use; ``kernels`` "ggml" lets ggml
-    quantize all types. Raises ``BadInput`` for NaN and infinities unless ``allow_nonfinite`` (which keeps them in float
+    An interrupted run resumes after each output's last finished tensor when it is called again with the same source,
+    plans and overrides. ``threads`` defaults to the cores this process may use; with ``kernels`` "ggml" only ggml
+    quantizes. Raises ``BadInput`` for NaN and infinities unless ``allow_nonfinite`` (which keeps them in float
     tensors, and in block types turns NaN into 0 and infinities into 65504), ``EnvironmentFailure`` for a full disk,
     another run that writes the same file, or a kernel that does not write ggml's bytes.
     """
@@ -220,9 +220,7 @@ def run_plans(
             writers.append(files)
             done = files.finished_tensors
             if done:
-                progress.note(
-                    f"{output.path.name}: {len(done)} of {len(output.plan.tensors)} tensors are there already"
-                )
+                progress.note(f"{output.path.name}: {len(done)} of {len(output.plan.tensors)} tensors already done")
             for shard, header in enumerate(headers):
                 if files.size(shard) == 0:
                     files.append(shard, header)
@@ -258,14 +256,14 @@ def run_plans(
 
 
 def _notes(plans: Sequence[QuantPlan], quantizer: Quantizer | None) -> list[str]:
-    """Return what a user should know before the run, each once."""
+    """Return notes for the user before the run, each once."""
     notes = [note for note in map(requantize_note, plans) if note is not None]
     types = sorted({case for plan in plans for case in quantized_types(plan)})
     return list(dict.fromkeys([*notes, *(quantizer.notes(types) if quantizer is not None and types else [])]))
 
 
 def _jobs(plans: Sequence[QuantPlan], writers: Sequence[PartialFiles]) -> Iterator[TensorJob]:
-    """Open each tensor's reader when its turn comes, and its places after what the files hold at the start."""
+    """Open each tensor's reader when it is needed; positions start after the existing bytes of the files."""
     ends = [[files.size(shard) for shard in range(plan.shards)] for plan, files in zip(plans, writers, strict=True)]
     loaded: dict[int, Floats | None] = {}
     for position, first in enumerate(plans[0].tensors):
@@ -292,12 +290,12 @@ def _writer(files: PartialFiles, shard: int, begin: int) -> RowWriter:
 
 
 def quantized_types(plan: QuantPlan) -> list[tuple[GGMLQuantizationType, bool]]:
-    """Return the types that tensors are turned into, each with whether importances are used for it."""
+    """Return the types to which tensors are quantized, each with whether importances are used."""
     return sorted({(tensor.type, tensor.weighted) for tensor in plan.tensors if tensor.changed})
 
 
 def _fingerprint(plan: QuantPlan, headers: Sequence[bytes], quantizer: Quantizer, *, allow_nonfinite: bool) -> str:
-    """Hash everything that decides about the output's bytes; the headers hold names, shapes and types."""
+    """Return a hash of everything that determines the output's bytes; the headers have names, shapes and types."""
     digest = hashlib.sha256()
     facts = {
         "source": plan.source.fingerprint,

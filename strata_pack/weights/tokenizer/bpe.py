@@ -18,7 +18,7 @@ TOKENIZER_LIMIT = 256 << 20
 
 @dataclass(frozen=True)
 class BpeVocabulary:
-    """Tokens and types by id, ``merges`` in order ("left right"), ``pre`` as llama.cpp names it."""
+    """Tokens and types by id, ``merges`` in order ("left right"), ``pre`` is llama.cpp's name of the pre-tokenizer."""
 
     tokens: tuple[str, ...]
     types: tuple[int, ...]
@@ -45,9 +45,9 @@ def read_bpe(
     where: Path,
     pre: str | None = None,
 ) -> BpeVocabulary:
-    """Return the vocabulary of a byte-level BPE, filled up to ``vocabulary_size`` (rows of the model) with unused ones.
+    """Return the vocabulary of a byte-level BPE, padded to ``vocabulary_size`` (rows of the model) with unused tokens.
 
-    ``BadInput`` when ids clash or do not fit, when a merge has no two parts, or when the pre-tokenizer is unknown.
+    ``BadInput`` if ids clash or are out of range, if a merge does not have two parts, or for an unknown pre-tokenizer.
     """
     normalizer = tokenizer.get("normalizer")
     if normalizer and (not isinstance(normalizer, dict) or normalizer.get("type") != "NFC"):
@@ -67,7 +67,7 @@ def read_bpe(
     remade = _remade(tokenizer_config, roles, special)
     for text in special:
         if text not in added and text not in base:
-            raise BadInput(f"tokenizer_config.json names {text!r}, which is no token", where=where)
+            raise BadInput(f"tokenizer_config.json names {text!r}, which is not a token", where=where)
     tokens, types = [], []
     for number in range(vocabulary_size):
         if number not in by_id:
@@ -102,13 +102,13 @@ def _by_id(ids: Mapping[str, Any], size: int, where: Path) -> dict[int, str]:
 def _merge(merge: Any, where: Path) -> str:
     parts = merge.split(" ") if isinstance(merge, str) else list(merge)
     if len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
-        raise BadInput(f"the merge {merge!r} has no two parts", where=where)
-    # A space within a part is written as the byte-level alphabet writes it, since the line is split at a space.
+        raise BadInput(f"the merge {merge!r} does not have two parts", where=where)
+    # A space within a part is written in the byte-level alphabet, because the line is split at a space.
     return " ".join(part.replace(" ", "Ġ") for part in parts)
 
 
 def _named_special(tokenizer_config: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """Return the tokens that tokenizer_config.json gives a role, and these with the special ones that have none."""
+    """Return the tokens to which tokenizer_config.json gives a role, and the union with its other special tokens."""
     roles = {text for role in ROLES if (text := token_text(tokenizer_config.get(f"{role}_token")))}
     special = set(roles)
     for key in ("additional_special_tokens", "extra_special_tokens"):
@@ -118,9 +118,10 @@ def _named_special(tokenizer_config: Mapping[str, Any]) -> tuple[set[str], set[s
 
 
 def _remade(tokenizer_config: Mapping[str, Any], roles: set[str], special: set[str]) -> set[str]:
-    """Return the added tokens that transformers makes special though tokenizer.json does not say so.
+    """Return the added tokens that transformers makes special although they are not in tokenizer.json.
 
-    Qwen2's class does it to every named one, the others to those with a role that tokenizer_config.json adds again.
+    Qwen2's class does so for every named token, the others for tokens with a role that tokenizer_config.json adds
+    again.
     """
     if str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast") == "Qwen2Tokenizer":
         return special
@@ -138,7 +139,7 @@ def _added_token(text: str, entry: Mapping[str, Any] | None, *, named: bool) -> 
 
 
 def looks_special(text: str) -> bool:
-    """Return whether a token that is not marked special is one all the same (llama.cpp's list)."""
+    """Return whether a token without the special mark is treated as special (llama.cpp's list)."""
     return (
         text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
         or (text.startswith("<|") and text.endswith("|>"))
@@ -148,7 +149,7 @@ def looks_special(text: str) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return GPT-2's letters for bytes: printable ones stand for themselves, the rest for U+0100 and on."""
+    """Return GPT-2's characters for bytes: printable ones for themselves, the others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(b): b for b in printable} | {chr(256 + n): byte for n, byte in enumerate(rest)}
@@ -158,7 +159,7 @@ _BYTES = _byte_alphabet()
 
 
 def _through_decoder(text: str) -> str:
-    """Return what the byte-level decoder makes of an added token: the converter stores tokens decoded."""
+    """Return an added token after the byte-level decoder, because the converter stores decoded tokens."""
     if not all(letter in _BYTES for letter in text):
         return text
     return bytes(_BYTES[letter] for letter in text).decode("utf-8", "replace")

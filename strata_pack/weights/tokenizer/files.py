@@ -22,10 +22,10 @@ _MERGES = "tokenizer.ggml.merges"
 
 
 def tokenizer_files(metadata: Mapping[str, MetaValue]) -> dict[str, bytes]:
-    """Return file name to bytes, empty when the tokenizer is not byte-level BPE.
+    """Return a dict from file name to bytes, empty if the tokenizer is not byte-level BPE.
 
-    ``BadInput`` for a vocabulary that such files cannot hold: a token twice, a merge whose parts or result are not in
-    the vocabulary, or another number of types than of tokens.
+    ``BadInput`` for a vocabulary that such files cannot represent: a repeated token, a merge whose parts or result are
+    not in the vocabulary, or different numbers of types and tokens.
     """
     model = metadata.get(_MODEL)
     if model is None or model.value != "gpt2":
@@ -51,17 +51,17 @@ def tokenizer_files(metadata: Mapping[str, MetaValue]) -> dict[str, bytes]:
 def _items(metadata: Mapping[str, MetaValue], key: str, item_type: GGUFValueType) -> Sequence[Any]:
     found = metadata.get(key)
     if found is None or found.item_type is not item_type:
-        raise BadInput(f"is missing or no array of {item_type.name}", where=key)
+        raise BadInput(f"is missing or not an array of {item_type.name}", where=key)
     items: Sequence[Any] = found.value
     return items
 
 
 def _check_merge(merge: str, vocabulary: Mapping[str, int]) -> None:
-    # The first character is never the separator (llama.cpp splits the same way).
+    # The first character is never the separator (as in llama.cpp).
     cut = merge.find(" ", 1)
     left, right = merge[:cut], merge[cut + 1 :]
     if cut < 0 or not right or "\n" in merge or "\r" in merge:
-        raise BadInput(f"has {merge!r}, which is no pair of tokens", where=_MERGES)
+        raise BadInput(f"has {merge!r}, which is not a pair of tokens", where=_MERGES)
     for part in (left, right, left + right):
         if part not in vocabulary:
             raise BadInput(f"has {merge!r}, but {part!r} is no token", where=_MERGES)

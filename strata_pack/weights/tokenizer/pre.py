@@ -1,7 +1,7 @@
-"""Recognises the pre-tokenizer of a tokenizer.json by its rules and names it as llama.cpp does; never guesses.
+"""Recognises the pre-tokenizer of a tokenizer.json by its rules and returns llama.cpp's name of it, without guessing.
 
-llama.cpp's converter encodes a text and looks the hash of the ids up in a list. The rules themselves are in the file,
-so they are compared instead: the same regular expression in the same place is the same pre-tokenizer.
+llama.cpp's converter encodes a text and looks up the hash of the ids. This module compares the rules in the file
+instead: the same regular expression in the same place is the same pre-tokenizer.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
 def pre_tokenizer(tokenizer: Mapping[str, Any], where: Path, named: str | None = None) -> str:
-    """Return llama.cpp's name of the pre-tokenizer: ``named`` if it is given, else what the rules say.
+    """Return llama.cpp's name of the pre-tokenizer: ``named`` if given, else by the rules.
 
-    ``BadInput`` if the rules are unknown, ``WrongUse`` if ``named`` can be no such name.
+    ``BadInput`` if the rules are unknown, ``WrongUse`` if ``named`` is not a possible name.
     """
     if named is not None:
         if not _NAME.fullmatch(named):
-            raise WrongUse("is no name of a pre-tokenizer", where=f"--pre {named}", remedy="write it as llama.cpp does")
+            raise WrongUse("is not a name of a pre-tokenizer", where=f"--pre {named}", remedy="use llama.cpp's name")
         return named
     found = _recognise(tokenizer.get("pre_tokenizer"))
     if found is None:
         raise BadInput(
             "the pre-tokenizer is not a known one",
             where=where,
-            remedy=f"name it with --pre as llama.cpp does (known by their rules: {', '.join(_known())})",
+            remedy=f"give llama.cpp's name with --pre (recognised by their rules: {', '.join(_known())})",
         )
     return found
 

@@ -1,7 +1,7 @@
-"""Finds the special tokens (begin, end, pad) and those added automatically, as llama.cpp's converter does.
+"""Finds the special tokens (begin, end, pad) and those added automatically, like llama.cpp's converter.
 
-tokenizer_config.json names the tokens, the post-processor of tokenizer.json says which of them are added, config.json
-has ids for what is left. The chat template comes along, since it lives in the same files.
+tokenizer_config.json names the tokens, the post-processor of tokenizer.json determines which of them are added, and
+config.json has the ids of the others. The chat templates are read too, because they are in the same files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TEMPLATE_LIMIT = 4 << 20
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """``ids`` and ``added`` by role, each in the order of the GGUF; the chat ``templates`` by name."""
+    """``ids`` and ``added`` by role, in the order of the GGUF; the chat ``templates`` by name."""
 
     ids: Mapping[str, int]
     added: Mapping[str, bool]
@@ -35,9 +35,9 @@ def special_tokens(
     config: Mapping[str, Any],
     limit: int | None = None,
 ) -> SpecialTokens:
-    """Return the special tokens of a checkpoint. ``limit``: ids from there on are out of range and left out.
+    """Return the special tokens of a checkpoint. ``limit``: ids from this one on are out of range and left out.
 
-    ``BadInput`` for a post-processor of another kind than ByteLevel and TemplateProcessing.
+    ``BadInput`` for another post-processor than ByteLevel and TemplateProcessing.
     """
     names = dict(tokenizer_config) if tokenizer_config else {}
     roles = list(ROLES)
@@ -101,10 +101,10 @@ def _special(step: Any) -> str | None:
 def _read_template(
     step: Mapping[str, Any], names: dict[str, Any], added: dict[str, bool], roles: list[str], *, known: bool
 ) -> None:
-    """Read off a TemplateProcessing what stands before and after a single sequence.
+    """Read from a TemplateProcessing the tokens before and after a single sequence.
 
-    ``known``: there is a tokenizer_config.json, whose names the template may contradict; the template wins then, and a
-    contradicted end of sequence lives on as end of turn.
+    ``known``: there is a tokenizer_config.json. If the template contradicts it, the template takes precedence, and a
+    contradicted end of sequence becomes the end of turn.
     """
     single = step.get("single") or []
     first = _special(single[0]) if len(single) > 1 else None
@@ -135,7 +135,7 @@ def _read_pair(
     *,
     known: bool,
 ) -> None:
-    """Read off the template of two sequences what stands between them."""
+    """Read from the template of two sequences the tokens between them."""
     inner = list(pair)
     if inner and first and _special(inner[0]) == first:
         inner = inner[1:]

@@ -1,6 +1,6 @@
 """Converts a SentencePiece ``tokenizer.model`` to GGUF metadata, without the SentencePiece library.
 
-The file is a protocol buffer of which three fields of one message matter: the text, score and type of every piece.
+The file is a protocol buffer; only three fields of one message are needed: text, score and type of every piece.
 Source: sentencepiece_model.proto, https://github.com/google/sentencepiece (ModelProto.pieces = 1).
 """
 
@@ -40,22 +40,22 @@ def read_spm(
     vocabulary_size: int,
     where: Path,
 ) -> SpmVocabulary:
-    """Return the pieces of a tokenizer.model, with added_tokens.json (``added``) and tokenizer_config.json over them.
+    """Return the pieces of a tokenizer.model, overridden by added_tokens.json (``added``) and tokenizer_config.json.
 
-    Ids up to ``vocabulary_size`` that nobody names are unused; ids beyond it are left out, as the model has no row for
-    them. ``BadInput`` if ``data`` is no SentencePiece model.
+    Ids below ``vocabulary_size`` without a piece are unused; larger ids are left out, because the model has no row for
+    them. ``BadInput`` if ``data`` is not a SentencePiece model.
     """
     try:
         pieces = list(_pieces(data))
     except (ValueError, IndexError, struct.error) as error:
-        raise BadInput(f"is no SentencePiece model ({error})", where=where, remedy="fetch it again") from None
+        raise BadInput(f"is not a SentencePiece model ({error})", where=where, remedy="fetch it again") from None
     if not pieces:
         raise BadInput("is a SentencePiece model without pieces", where=where)
     tokens = [f"[PAD{number}]".encode() for number in range(vocabulary_size)]
     scores = [_UNUSED_SCORE] * vocabulary_size
     types = [UNUSED] * vocabulary_size
     for number, (piece, score, kind) in enumerate(pieces[:vocabulary_size]):
-        # User-defined pieces count as normal ones, as llama.cpp's converter reads them.
+        # User-defined pieces are read as normal ones, as by llama.cpp's converter.
         tokens[number], scores[number], types[number] = piece, score, NORMAL if kind == USER_DEFINED else kind
     for text, number in added.items():
         if _in_range(number, vocabulary_size, text, where):
@@ -84,7 +84,7 @@ def _pieces(data: bytes) -> Iterator[tuple[bytes, float, int]]:
     for field, value in _fields(data):
         if field == 1:
             if not isinstance(value, bytes):
-                raise ValueError("a piece is no message")
+                raise ValueError("a piece is not a message")
             yield _piece(value)
 
 
@@ -104,7 +104,7 @@ def _piece(data: bytes) -> tuple[bytes, float, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield number and value of every field of a message; fixed-size values as their bytes."""
+    """Yield number and value of every field of a message; fixed-size values as bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

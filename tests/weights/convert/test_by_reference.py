@@ -130,7 +130,7 @@ def test_a_checkpoint_without_safetensors_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80")
-    with pytest.raises(BadInput, match="holds no safetensors"):
+    with pytest.raises(BadInput, match="has no safetensors"):
         convert_by_reference(tmp_path, tmp_path / "out.gguf")
     assert ready_environment() is None
 

@@ -270,8 +270,8 @@ def test_two_kinds_of_file_at_once_are_wrong_use(tiny: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--outtype", "q4"), "no type to convert to"),
-        (("--pre", "Nö"), "no name of a pre-tokenizer"),
+        (("--outtype", "q4"), "not an output type"),
+        (("--pre", "Nö"), "not a name of a pre-tokenizer"),
     ],
 )
 def test_wrong_option_is_one_sentence(tiny: Any, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:

@@ -75,7 +75,7 @@ def test_damaged_header_is_refused(tmp_path: Path, header: Any, sentence: str) -
 
 def test_header_longer_than_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(struct.pack("<Q", 1 << 63) + b"{}")
-    with pytest.raises(BadInput, match="do not hold its header"):
+    with pytest.raises(BadInput, match="its header does not fit"):
         read_header(tmp_path / "x")
 
 

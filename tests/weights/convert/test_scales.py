@@ -99,7 +99,7 @@ def test_packed_weight_that_is_not_whole_is_refused_before_anything_is_written(n
     ("change", "words"),
     [
         (lambda found: found.update({f"{AT}_shape": np.array([512, 255], np.int64)}), "says .512, 255."),
-        (lambda found: found.pop(f"{AT}_shape"), "without its shape"),
+        (lambda found: found.pop(f"{AT}_shape"), "has no stored shape"),
     ],
     ids=["another", "missing"],
 )

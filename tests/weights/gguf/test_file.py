@@ -205,7 +205,7 @@ def test_a_whole_file_named_as_a_shard_is_refused(tmp_path: Path, sample: Path) 
 
 def test_a_wrong_tensor_count_over_all_shards_is_refused(tmp_path: Path) -> None:
     paths = write_shards(tmp_path, 2, **{"split.tensors.count": 5})
-    with pytest.raises(BadInput, match="hold 2 tensors, their header says 5"):
+    with pytest.raises(BadInput, match="have 2 tensors, but their header says 5"):
         open_shards(paths[0])
 
 

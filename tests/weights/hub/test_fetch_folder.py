@@ -48,7 +48,7 @@ def test_partial_body_longer_than_the_file_is_dropped(fetched: Fetch, hub: HubSe
 def test_folder_of_another_repository_is_refused(fetched: Fetch, hub: HubServer, dest: Path) -> None:
     fetched()
     hub.repo("org/other", {WEIGHTS: BODY})
-    with pytest.raises(BadInput, match=f"holds files of {REPO}"):
+    with pytest.raises(BadInput, match=f"has files of {REPO}"):
         fetch_repo("org/other", None, dest, endpoint=hub.endpoint, patience=QUICK)
     assert holds(dest)
 

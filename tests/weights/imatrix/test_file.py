@@ -84,7 +84,7 @@ def test_files_of_two_models_are_not_merged() -> None:
 
 
 def test_nothing_is_written_without_importances(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no importances"):
+    with pytest.raises(BadInput, match="has no importances"):
         write_imatrix(tmp_path / "i.gguf", Collected({}, 0, 512))
     assert not list(tmp_path.iterdir())
 

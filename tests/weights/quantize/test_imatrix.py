@@ -112,7 +112,7 @@ def test_importances_of_the_embedding_by_token_are_passed_over(tmp_path: Path) -
 GOOD = {"w.in_sum2": ((2, 1), [1.0, 2.0]), "w.counts": ((1, 1), [1.0])}
 BAD_GGUF = {
     "a model": ({}, {"kind": "model"}, "is a GGUF of type 'model', not an imatrix"),
-    "empty": ({}, {}, "holds no importances"),
+    "empty": ({}, {}, "has no importances"),
     "sums without counts": ({"w.in_sum2": GOOD["w.in_sum2"]}, {}, r"without fitting F32 \.counts"),
     "counts without sums": ({"w.counts": GOOD["w.counts"]}, {}, r"without its \.in_sum2"),
     "too many counts": (GOOD | {"w.counts": ((1, 2), [1.0, 1.0])}, {}, r"without fitting F32 \.counts"),

@@ -113,7 +113,7 @@ def test_the_base_preset_alone_has_its_plain_name() -> None:
 IDLE = {
     "matches nothing": ("ffn_dwon=Q6_K", "matches no tensor"),
     "matches only norms": ("attn_norm=Q6_K", "only tensors that are never quantized"),
-    "is shadowed by an earlier rule": (r"blk\.0\.ffn_up=Q6_K", "an earlier rule or flag decides"),
+    "is shadowed by an earlier rule": (r"blk\.0\.ffn_up=Q6_K", "an earlier rule or flag matches"),
 }
 
 
@@ -149,8 +149,8 @@ BAD_FILES = {
     "rule without tensors": ('base = "Q8_0"\n[[rule]]\ntype = "Q8_0"', "rule 1: has no tensors"),
     "unknown type": ('base = "Q8_0"\n[[rule]]\ntensors = "x"\ntype = "Q9"', "there is no type 'Q9'"),
     "Q8_1 is no weight type": ('base = "Q8_0"\noutput = "Q8_1"', "there is no type 'Q8_1'"),
-    "bad regex": ('base = "Q8_0"\n[[rule]]\ntensors = "("\ntype = "Q8_0"', "is no regular expression"),
-    "bad layers": ('base = "Q8_0"\n[[rule]]\ntensors = "x"\nlayers = "a"\ntype = "Q8_0"', "'a' is no layer range"),
+    "bad regex": ('base = "Q8_0"\n[[rule]]\ntensors = "("\ntype = "Q8_0"', "is not a regular expression"),
+    "bad layers": ('base = "Q8_0"\n[[rule]]\ntensors = "x"\nlayers = "a"\ntype = "Q8_0"', "'a' is not a layer range"),
     "layers backwards": (
         'base = "Q8_0"\n[[rule]]\ntensors = "x"\nlayers = "9-3"\ntype = "Q8_0"',
         "ends before it begins",

@@ -56,9 +56,9 @@ def test_metadata_without_a_tokenizer_has_no_files() -> None:
         (["a", "b", "a"], [], None, "has the token 'a' twice"),
         (["a", "b"], ["a b"], None, "'ab' is no token"),
         (["a", "ab"], ["a b"], None, "'b' is no token"),
-        (["a", "b"], ["ab"], None, "no pair of tokens"),
-        (["a", "b"], ["a "], None, "no pair of tokens"),
-        (["a", "b\n", "ab\n"], ["a b\n"], None, "no pair of tokens"),
+        (["a", "b"], ["ab"], None, "not a pair of tokens"),
+        (["a", "b"], ["a "], None, "not a pair of tokens"),
+        (["a", "b\n", "ab\n"], ["a b\n"], None, "not a pair of tokens"),
         (["a", "b"], [], [1], "has 1 entries for 2 tokens"),
     ],
 )
