@@ -149,7 +149,7 @@ def test_pre_tokenizer_is_recognised_by_its_rules(rules: Json, name: str) -> Non
     ],
 )
 def test_pre_tokenizer_that_is_a_little_different_is_not_guessed(rules: Json) -> None:
-    with pytest.raises(BadInput, match="llama.cpp's name with --pre"):
+    with pytest.raises(BadInput, match=r"llama\.cpp's name with --pre"):
         pre_tokenizer(rules, WHERE)
 
 
