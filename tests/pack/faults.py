@@ -85,6 +85,9 @@ def act(action: str, target: Path, template: str) -> None:
 
 def main() -> None:
     action, pristine, work, name, template = sys.argv[1:]
+    # Once here, so that what is imported at need is there for all children.
+    shutil.copytree(pristine, Path(work) / "whole")
+    act(action, Path(work) / "whole" / name, template)
     for deadly in range(1, LIMIT):
         folder = Path(work) / str(deadly)
         shutil.copytree(pristine, folder)
