@@ -45,8 +45,8 @@ def fetch(timeout_seconds: float = 300) -> list[Path]:
 
 def _download(scratch: Path, timeout_seconds: float) -> Path:
     python = scratch / "venv" / "bin" / "python"
-    venv.create(scratch / "venv", with_pip=True)
-    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    venv.create(scratch / "venv")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check"]
     build = ["setuptools>=77", "setuptools-scm>=8", "wheel"]
     subprocess.run([*pip, "install", *build], check=True, timeout=timeout_seconds, capture_output=True)
     options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(scratch)]
