@@ -20,6 +20,11 @@ pytestmark = pytest.mark.xdist_group("real-parser-cases")
 CONTEXT = 8192
 CASES = [case for case in cases("parsing/cases.jsonl") if "\0" not in case["input"]]
 """A grammar of llama.cpp's cannot hold the character NUL, which is in one case."""
+SOME = [
+    pytest.param(case, id=case["id"], marks=[] if number % 3 == 0 else pytest.mark.slow)
+    for number, case in enumerate(CASES)
+]
+"""Every third one in the fast suite, where ``test_parser_cases`` has all of them with a replayed server."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             yield house
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@pytest.mark.parametrize("case", SOME)
 def test_a_parser_case_holds_on_the_real_server(case: dict[str, Any], real: House) -> None:
     # A token of this model is a byte.
     limit = {"max_tokens": len(case["input"].encode())} if case["finish"] == "length" else {}

@@ -71,7 +71,7 @@ def test_the_server_takes_the_gateways_grammar_too(schema: dict[str, Any], byte_
     assert is_held(byte_server, grammar=json_grammar(schema))
 
 
-@pytest.mark.parametrize("count", [46, 100, 200])
+@pytest.mark.parametrize("count", [46, pytest.param(100, marks=pytest.mark.slow), 200])
 @pytest.mark.parametrize("required", [[], ["p7", "p3"]])
 def test_the_server_takes_the_call_of_a_function_with_many_optional_properties(
     count: int, required: list[str], byte_server: LlamaServer
