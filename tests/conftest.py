@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -20,6 +21,11 @@ import pytest
 # compiles what it imports, and each worker of a run compiles every test.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell starts what runs in the background with SIGINT ignored; processes that tests start and interrupt would inherit
+# that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # jsonschema looks for it and builds 38 parsers with it, for formats that no schema here names.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from strata_pack.weights.hub.tree import STATE_FOLDER
-from tests.hub_repos import Fault, Hit, etag_of
+from tests.hub_repos import Fault, etag_of
 from tests.hub_server import HubServer
 from tests.weights.hub.fixtures import BODY, REPO, WEIGHTS
 
 EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
-KILLS = 3
+KILLS = 2
 PATIENCE = 120.0
 """Seconds that only a failure reaches."""
 
@@ -48,15 +48,6 @@ def wait_for_bytes(process: subprocess.Popen[str], dest: Path, more_than: int) -
         time.sleep(0.005)
 
 
-def wait_for_hits(hub: HubServer, count: int) -> list[Hit]:
-    """Return the requests for the weights; the server logs one when it has noticed that its client is gone."""
-    deadline = time.monotonic() + PATIENCE
-    while len(hits := hub.body_hits(WEIGHTS)) < count:
-        assert time.monotonic() < deadline, hits
-        time.sleep(0.02)
-    return hits
-
-
 @pytest.mark.parametrize("kind", EXIT, ids=lambda kind: kind.name)
 def test_only_the_missing_bytes_travel_after(kind: signal.Signals, hub: HubServer, dest: Path) -> None:
     moments = random.Random(int(kind))
@@ -75,7 +66,7 @@ def test_only_the_missing_bytes_travel_after(kind: signal.Signals, hub: HubServe
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     # Every request began at the exact byte that had arrived before, so no byte of the file came twice.
-    hits = wait_for_hits(hub, KILLS + 1)
+    hits = hub.body_hits(WEIGHTS)
     asked = [int(hit.range.removeprefix("bytes=").rstrip("-")) if hit.range else 0 for hit in hits]
     assert sorted(asked) == kept
     assert json.loads(out)["bytes_travelled"] == len(BODY) - kept[-1]
