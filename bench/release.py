@@ -34,9 +34,9 @@ from strata_pack.pack.layout import Pack  # noqa: E402
 from strata_pack.pack.request import BuildRequest  # noqa: E402
 from strata_pack.pack.verification import verify  # noqa: E402
 from strata_pack.progress import Silent  # noqa: E402
-from strata_pack.release.file import read_release  # noqa: E402
-from strata_pack.release.run import open_board, run_releases  # noqa: E402
-from strata_pack.release.this_process import Alone  # noqa: E402
+from strata_pack.release.in_process import InProcess  # noqa: E402
+from strata_pack.release.release_file import read_release  # noqa: E402
+from strata_pack.release.run import open_schedule, run_releases  # noqa: E402
 from strata_pack.report import html  # noqa: E402
 from strata_pack.smoke.prove import prove_golden  # noqa: E402
 from strata_pack.weights.quantize.recipes import make_recipe  # noqa: E402
@@ -73,7 +73,7 @@ def release(models: list[Path], folder: Path) -> float:
         files.append(folder / f"{model.name}.toml")
         files[-1].write_text(text + packs + "\n")
     started = time.perf_counter()
-    outcome = run_releases([open_board(read_release(file)) for file in files], Alone(Silent()))
+    outcome = run_releases([open_schedule(read_release(file)) for file in files], InProcess(Silent()))
     seconds = time.perf_counter() - started
     if outcome.exit_code:
         raise SystemExit("the release did not end well")

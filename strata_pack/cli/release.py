@@ -17,9 +17,9 @@ from strata_pack.errors import WrongUse
 
 if TYPE_CHECKING:
     from strata_pack.progress import Progress
-    from strata_pack.release.board import Board
-    from strata_pack.release.crew import Crew
+    from strata_pack.release.executor import Executor
     from strata_pack.release.run import Outcome
+    from strata_pack.release.schedule import Schedule
 
 app = typer.Typer(
     help="Build, check and publish many packs from one file, on one machine or several.", no_args_is_help=True
@@ -83,13 +83,13 @@ def init(
 @with_shared_flags
 def plan(file: File, update: Update = False, *, out: Out) -> None:
     """Show what a run would do. Nothing is written, and no weights are downloaded."""
-    from strata_pack.release.file import read_release
-    from strata_pack.release.run import open_board
+    from strata_pack.release.release_file import read_release
+    from strata_pack.release.run import open_schedule
 
     with out.progress() as progress:
-        board = open_board(read_release(file), update=update, progress=progress)
-    _show_board(out, board)
-    out.result(_board_dict(board))
+        schedule = open_schedule(read_release(file), update=update, progress=progress)
+    _show_schedule(out, schedule)
+    out.result(_schedule_dict(schedule))
 
 
 @app.command(epilog="Example: strata-pack release run release.toml --workers 3")
@@ -110,24 +110,24 @@ def run(
 
     An interrupted run is resumed by the same command. Exit code 1: a pack does not pass its gates.
     """
-    from strata_pack.release.file import read_release
-    from strata_pack.release.run import open_board, run_releases
+    from strata_pack.release.release_file import read_release
+    from strata_pack.release.run import open_schedule, run_releases
 
     releases = _named_once([read_release(file) for file in files])
     if split_tensors and len(releases) > 1:
         raise WrongUse("--split-tensors is for one release at a time")
     with out.progress() as progress:
-        boards = [open_board(release, update=update, progress=progress) for release in releases]
-        if all(board.ended for board in boards):
-            outcome = run_releases(boards, None, progress)
+        schedules = [open_schedule(release, update=update, progress=progress) for release in releases]
+        if all(schedule.ended for schedule in schedules):
+            outcome = run_releases(schedules, None, progress)
         else:
-            with _crew(boards, workers, dask, threads, progress) as crew:
+            with _executor(schedules, workers, dask, threads, progress) as executor:
                 if split_tensors:
-                    from strata_pack.release.spread import run_spread
+                    from strata_pack.release.split_tensors import run_split
 
-                    outcome = run_spread(boards[0], crew, progress)
+                    outcome = run_split(schedules[0], executor, progress)
                 else:
-                    outcome = run_releases(boards, crew, progress)
+                    outcome = run_releases(schedules, executor, progress)
     _end(out, outcome)
 
 
@@ -143,22 +143,22 @@ def status(
 
     Exit code 1 if there is something to do.
     """
-    from strata_pack.release.file import read_release
     from strata_pack.release.lock import read_lock
-    from strata_pack.release.run import open_board
+    from strata_pack.release.release_file import read_release
+    from strata_pack.release.run import open_schedule
     from strata_pack.release.status import changes
 
     release = read_release(file)
-    board = open_board(release)
+    schedule = open_schedule(release)
     found = [] if offline else changes(release, read_lock(release.lock_path))
-    _show_board(out, board)
+    _show_schedule(out, schedule)
     for change in found:
         out.line(f"{change.what}: {change.sentence}")
-    looked = board.source["commit"] is not None or (release.publish is not None and release.publish.repo is not None)
+    looked = schedule.source["commit"] is not None or (release.publish is not None and release.publish.repo is not None)
     if looked and not found and not offline:
         out.line("the Hub matches the lock file")
-    finished = board.ended and not board.failures
-    out.result({**_board_dict(board), "changes": [change.to_dict() for change in found]})
+    finished = schedule.ended and not schedule.failures
+    out.result({**_schedule_dict(schedule), "changes": [change.to_dict() for change in found]})
     if found or not finished:
         raise typer.Exit(1)
 
@@ -178,24 +178,24 @@ def publish(
     out: Out,
 ) -> None:
     """Run everything that is not done yet, and publish every pack that passes its gates."""
-    from strata_pack.release.file import read_release
-    from strata_pack.release.publishing import rehearse
-    from strata_pack.release.run import open_board, run_releases
+    from strata_pack.release.publish_node import publish_dry_run
+    from strata_pack.release.release_file import read_release
+    from strata_pack.release.run import open_schedule, run_releases
 
     release = replace(read_release(file), accept_licence=accept_licence)
     if release.publish is None:
         raise WrongUse("has no [publish] table", where=file, remedy="add repo or to as the target")
     with out.progress() as progress:
         if dry_run:
-            _show_published(out, rehearse(open_board(release, wanted=lambda _node: True), progress))
+            _show_published(out, publish_dry_run(open_schedule(release, wanted=lambda _node: True), progress))
             return
-        board = open_board(release, wanted=lambda _node: True, progress=progress)
-        if board.states["publish"] == "done":
-            board.again("publish")
-        with _crew([board], workers, dask, threads, progress) as crew:
-            outcome = run_releases([board], crew, progress)
-    if "publish" in board.found:
-        _show_published(out, board.found["publish"]["data"]["targets"])
+        schedule = open_schedule(release, wanted=lambda _node: True, progress=progress)
+        if schedule.states["publish"] == "done":
+            schedule.requeue("publish")
+        with _executor([schedule], workers, dask, threads, progress) as executor:
+            outcome = run_releases([schedule], executor, progress)
+    if "publish" in schedule.found:
+        _show_published(out, schedule.found["publish"]["data"]["targets"])
     _end(out, outcome)
 
 
@@ -224,28 +224,28 @@ def _named_once(releases: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _crew(
-    boards: Sequence[Board], workers: int | None, dask: str | None, threads: int | None, progress: Progress
-) -> Iterator[Crew]:
+def _executor(
+    schedules: Sequence[Schedule], workers: int | None, dask: str | None, threads: int | None, progress: Progress
+) -> Iterator[Executor]:
     """Start the workers that the flags name: a Dask cluster, processes, or this process."""
-    from strata_pack.release.cluster import LOCAL, cluster
-    from strata_pack.release.this_process import alone
-    from strata_pack.release.workers import processes
+    from strata_pack.release.dask_cluster import LOCAL, cluster
+    from strata_pack.release.in_process import in_process
+    from strata_pack.release.process_pool import process_pool
 
     if dask is not None and dask != LOCAL and workers is not None:
         raise WrongUse("--workers is for this machine; a Dask scheduler has its own workers", where=f"--dask {dask}")
     if dask is not None:
-        folders = [board.release.out for board in boards]
+        folders = [schedule.release.out for schedule in schedules]
         opened = cluster(dask, folders, progress, workers=workers, threads=threads)
     else:
-        opened = alone(progress, threads) if workers is None else processes(workers, progress, threads)
-    with opened as crew:
-        yield crew
+        opened = in_process(progress, threads) if workers is None else process_pool(workers, progress, threads)
+    with opened as executor:
+        yield executor
 
 
 def _end(out: Out, outcome: Outcome) -> None:
-    for board in outcome.boards:
-        _show_packs(out, board)
+    for schedule in outcome.schedules:
+        _show_packs(out, schedule)
     made, failed = outcome.count("made"), outcome.count("failed")
     done = outcome.count("done")
     out.line(
@@ -253,56 +253,58 @@ def _end(out: Out, outcome: Outcome) -> None:
         if made or failed
         else f"nothing to do: {done} already done"
     )
-    for board in outcome.boards:
-        for node, failure in board.failures.items():
-            out.note(f"strata-pack: {board.release.name} {node}: {failure.sentence}")
-        if "report" in board.found:
-            out.line(f"{board.release.out / 'report.html'}")
-    out.result({"releases": [_board_dict(board) for board in outcome.boards]})
+    for schedule in outcome.schedules:
+        for node, failure in schedule.failures.items():
+            out.note(f"strata-pack: {schedule.release.name} {node}: {failure.sentence}")
+        if "report" in schedule.found:
+            out.line(f"{schedule.release.out / 'report.html'}")
+    out.result({"releases": [_schedule_dict(schedule) for schedule in outcome.schedules]})
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
 
 
-def _board_dict(board: Board) -> dict[str, Any]:
+def _schedule_dict(schedule: Schedule) -> dict[str, Any]:
     nodes = [
         {
             "node": node,
             "state": MARKS[state],
-            "why": board.why(node) or None,
-            "seconds": board.found[node]["seconds"] if node in board.found else None,
+            "why": schedule.reason(node) or None,
+            "seconds": schedule.found[node]["seconds"] if node in schedule.found else None,
         }
-        for node, state in board.states.items()
+        for node, state in schedule.states.items()
     ]
     packs = {
-        pack.name: board.found[f"gates:{pack.name}"]["data"]
-        for pack in board.release.packs
-        if f"gates:{pack.name}" in board.found
+        pack.name: schedule.found[f"gates:{pack.name}"]["data"]
+        for pack in schedule.release.packs
+        if f"gates:{pack.name}" in schedule.found
     }
-    return {"release": board.release.name, "commit": board.source["commit"], "nodes": nodes, "packs": packs}
+    return {"release": schedule.release.name, "commit": schedule.source["commit"], "nodes": nodes, "packs": packs}
 
 
-def _show_board(out: Out, board: Board) -> None:
+def _show_schedule(out: Out, schedule: Schedule) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    source = board.source
+    source = schedule.source
     commit = "" if source["commit"] is None else f" at {source['commit'][:12]}"
-    out.line(f"{board.release.name}: {source['text']}{commit}, {source['format']}")
+    out.line(f"{schedule.release.name}: {source['text']}{commit}, {source['format']}")
     table = Table("node", "state", "why", box=None, pad_edge=False)
-    for node, state in board.states.items():
-        table.add_row(escape(node), MARKS[state], escape(board.why(node) if state not in ("done", "made") else ""))
+    for node, state in schedule.states.items():
+        table.add_row(
+            escape(node), MARKS[state], escape(schedule.reason(node) if state not in ("done", "made") else "")
+        )
     out.show(table)
-    todo = sum(state in ("ready", "waits") for state in board.states.values())
-    out.line(f"{todo} of {len(board.states)} nodes to do" if todo else "nothing to do")
+    todo = sum(state in ("ready", "waits") for state in schedule.states.values())
+    out.line(f"{todo} of {len(schedule.states)} nodes to do" if todo else "nothing to do")
 
 
-def _show_packs(out: Out, board: Board) -> None:
+def _show_packs(out: Out, schedule: Schedule) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table("pack", "MB", "bits/weight", "KL mean", "gates")
-    for pack in board.release.packs:
-        built, compared, judged = (board.found.get(f"{kind}:{pack.name}") for kind in ("pack", "kl", "gates"))
+    for pack in schedule.release.packs:
+        built, compared, judged = (schedule.found.get(f"{kind}:{pack.name}") for kind in ("pack", "kl", "gates"))
         rows = [] if judged is None else judged["data"]["gates"]
         failed = [f"{row['gate']}: {row['detail']}" for row in rows if row["status"] in ("failed", "error")]
         said = "; ".join(failed) if failed else "passed" if judged is not None else "not judged"

@@ -22,9 +22,9 @@ from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress
-from strata_pack.release.making import reference
+from strata_pack.release.build_nodes import reference
 from strata_pack.release.results import Results
-from strata_pack.release.work import Made, Task
+from strata_pack.release.task import NodeOutput, Task
 from strata_pack.report import Report, html
 from strata_pack.smoke.prove import keep_report, prove_golden
 from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke
@@ -38,25 +38,25 @@ def page_of(gate: str, pack: str) -> str:
     return f"reports/{pack}/{gate}.html"
 
 
-def _kept(task: Task, results: Results, report: Report, **data: Any) -> Made:
+def _kept(task: Task, results: Results, report: Report, **data: Any) -> NodeOutput:
     """Write the gate's page and return what the node made: the page, and what the judge reads."""
     path = results.out / page_of(task.kind, task.pack)
     write_atomic(path, html(report))
     failed = [check for check in report.checks if check.status in ("failed", "error")]
     detail = report.summary + "".join(f"; {check.id}: {check.detail}" for check in failed[:3])
-    return Made([results.record(path)], {"status": report.status, "detail": detail, **data})
+    return NodeOutput([results.record(path)], {"status": report.status, "detail": detail, **data})
 
 
 def _pack(task: Task, results: Results) -> Path:
     return results.out / task.pack
 
 
-def verify_pack(task: Task, results: Results, progress: Progress) -> Made:
+def verify_pack(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Verify the pack against its manifest."""
     return _kept(task, results, verify(_pack(task, results), progress))
 
 
-def golden(task: Task, results: Results, progress: Progress) -> Made:
+def golden(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Render the golden cases on every engine at hand."""
     pack = Pack.open(_pack(task, results))
     report = prove_golden(pack, progress)
@@ -64,7 +64,7 @@ def golden(task: Task, results: Results, progress: Progress) -> Made:
     return _kept(task, results, report)
 
 
-def smoke(task: Task, results: Results, progress: Progress) -> Made:
+def smoke(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Play the scenarios on a real server."""
     path = _pack(task, results)
     report = run_smoke(path, options=SmokeOptions(threads=task.threads), progress=progress)
@@ -81,17 +81,17 @@ def _options(task: Task, results: Results) -> tuple[tuple[Text, ...], CompareOpt
     )
 
 
-def logits(task: Task, results: Results, progress: Progress) -> Made:
+def logits(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Compute the source's logits, once for all packs. Where there are none to be had, packs get bounds instead."""
     over, options = _options(task, results)
     try:
         files = keep_reference(reference(task, results), over, options, progress)
     except LogitsUnavailable as error:
-        return Made((), {"unavailable": str(error)})
-    return Made([results.record(path) for path in files])
+        return NodeOutput((), {"unavailable": str(error)})
+    return NodeOutput([results.record(path) for path in files])
 
 
-def kl(task: Task, results: Results, progress: Progress) -> Made:
+def kl(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Compare the pack with the source."""
     over, options = _options(task, results)
     found = compare_many([_pack(task, results)], reference(task, results), over, options, progress)
@@ -102,7 +102,7 @@ def kl(task: Task, results: Results, progress: Progress) -> Made:
     return _kept(task, results, compare_report(found, None), judged=judged)
 
 
-def calls(task: Task, results: Results, progress: Progress) -> Made:
+def calls(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Give the pack, or the source, every task that needs tools."""
     how = task.settings
     options = CallsOptions(how["seed"], how["tasks"], runtime=pick_runtime(), threads=task.threads)
@@ -110,18 +110,18 @@ def calls(task: Task, results: Results, progress: Progress) -> Made:
     found = ask_model(model, options, progress)
     share = {"right": found.total.right, "tasks": found.total.tasks, "detail_of": percent(found.total)}
     if not task.pack:
-        return Made((), share)
+        return NodeOutput((), share)
     return _kept(task, results, calls_report(found, None, None), **share)
 
 
-def judge(task: Task, results: Results, progress: Progress) -> Made:  # noqa: ARG001
+def judge(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
     """Hold every measurement of a pack against its limits."""
     built = task.inputs[f"pack:{task.pack}"]
     if isinstance(built, str):
-        return Made((), {"passed": False, "built": False, "gates": [_row("pack", "error", built)]})
+        return NodeOutput((), {"passed": False, "built": False, "gates": [_row("pack", "error", built)]})
     rows = list(_rows(task))
     passed = all(row["status"] == "passed" or row["status"] == "skipped" for row in rows)
-    return Made((), {"passed": passed, "built": True, "gates": rows})
+    return NodeOutput((), {"passed": passed, "built": True, "gates": rows})
 
 
 def _rows(task: Task) -> Iterator[dict[str, Any]]:

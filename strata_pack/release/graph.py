@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.files import sha256_file, sha256_text
-from strata_pack.release.facts import Facts
-from strata_pack.release.file import PackSpec, Release
 from strata_pack.release.lock import LockedSource
+from strata_pack.release.release_file import PackSpec, Release
 from strata_pack.release.results import Result
+from strata_pack.release.versions import Versions
 
 FORMAT = 1
 """Part of every key: raised when what nodes make changes in a way that no version tells."""
@@ -52,27 +52,27 @@ def key_of(node: Node, inputs: Mapping[str, Result | str]) -> str:
     return sha256_text(json.dumps([FORMAT, node.kind, node.settings, digests], sort_keys=True))
 
 
-def make_graph(release: Release, source: LockedSource, facts: Facts) -> dict[str, Node]:
+def make_graph(release: Release, source: LockedSource, versions: Versions) -> dict[str, Node]:
     """Return the graph of a release whose source is pinned."""
-    return _Graph(release, source, facts).nodes
+    return _Graph(release, source, versions).nodes
 
 
 class _Graph:
-    def __init__(self, release: Release, source: LockedSource, facts: Facts) -> None:
-        self.release, self.facts = release, facts
+    def __init__(self, release: Release, source: LockedSource, versions: Versions) -> None:
+        self.release, self.versions = release, versions
         self.nodes: dict[str, Node] = {}
         self._add("fetch", (), self._source(source), template=release.template, golden=_text(release.golden))
         converted = source["format"] != "gguf" and self._needs_reference()
         self.reference = "convert" if converted else "fetch"
         if converted:
-            self._add("convert", ("fetch",), {"mtp": release.mtp, "tool": facts.tool})
+            self._add("convert", ("fetch",), {"mtp": release.mtp, "tool": versions.tool})
         self.imatrix = self._imatrix()
         self._shared_measures()
         for pack in release.packs:
             self._pack(pack)
         gates = tuple(node for node in self.nodes if node.startswith("gates:"))
         measured = tuple(node for node in self.nodes if ":" in node and not node.startswith(("gates:", "recipe:")))
-        self._add("report", (*measured, *gates), {"name": release.name, "tool": facts.tool}, soft=True)
+        self._add("report", (*measured, *gates), {"name": release.name, "tool": versions.tool}, soft=True)
         if release.publish is not None:
             targets = {pack.name: pack.repo or release.publish.target for pack in release.packs if pack.publish}
             key = release.publish.sign
@@ -109,34 +109,39 @@ class _Graph:
         if spec.file is not None:
             return {"imatrix": _content(spec.file)}
         settings = {
-            "text": [_content(path) for path in spec.text] or [f"shipped {self.facts.tool}"],
+            "text": [_content(path) for path in spec.text] or [f"shipped {self.versions.tool}"],
             "names": [path.name for path in spec.text],
             "context": spec.context,
             "chunks": spec.chunks,
-            "library": self.facts.library,
+            "library": self.versions.library,
         }
         self._add("imatrix", (self.reference,), settings, text=[str(path) for path in spec.text])
         return {}
 
     def _shared_measures(self) -> None:
         """Add what is measured once for all packs: the source's logits and the source's tool calls."""
-        how, facts = self.release.measuring, self.facts
+        how, versions = self.release.measuring, self.versions
         limits = [pack.limits for pack in self.release.packs]
         self.kl = {
-            "text": [_content(path) for path in how.kl_text] or [f"shipped {facts.tool}"],
+            "text": [_content(path) for path in how.kl_text] or [f"shipped {versions.tool}"],
             "windows": how.kl_windows,
             "context": how.kl_context,
-            "library": facts.library,
+            "library": versions.library,
         }
         self.texts = [str(path) for path in how.kl_text]
         if any(one.kl_mean is not None for one in limits):
             self._add("logits", (self.reference,), self.kl, text=self.texts)
-        self.calls = {"seed": how.calls_seed, "tasks": how.calls_tasks, "runtime": facts.runtime, "tool": facts.tool}
+        self.calls = {
+            "seed": how.calls_seed,
+            "tasks": how.calls_tasks,
+            "runtime": versions.runtime,
+            "tool": versions.tool,
+        }
         if any(one.calls is not None for one in limits):
             self._add("calls", (self.reference,), self.calls)
 
     def _pack(self, pack: PackSpec) -> None:
-        name, limits, facts = pack.name, pack.limits, self.facts
+        name, limits, versions = pack.name, pack.limits, self.versions
         settings, paths = self._recipe(pack)
         needs = ("fetch", *(("imatrix",) if self._uses_node(pack) else ()))
         imatrix = None
@@ -144,18 +149,18 @@ class _Graph:
             imatrix = str(self.release.imatrix.file)
             settings = {**settings, **self.imatrix}
         if pack.fit is not None:
-            fit = {**settings, "tool": facts.tool, "library": facts.library}
+            fit = {**settings, "tool": versions.tool, "library": versions.library}
             self._add(f"recipe:{name}", needs, fit, imatrix=imatrix)
             needs = (*needs, f"recipe:{name}")
         settings = {
             **settings,
             "name": name,
-            "tool": facts.tool,
-            "library": facts.library,
-            "kernels": facts.kernels,
+            "tool": versions.tool,
+            "library": versions.library,
+            "kernels": versions.kernels,
             "template": _template(self.release.template),
             "golden": _content(self.release.golden),
-            "engines": facts.engines,
+            "engines": versions.engines,
             "allow_triggers": self.release.allow_triggers,
             "projector": self.release.projector,
             "mtp": self.release.mtp,
@@ -171,13 +176,13 @@ class _Graph:
             golden=_text(release.golden),
         )
         gates = [f"verify:{name}"]
-        self._add(f"verify:{name}", (f"pack:{name}",), {"tool": facts.tool})
+        self._add(f"verify:{name}", (f"pack:{name}",), {"tool": versions.tool})
         if limits.golden:
             gates.append(f"golden:{name}")
-            self._add(gates[-1], (f"pack:{name}",), {"tool": facts.tool, "engines": facts.engines})
+            self._add(gates[-1], (f"pack:{name}",), {"tool": versions.tool, "engines": versions.engines})
         if limits.smoke:
             gates.append(f"smoke:{name}")
-            self._add(gates[-1], (f"pack:{name}",), {"tool": facts.tool, "runtime": facts.runtime})
+            self._add(gates[-1], (f"pack:{name}",), {"tool": versions.tool, "runtime": versions.runtime})
         if limits.kl_mean is not None:
             gates.append(f"kl:{name}")
             self._add(gates[-1], (f"pack:{name}", self.reference, "logits"), self.kl, text=self.texts)

@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_json_object, write_atomic
-from strata_pack.release.facts import Facts
+from strata_pack.release.versions import Versions
 
 VERSION = 1
 LIMIT = 64 << 20
@@ -85,15 +85,15 @@ def read_lock(path: Path) -> Lock | None:
     return lock
 
 
-def write_lock(path: Path, source: LockedSource, facts: Facts, packs: dict[str, LockedPack]) -> None:
+def write_lock(path: Path, source: LockedSource, versions: Versions, packs: dict[str, LockedPack]) -> None:
     """Write the lock file if anything in it is new."""
     lock = Lock(
         version=VERSION,
         source=source,
-        tool=facts.tool,
-        library=facts.library,
-        kernels=facts.kernels,
-        runtime=facts.runtime,
+        tool=versions.tool,
+        library=versions.library,
+        kernels=versions.kernels,
+        runtime=versions.runtime,
         packs=dict(sorted(packs.items())),
     )
     data = dump_json(lock)

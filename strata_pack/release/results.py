@@ -110,7 +110,7 @@ class Results:
         return [self.out / record["path"] for record in result["files"]]
 
     @contextmanager
-    def making(self, node: str) -> Iterator[None]:
+    def node_lock(self, node: str) -> Iterator[None]:
         """Hold ``node`` against other workers, waiting for one that is at it."""
         folder = self._root / _folder(node)
         with disk_errors(folder):

@@ -10,8 +10,8 @@ from strata_pack.errors import WrongUse
 from strata_pack.outputs import is_inside, is_same_file
 from strata_pack.pack.model_source import Model, SourceFile, bring, hub_folder
 from strata_pack.progress import Progress, Silent
-from strata_pack.release.file import Release
 from strata_pack.release.lock import Lock, LockedFile, LockedSource
+from strata_pack.release.release_file import Release
 from strata_pack.release.results import Result
 from strata_pack.weights.hub.fetch import look
 from strata_pack.weights.hub.select import Weights

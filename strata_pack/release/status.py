@@ -13,8 +13,8 @@ from strata_pack.errors import StrataError
 from strata_pack.files import sha256_text
 from strata_pack.pack.file_names import CONFIG
 from strata_pack.pack.model_source import folder_template
-from strata_pack.release.file import Release
 from strata_pack.release.lock import Lock, LockedSource
+from strata_pack.release.release_file import Release
 from strata_pack.weights.hub.connection import Hub, connect
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.small import SmallFiles

@@ -15,16 +15,16 @@ import pytest
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Silent
-from strata_pack.release.file import read_release
+from strata_pack.release.in_process import InProcess
 from strata_pack.release.init import look_at, release_text
 from strata_pack.release.lock import read_lock
-from strata_pack.release.run import Outcome, open_board, run_releases
-from strata_pack.release.split import SMALL, joined, without
-from strata_pack.release.spread import run_spread
+from strata_pack.release.process_pool import ProcessPool, process_pool
+from strata_pack.release.release_file import read_release
+from strata_pack.release.run import Outcome, open_schedule, run_releases
+from strata_pack.release.split_plan import SMALL, joined, without
+from strata_pack.release.split_tensors import run_split
 from strata_pack.release.status import changes
-from strata_pack.release.this_process import Alone
-from strata_pack.release.work import Task
-from strata_pack.release.workers import Processes, processes
+from strata_pack.release.task import Task
 from strata_pack.weights.hub.ranges import RangeFetcher
 from tests.hub_repos import Fault
 from tests.hub_server import HubServer, folder_files, serve
@@ -47,8 +47,8 @@ def hub(checkpoint: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield running
 
 
-def spread(file: Path) -> Outcome:
-    return run_spread(open_board(read_release(file)), Alone(Silent(), threads=1), Silent())
+def split(file: Path) -> Outcome:
+    return run_split(open_schedule(read_release(file)), InProcess(Silent(), threads=1), Silent())
 
 
 def test_a_pack_of_a_hub_source_names_repository_and_commit(hub: HubServer, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_source_that_moved_is_built_as_it_was_pinned(
     run(file)
     hub.repo("org/Tiny", {**checkpoint, "chat_template.jinja": b"another {{ messages }}"})
     hub.hits.clear()
-    assert made(run(file).boards[0]) == set()
+    assert made(run(file).schedules[0]) == set()
     assert hub.hits == []
 
 
@@ -74,11 +74,11 @@ def test_update_takes_the_commit_of_now(hub: HubServer, checkpoint: dict[str, by
     file = write_release(tmp_path / "r", HUB + PACKS)
     run(file)
     commit = hub.repo("org/Tiny", {**checkpoint, "README.md": b"new"}).commits[-1][0]
-    outcome = run_releases([open_board(read_release(file), update=True)], Alone(Silent(), threads=1))
+    outcome = run_releases([open_schedule(read_release(file), update=True)], InProcess(Silent(), threads=1))
     lock = read_lock(file.with_suffix(".lock"))
     assert lock is not None
     assert lock["source"]["commit"] == commit
-    assert "pack:Tiny-Q8_0" in made(outcome.boards[0])
+    assert "pack:Tiny-Q8_0" in made(outcome.schedules[0])
 
 
 @pytest.mark.usefixtures("hub")
@@ -159,14 +159,14 @@ def sent(hub: HubServer, names: Iterable[str], wanted: int) -> list[int]:
 @pytest.mark.usefixtures("hub")
 def test_split_tensors_gives_the_same_packs(whole: Path, tmp_path: Path) -> None:
     file = write_release(tmp_path / "r", HUB + PACKS)
-    assert spread(file).exit_code == 0
+    assert split(file).exit_code == 0
     assert pack_hashes(file) == pack_hashes(whole)
 
 
 def test_split_tensors_fetches_every_weight_byte_once(
     hub: HubServer, checkpoint: dict[str, bytes], tmp_path: Path
 ) -> None:
-    spread(write_release(tmp_path / "r", HUB + PACKS))
+    split(write_release(tmp_path / "r", HUB + PACKS))
     wanted = [len(checkpoint[name]) for name in WEIGHTS]
     assert sent(hub, WEIGHTS, sum(wanted)) == wanted
 
@@ -174,14 +174,14 @@ def test_split_tensors_fetches_every_weight_byte_once(
 @pytest.mark.usefixtures("hub")
 def test_a_run_after_a_split_one_finds_everything_made(tmp_path: Path) -> None:
     file = write_release(tmp_path / "r", HUB + PACKS)
-    spread(file)
-    assert made(run(file).boards[0]) == set()
+    split(file)
+    assert made(run(file).schedules[0]) == set()
 
 
 def test_broken_connections_are_borne(hub: HubServer, whole: Path, tmp_path: Path) -> None:
     hub.fail(WEIGHTS[0], Fault(times=3), Fault(break_after=1000, times=2), Fault(status=500), Fault(wrong_range=True))
     file = write_release(tmp_path / "r", HUB + PACKS)
-    assert spread(file).exit_code == 0
+    assert split(file).exit_code == 0
     assert pack_hashes(file) == pack_hashes(whole)
 
 
@@ -200,7 +200,7 @@ def test_a_range_of_wrong_bytes_is_found_and_fetched_anew(
 
     monkeypatch.setattr(RangeFetcher, "fetch", changed)
     file = write_release(tmp_path / "r", HUB + PACKS)
-    assert spread(file).exit_code == 0
+    assert split(file).exit_code == 0
     assert not wrong
     assert pack_hashes(file) == pack_hashes(whole)
 
@@ -208,12 +208,12 @@ def test_a_range_of_wrong_bytes_is_found_and_fetched_anew(
 def test_a_server_without_ranges_is_refused_by_name(hub: HubServer, tmp_path: Path) -> None:
     hub.fail(WEIGHTS[0], Fault(ignore_range=True, times=-1))
     with pytest.raises(EnvironmentFailure, match="does not serve ranges"):
-        spread(write_release(tmp_path / "r", HUB + PACKS))
+        split(write_release(tmp_path / "r", HUB + PACKS))
 
 
 def test_a_gguf_source_cannot_be_split(tmp_path: Path) -> None:
     with pytest.raises(WrongUse, match="no safetensors checkpoint"):
-        spread(write_release(tmp_path / "r"))
+        split(write_release(tmp_path / "r"))
 
 
 @pytest.mark.slow
@@ -223,8 +223,8 @@ def test_packs_that_need_a_matrix_are_split_after_it(tmp_path: Path) -> None:
     ordinary = write_release(tmp_path / "ordinary", text)
     run(ordinary)
     file = write_release(tmp_path / "split", text)
-    with processes(2, Silent()) as crew:
-        assert run_spread(open_board(read_release(file)), crew, Silent()).exit_code == 0
+    with process_pool(2, Silent()) as executor:
+        assert run_split(open_schedule(read_release(file)), executor, Silent()).exit_code == 0
     assert pack_hashes(file) == pack_hashes(ordinary)
     results = tmp_path / "split/packs/.release/results"
     assert json.loads(next((results / "tensor@0").glob("*.json")).read_bytes())["data"]["tensors"] >= 1
@@ -251,28 +251,28 @@ def test_600_mb_travel_once_to_two_workers_one_of_which_is_killed(
         assert run(ordinary).exit_code == 0
         hub.hits.clear()
         file = write_release(tmp_path / "undisturbed", HUB + PACKS)
-        with processes(2, Silent()) as crew:
-            assert run_spread(open_board(read_release(file)), crew, Silent()).exit_code == 0
+        with process_pool(2, Silent()) as executor:
+            assert run_split(open_schedule(read_release(file)), executor, Silent()).exit_code == 0
         assert sent(hub, list(weights), sum(weights.values())) == list(weights.values())
         assert pack_hashes(file) == pack_hashes(ordinary)
         hub.hits.clear()
         file = write_release(tmp_path / "killed", HUB + PACKS)
-        crew = KilledOnce(2, Silent())
-        assert run_spread(open_board(read_release(file)), crew, Silent()).exit_code == 0
-        crew.close()
+        executor = KilledOnce(2, Silent())
+        assert run_split(open_schedule(read_release(file)), executor, Silent()).exit_code == 0
+        executor.close()
         assert pack_hashes(file) == pack_hashes(ordinary)
         largest = 4160 * 1024 * 2
         assert sum(weights.values()) <= sum(hub.bytes_sent(name) for name in weights)
         assert sum(hub.bytes_sent(name) for name in weights) <= sum(weights.values()) + largest
 
 
-class KilledOnce(Processes):
+class KilledOnce(ProcessPool):
     """Kills the worker that gets the tenth tensor, when it has it."""
 
     tensors = 0
 
-    def start(self, task: Task, avoid: str | None = None) -> None:
-        super().start(task, avoid)
+    def submit(self, task: Task, avoid: str | None = None) -> None:
+        super().submit(task, avoid)
         self.tensors += task.kind == "tensor"
         if self.tensors == 10:
             self.tensors += 1

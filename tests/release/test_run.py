@@ -18,11 +18,11 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Silent
-from strata_pack.release.facts import Facts, installation
-from strata_pack.release.file import read_release
+from strata_pack.release.in_process import InProcess
 from strata_pack.release.lock import read_lock
-from strata_pack.release.run import open_board, run_releases
-from strata_pack.release.this_process import Alone
+from strata_pack.release.release_file import read_release
+from strata_pack.release.run import open_schedule, run_releases
+from strata_pack.release.versions import Versions, installed_versions
 from tests.pack.tiny_gguf import metadata, tensors, write_file
 from tests.release.tiny_release import (
     GATES,
@@ -170,9 +170,9 @@ FACTS: dict[str, tuple[dict[str, Any], set[str]]] = {
 def test_another_installation_redoes_what_depends_on_it(change: str, finished: Path, tmp_path: Path) -> None:
     changed, expected = FACTS[change]
     file = copied(finished, tmp_path / "copy")
-    facts: Facts = replace(installation(), **changed)
-    outcome = run_releases([open_board(read_release(file), facts=facts)], Alone(Silent(), threads=1))
-    assert made(outcome.boards[0]) == expected
+    facts: Versions = replace(installed_versions(), **changed)
+    outcome = run_releases([open_schedule(read_release(file), facts=facts)], InProcess(Silent(), threads=1))
+    assert made(outcome.schedules[0]) == expected
 
 
 def test_a_pack_that_fails_its_gate_is_built_and_reported(tmp_path: Path) -> None:
@@ -191,10 +191,10 @@ def test_a_node_that_fails_stops_only_what_needs_it(tmp_path: Path) -> None:
     (tmp_path / "r/packs/Tiny-Q8_0").mkdir(parents=True)
     (tmp_path / "r/packs/Tiny-Q8_0/mine.txt").write_text("not the release's")
     outcome = run(file)
-    (board,) = outcome.boards
-    assert set(board.failures) == {"pack:Tiny-Q8_0"}
-    assert board.states["verify:Tiny-Q8_0"] == "skipped"
-    assert board.states["gates:Tiny-Q4_0"] == "made"
+    (schedule,) = outcome.schedules
+    assert set(schedule.failures) == {"pack:Tiny-Q8_0"}
+    assert schedule.states["verify:Tiny-Q8_0"] == "skipped"
+    assert schedule.states["gates:Tiny-Q4_0"] == "made"
     assert outcome.exit_code == 2
     assert (tmp_path / "r/packs/Tiny-Q8_0/mine.txt").is_file()
 
@@ -210,24 +210,24 @@ def test_a_failed_node_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
 
 def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
     file = write_release(tmp_path / "r")
-    board = open_board(read_release(file))
+    schedule = open_schedule(read_release(file))
     refused: list[str] = []
 
-    class Curious(Alone):
-        def start(self, task: Any, avoid: str | None = None) -> None:
+    class Curious(InProcess):
+        def submit(self, task: Any, avoid: str | None = None) -> None:
             with pytest.raises(EnvironmentFailure, match="another run has this release") as error:
                 run(file)
             refused.append(str(error.value))
-            super().start(task, avoid)
+            super().submit(task, avoid)
 
-    run_releases([board], Curious(Silent(), threads=1))
+    run_releases([schedule], Curious(Silent(), threads=1))
     assert refused
-    assert board.ended
+    assert schedule.ended
 
 
 def test_releases_share_one_run(tmp_path: Path) -> None:
     files = [write_release(tmp_path / name, (HEAD + PACKS).replace("Tiny", name)) for name in ("One", "Two")]
-    outcome = run_releases([open_board(read_release(file)) for file in files], Alone(Silent(), threads=1))
+    outcome = run_releases([open_schedule(read_release(file)) for file in files], InProcess(Silent(), threads=1))
     assert outcome.exit_code == 0
     assert verify(tmp_path / "Two/packs/Two-Q4_0").ok
 
@@ -269,7 +269,7 @@ calls_tasks = 1
     file = write_release(tmp_path, text)
     write_tiny_model(tmp_path / "tiny.gguf", chat_template=load_shipped("qwen3.8-flash-next").source)
     outcome = run(file)
-    judged = outcome.boards[0].found["gates:Chat-Q8_0"]["data"]["gates"]
+    judged = outcome.schedules[0].found["gates:Chat-Q8_0"]["data"]["gates"]
     assert {row["gate"]: row["status"] for row in judged} == dict.fromkeys(
         ("verify", "golden", "smoke", "calls"), "passed"
     )

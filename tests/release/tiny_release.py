@@ -9,10 +9,10 @@ from pathlib import Path
 
 from strata_pack.files import sha256_file
 from strata_pack.progress import Silent
-from strata_pack.release.board import Board
-from strata_pack.release.file import read_release
-from strata_pack.release.run import Outcome, open_board, run_releases
-from strata_pack.release.this_process import Alone
+from strata_pack.release.in_process import InProcess
+from strata_pack.release.release_file import read_release
+from strata_pack.release.run import Outcome, open_schedule, run_releases
+from strata_pack.release.schedule import Schedule
 from tests.pack.tiny_gguf import STOCK, write_tiny
 
 CASES = [{"name": "one", "messages": [{"role": "user", "content": "Hi"}], "expected": "user: Hi\n"}]
@@ -61,20 +61,20 @@ def write_release(folder: Path, text: str = HEAD + PACKS) -> Path:
 
 def run(file: Path) -> Outcome:
     """Run the release in this process."""
-    return run_releases([open_board(read_release(file))], Alone(Silent(), threads=1))
+    return run_releases([open_schedule(read_release(file))], InProcess(Silent(), threads=1))
 
 
-def made(board: Board) -> set[str]:
+def made(schedule: Schedule) -> set[str]:
     """Return the nodes that the run has made."""
-    return {node for node, state in board.states.items() if state == "made"}
+    return {node for node, state in schedule.states.items() if state == "made"}
 
 
 def run_again(file: Path) -> set[str]:
     """Run the release and return the nodes that it made; every node must end well."""
     outcome = run(file)
-    (board,) = outcome.boards
-    assert board.failures == {}
-    return made(board)
+    (schedule,) = outcome.schedules
+    assert schedule.failures == {}
+    return made(schedule)
 
 
 def pack_hashes(file: Path) -> Mapping[str, str]:

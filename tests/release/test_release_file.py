@@ -9,7 +9,7 @@ import pytest
 
 from strata_pack.errors import BadInput
 from strata_pack.pack.schema_check import KEYWORDS
-from strata_pack.release.file import read_release, schema
+from strata_pack.release.release_file import read_release, schema
 from tests.conftest import ROOT
 from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, write_release
 

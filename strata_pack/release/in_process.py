@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strata_pack.progress import Progress
-from strata_pack.release.crew import HERE, Crew, Ended
-from strata_pack.release.kinds import outcomes_of
-from strata_pack.release.work import Task
+from strata_pack.release.executor import THIS_PROCESS, Executor, TaskEnd
+from strata_pack.release.node_kinds import run_tasks
+from strata_pack.release.task import Task
 
 
-class Alone:
+class InProcess:
     """This process as the only worker."""
 
     threads: int | None = None
@@ -25,17 +25,17 @@ class Alone:
     def free(self) -> int:
         return 0 if self._task else 1
 
-    def start(self, task: Task, avoid: str | None = None) -> None:  # noqa: ARG002
+    def submit(self, task: Task, avoid: str | None = None) -> None:  # noqa: ARG002
         self._task = task
 
-    def wait(self) -> list[Ended]:
+    def wait(self) -> list[TaskEnd]:
         task, self._task = self._task, None
         assert task is not None
-        outcomes = outcomes_of(task, self._progress)
-        return [Ended(one, outcome, HERE) for one, outcome in zip(task.together, outcomes, strict=True)]
+        outcomes = run_tasks(task, self._progress)
+        return [TaskEnd(one, outcome, THIS_PROCESS) for one, outcome in zip(task.together, outcomes, strict=True)]
 
 
 @contextmanager
-def alone(progress: Progress, threads: int | None = None) -> Iterator[Crew]:
-    """Yield a crew of this process alone."""
-    yield Alone(progress, threads)
+def in_process(progress: Progress, threads: int | None = None) -> Iterator[Executor]:
+    """Yield an executor that is this process."""
+    yield InProcess(progress, threads)

@@ -23,7 +23,7 @@ from strata_pack.progress import Progress
 from strata_pack.release.ranges import is_proved, prove_ranges, take_ranges
 from strata_pack.release.results import FileRecord, Results
 from strata_pack.release.source import bring_source, brought_model, fetch_data, first_weights
-from strata_pack.release.work import Made, Task
+from strata_pack.release.task import NodeOutput, Task
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.gguf.edit import RESERVE
 from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
@@ -32,7 +32,7 @@ from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.source import HubSource, parse_source
 
 
-def fetch(task: Task, results: Results, progress: Progress) -> Made:
+def fetch(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Bring the source and hash it. A template that cannot be used is refused before the weights travel."""
     state = results.out / ".release"
 
@@ -47,7 +47,7 @@ def fetch(task: Task, results: Results, progress: Progress) -> Made:
     if ranges is not None and moved is not None:
         prove_ranges(Path(ranges), model, moved)
     files = [_hashed(results, file.path, file.sha256, progress) for file in model.files]
-    return Made(files, fetch_data(model, _template_hash(model)))
+    return NodeOutput(files, fetch_data(model, _template_hash(model)))
 
 
 def _hashed(results: Results, path: Path, sha256: str | None, progress: Progress) -> FileRecord:
@@ -68,7 +68,7 @@ def _template_hash(model: Model) -> str | None:
     return None if text is None else sha256_text(normalize_source(text))
 
 
-def convert(task: Task, results: Results, progress: Progress) -> Made:
+def convert(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Convert the checkpoint to a GGUF that llama.cpp runs: what matrices and figures are measured on."""
     model = brought_model(task.source, results.out, task.result("fetch"))
     folder = results.out / ".release" / "convert"
@@ -79,7 +79,7 @@ def convert(task: Task, results: Results, progress: Progress) -> Made:
         target = folder / f"{model.name}-{source.outtype.upper()}.gguf"
         # The quantizer copies types too, and its journal keeps every finished tensor of a run that is killed.
         made = run_plan(plan_quantization(source, "COPY"), target, progress=progress, threads=task.threads)
-    return Made([results.record(file.path, file.sha256) for file in made.files])
+    return NodeOutput([results.record(file.path, file.sha256) for file in made.files])
 
 
 def reference(task: Task, results: Results) -> Path:
@@ -89,7 +89,7 @@ def reference(task: Task, results: Results) -> Path:
     return first_weights(brought_model(task.source, results.out, task.result("fetch")))
 
 
-def imatrix(task: Task, results: Results, progress: Progress) -> Made:
+def imatrix(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Collect the importance matrix; a killed collection goes on after its last saved chunk."""
     target = results.out / ".release" / "imatrix.gguf"
     request = ImatrixRequest(
@@ -101,7 +101,7 @@ def imatrix(task: Task, results: Results, progress: Progress) -> Made:
         threads=task.threads,
     )
     found = make_imatrix(request, progress)
-    return Made([results.record(target)], {"chunks": found.chunks, "weights": len(found.collected.sums)})
+    return NodeOutput([results.record(target)], {"chunks": found.chunks, "weights": len(found.collected.sums)})
 
 
 def _imatrix_of(task: Task, results: Results) -> Path | None:
@@ -111,7 +111,7 @@ def _imatrix_of(task: Task, results: Results) -> Path | None:
     return None if given is None else Path(given)
 
 
-def recipe(task: Task, results: Results, progress: Progress) -> Made:
+def recipe(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Search the best mix for a size and keep it as a recipe file."""
     from strata_pack.compare.fit.search import fit_file
 
@@ -126,7 +126,7 @@ def recipe(task: Task, results: Results, progress: Progress) -> Made:
     )
     target = results.out / ".release" / "recipes" / f"{task.pack}.toml"
     write_atomic(target, found.text.encode())
-    return Made([results.record(target)], {"predicted_kl": found.predicted_kl, "size": found.size})
+    return NodeOutput([results.record(target)], {"predicted_kl": found.predicted_kl, "size": found.size})
 
 
 def _recipe_of(task: Task, results: Results) -> Recipe:
@@ -137,7 +137,7 @@ def _recipe_of(task: Task, results: Results) -> Recipe:
     return make_recipe(task.settings.get("quant"), None if named is None else Path(named))
 
 
-def pack(task: Task, results: Results, progress: Progress) -> Made:
+def pack(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Build the pack from the source that was brought; what an earlier run of this release left there is replaced."""
     out = results.out / task.pack
     if out.is_dir() and any(out.iterdir()) and results.begun(task.node) is None:
@@ -217,7 +217,7 @@ def build_together(tasks: Sequence[Task], progress: Progress) -> None:
     results = Results(Path(tasks[0].out))
     with ExitStack() as stack:
         for task in sorted(tasks, key=lambda task: task.node):
-            stack.enter_context(results.making(task.node))
+            stack.enter_context(results.node_lock(task.node))
         todo = [task for task in tasks if results.find(task.node, task.key) is None and _is_to_build(task, results)]
         if len(todo) < 2:
             return
@@ -235,7 +235,7 @@ def build_together(tasks: Sequence[Task], progress: Progress) -> None:
             results.store(task.node, task.key, made.files, made.data, seconds)
 
 
-def _made(out: Path, results: Results) -> Made:
+def _made(out: Path, results: Results) -> NodeOutput:
     manifest = read_manifest(out / MANIFEST)
     files = [results.record(member(out, entry["path"]), entry["sha256"]) for entry in manifest["files"]]
     files.append(results.record(out / MANIFEST))
@@ -246,7 +246,7 @@ def _made(out: Path, results: Results) -> Made:
         "preset": manifest["recipe"]["preset"],
         "template": manifest["template"]["id"] or manifest["template"]["sha256"][:12],
     }
-    return Made(files, data)
+    return NodeOutput(files, data)
 
 
 def _source_text(task: Task) -> str:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from strata_pack.release.board import Failure
 from strata_pack.release.results import Result
-from strata_pack.release.work import Task
+from strata_pack.release.schedule import Failure
+from strata_pack.release.task import Task
 
-HERE = "this process"
+THIS_PROCESS = "this process"
 
 
 @dataclass(frozen=True)
-class Ended:
+class TaskEnd:
     """How a task ended: a result, a failure, or (``None``) with the death of its worker, which ``died`` describes."""
 
     task: Task
@@ -22,7 +22,7 @@ class Ended:
     died: str = ""
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """Workers that take tasks. ``threads`` is how many cores one of them may use, ``None`` for all."""
 
     @property
@@ -36,8 +36,8 @@ class Crew(Protocol):
     def free(self) -> int:
         """How many tasks it would take now."""
 
-    def start(self, task: Task, avoid: str | None = None) -> None:
+    def submit(self, task: Task, avoid: str | None = None) -> None:
         """Give a worker the task, another one than ``avoid`` if there is one."""
 
-    def wait(self) -> list[Ended]:
+    def wait(self) -> list[TaskEnd]:
         """Wait until a task ends, and return all that have."""

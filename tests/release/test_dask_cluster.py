@@ -18,12 +18,12 @@ import pytest
 
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.progress import Silent
-from strata_pack.release import cluster as cluster_module
-from strata_pack.release.cluster import check_folders, check_versions, cluster, facts_of_worker
-from strata_pack.release.file import read_release
-from strata_pack.release.run import open_board, run_releases
+from strata_pack.release import dask_cluster
+from strata_pack.release.dask_cluster import check_folders, check_versions, cluster, worker_versions
+from strata_pack.release.release_file import read_release
+from strata_pack.release.run import open_schedule, run_releases
 from tests.release.test_kills import done_twice
-from tests.release.test_workers import EIGHT
+from tests.release.test_process_pool import EIGHT
 from tests.release.tiny_release import GATES, HEAD, MEASURED, pack_hashes, run, write_release
 
 pytest.importorskip("distributed", reason="the extra dask is not installed")
@@ -44,7 +44,7 @@ def dask(folder: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[byt
 
         arguments = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
         scheduler = start("distributed.cli.dask_scheduler", *arguments)
-        crew = [
+        nannies = [
             start(
                 *("distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"),
                 *("--no-dashboard", "--host", "127.0.0.1", "--death-timeout", "60"),
@@ -59,11 +59,11 @@ def dask(folder: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[byt
         with Client(scheduler_file=str(file), timeout=60, set_as_default=False) as client:
             address = str(client.scheduler.address)
             client.wait_for_workers(workers, timeout=120)
-        yield address, scheduler, crew
+        yield address, scheduler, nannies
 
 
 def test_nobody_at_the_address_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "CONNECT_WITHIN", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_TIMEOUT", 0.5)
     with pytest.raises(EnvironmentFailure, match=r"tcp://127.0.0.1:9: no Dask scheduler answers"):
         cluster("tcp://127.0.0.1:9", [tmp_path], Silent()).__enter__()
 
@@ -78,8 +78,8 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
 def test_a_local_cluster_makes_the_same(tmp_path: Path) -> None:
     alone, file = write_release(tmp_path / "alone"), write_release(tmp_path / "dask")
     run(alone)
-    with cluster("local", [tmp_path / "dask/packs"], Silent(), workers=2) as crew:
-        assert run_releases([open_board(read_release(file))], crew).exit_code == 0
+    with cluster("local", [tmp_path / "dask/packs"], Silent(), workers=2) as executor:
+        assert run_releases([open_schedule(read_release(file))], executor).exit_code == 0
     assert pack_hashes(file) == pack_hashes(alone)
 
 
@@ -88,7 +88,7 @@ def test_a_worker_of_other_versions_or_another_disk_is_refused(tmp_path: Path) -
     from distributed import Client
 
     with dask(tmp_path, 1) as (address, _, _), Client(address, set_as_default=False) as client:
-        theirs = {**facts_of_worker(), "kernels": "others 1"}
+        theirs = {**worker_versions(), "kernels": "others 1"}
         with pytest.raises(EnvironmentFailure, match="has another kernels"):
             check_versions(client, address, theirs)
         with pytest.raises(EnvironmentFailure, match="does not see the folder"):
@@ -108,7 +108,7 @@ class Elsewhere:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strata_pack.release.run.MOST_DEATHS", 100)
+    monkeypatch.setattr("strata_pack.release.run.MAX_WORKER_DEATHS", 100)
     texts = [HEAD.replace("Tiny", name) + MEASURED + EIGHT + GATES for name in ("One", "Two")]
     alone = [write_release(tmp_path / f"alone{n}", text) for n, text in enumerate(texts)]
     for each in alone:
@@ -128,9 +128,9 @@ def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path, monkeypatch:
                     kills += 1
 
         killer = threading.Thread(target=kill)
-        with cluster(address, [file.parent / "packs" for file in files], Silent(), threads=1) as crew:
+        with cluster(address, [file.parent / "packs" for file in files], Silent(), threads=1) as executor:
             killer.start()
-            outcome = run_releases([open_board(read_release(file)) for file in files], crew)
+            outcome = run_releases([open_schedule(read_release(file)) for file in files], executor)
         stop.set()
         killer.join()
     assert outcome.exit_code == 0
@@ -144,7 +144,7 @@ def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path, monkeypatch:
 def test_a_scheduler_that_is_away_for_10_s_changes_nothing(tmp_path: Path) -> None:
     alone, file = write_release(tmp_path / "alone", HEAD + EIGHT), write_release(tmp_path / "dask", HEAD + EIGHT)
     run(alone)
-    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as crew:
+    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as executor:
 
         def away() -> None:
             time.sleep(1.0)
@@ -154,7 +154,7 @@ def test_a_scheduler_that_is_away_for_10_s_changes_nothing(tmp_path: Path) -> No
 
         break_ = threading.Thread(target=away)
         break_.start()
-        outcome = run_releases([open_board(read_release(file))], crew)
+        outcome = run_releases([open_schedule(read_release(file))], executor)
         break_.join()
     assert outcome.exit_code == 0
     assert pack_hashes(file) == pack_hashes(alone)
@@ -163,12 +163,12 @@ def test_a_scheduler_that_is_away_for_10_s_changes_nothing(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_scheduler_that_is_gone_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_module, "GONE_AFTER", 5.0)
+    monkeypatch.setattr(dask_cluster, "LOST_AFTER", 5.0)
     alone, file = write_release(tmp_path / "alone", HEAD + EIGHT), write_release(tmp_path / "dask", HEAD + EIGHT)
     run(alone)
-    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as crew:
+    with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as executor:
         threading.Timer(2.0, scheduler.kill).start()
         with pytest.raises(EnvironmentFailure, match=r"scheduler is gone|does not answer"):
-            run_releases([open_board(read_release(file))], crew)
+            run_releases([open_schedule(read_release(file))], executor)
     assert run(file).exit_code == 0
     assert pack_hashes(file) == pack_hashes(alone)

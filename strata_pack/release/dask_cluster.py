@@ -19,37 +19,37 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.extras import need
 from strata_pack.files import disk_errors
 from strata_pack.progress import Progress, Silent
-from strata_pack.release.board import Failure
-from strata_pack.release.crew import Crew, Ended
-from strata_pack.release.facts import installation
-from strata_pack.release.kinds import outcomes_of
+from strata_pack.release.executor import Executor, TaskEnd
+from strata_pack.release.node_kinds import run_tasks
 from strata_pack.release.results import Result
-from strata_pack.release.work import Task
+from strata_pack.release.schedule import Failure
+from strata_pack.release.task import Task
+from strata_pack.release.versions import installed_versions
 
 LOCAL = "local"
-CONNECT_WITHIN = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds to the first answer of a scheduler."""
-GONE_AFTER = 60.0
+LOST_AFTER = 60.0
 """Seconds that the scheduler, or every worker, may be away before the run ends."""
-LOOK_EVERY = 1.0
+POLL_INTERVAL = 1.0
 
 Answer = tuple[str, list[Result | Failure]]
 """A worker's address and how its tasks ended."""
 
 
-def work(task: Task) -> Answer:
+def run_on_worker(task: Task) -> Answer:
     """Do a task on a worker of the cluster."""
     from distributed import get_worker
 
-    return str(get_worker().address), outcomes_of(task, Silent())
+    return str(get_worker().address), run_tasks(task, Silent())
 
 
-def facts_of_worker() -> dict[str, Any]:
-    """Return the facts of the installation that runs this."""
-    return installation().to_dict()
+def worker_versions() -> dict[str, Any]:
+    """Return the versions of the installation that runs this."""
+    return installed_versions().to_dict()
 
 
-def reads(path: str) -> str | None:
+def read_on_worker(path: str) -> str | None:
     """Return what a worker sees in a file, ``None`` if it does not see it."""
     try:
         return Path(path).read_text()
@@ -73,48 +73,48 @@ class Cluster:
     def free(self) -> int:
         return self.size - len(self._tasks)
 
-    def start(self, task: Task, avoid: str | None = None) -> None:
+    def submit(self, task: Task, avoid: str | None = None) -> None:
         others = [address for address in self._client.nthreads() if address != avoid] if avoid else []
         where: dict[str, Any] = {"workers": others, "allow_other_workers": True} if others else {}
         self._tries += 1
         # A key of its own: Dask would answer a known key with what it remembers.
         key = f"{task.label}-{task.key[:12]}-{self._tries}"
-        future = self._client.submit(work, task, key=key, pure=False, **where)
+        future = self._client.submit(run_on_worker, task, key=key, pure=False, **where)
         self._tasks[future] = task
         future.add_done_callback(self._ended.put)
 
-    def wait(self) -> list[Ended]:
+    def wait(self) -> list[TaskEnd]:
         while True:
             try:
-                future = self._ended.get(timeout=LOOK_EVERY)
+                future = self._ended.get(timeout=POLL_INTERVAL)
             except queue.Empty:
-                self._look()
+                self._check_connection()
                 continue
             task = self._tasks.pop(future, None)
             if task is not None:
-                return self._how(future, task)
+                return self._end_of(future, task)
 
-    def _how(self, future: Any, task: Task) -> list[Ended]:
+    def _end_of(self, future: Any, task: Task) -> list[TaskEnd]:
         if future.status == "finished":
             worker, outcomes = future.result()
-            return [Ended(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
+            return [TaskEnd(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
         died = f"the connection to the scheduler {self._where} was lost"
         if future.status == "error":
             error = future.exception()
             died = f"its worker was lost ({type(error).__name__}: {str(error)[:200]})"
-        return [Ended(one, None, "", died=died) for one in task.together]
+        return [TaskEnd(one, None, "", died=died) for one in task.together]
 
-    def _look(self) -> None:
+    def _check_connection(self) -> None:
         """Raise ``EnvironmentFailure`` if the scheduler or all workers have been away for too long."""
         status = self._client.status
         if status == "closed":
-            raise self._gone("the scheduler is gone")
+            raise self._lost("the scheduler is gone")
         if status == "running" and self._client.nthreads():
             self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > GONE_AFTER:
-            raise self._gone("no worker is left" if status == "running" else "the scheduler does not answer")
+        elif time.monotonic() - self._seen > LOST_AFTER:
+            raise self._lost("no worker is left" if status == "running" else "the scheduler does not answer")
 
-    def _gone(self, problem: str) -> EnvironmentFailure:
+    def _lost(self, problem: str) -> EnvironmentFailure:
         return EnvironmentFailure(
             problem, where=self._where, remedy="what was finished is kept: start it and run the release again"
         )
@@ -123,7 +123,7 @@ class Cluster:
 @contextmanager
 def cluster(
     address: str, folders: Sequence[Path], progress: Progress, *, workers: int | None = None, threads: int | None = None
-) -> Iterator[Crew]:
+) -> Iterator[Executor]:
     """Yield the workers of the scheduler at ``address``, or of a cluster on this machine for ``"local"``.
 
     ``folders`` are those of the releases, which every worker must share. Raises ``EnvironmentFailure`` if the extra is
@@ -139,8 +139,8 @@ def cluster(
             target = stack.enter_context(_local(workers))
         try:
             # The first look gives up soon; the client that stays comes back after a break of the network.
-            connect(target, timeout=CONNECT_WITHIN, set_as_default=False).close()
-            client = stack.enter_context(connect(target, timeout=GONE_AFTER, set_as_default=False))
+            connect(target, timeout=CONNECT_TIMEOUT, set_as_default=False).close()
+            client = stack.enter_context(connect(target, timeout=LOST_AFTER, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise EnvironmentFailure(
@@ -151,7 +151,7 @@ def cluster(
             raise EnvironmentFailure(
                 "the scheduler has no workers", where=where, remedy=f"start some: `dask worker {where} --nthreads 1`"
             )
-        check_versions(client, where, facts_of_worker())
+        check_versions(client, where, worker_versions())
         check_folders(client, folders)
         progress.note(f"Dask: {len(client.nthreads())} workers at {where}; dashboard {client.dashboard_link}")
         yield Cluster(client, where, threads)
@@ -179,7 +179,7 @@ def check_versions(client: Any, where: str, ours: Mapping[str, Any]) -> None:
         client.get_versions(check=True)
     except ValueError as error:
         raise EnvironmentFailure(f"its versions do not fit: {error}", where=where) from None
-    for worker, theirs in _answers(client, facts_of_worker).items():
+    for worker, theirs in _answers(client, worker_versions).items():
         if isinstance(theirs, BaseException):
             raise EnvironmentFailure(
                 f"cannot do the work ({theirs})", where=worker, remedy="install this strata-pack there"
@@ -201,7 +201,7 @@ def check_folders(client: Any, folders: Sequence[Path]) -> None:
         with disk_errors(mark):
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.write_text(token)
-        for worker, seen in _answers(client, reads, str(mark.absolute())).items():
+        for worker, seen in _answers(client, read_on_worker, str(mark.absolute())).items():
             if seen != token:
                 raise EnvironmentFailure(
                     f"does not see the folder {folder}", where=worker, remedy="let all workers share it, by one path"

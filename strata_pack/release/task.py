@@ -57,11 +57,11 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Made:
+class NodeOutput:
     """What a node has made: its files and what to say of them as JSON."""
 
     files: Sequence[FileRecord] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
-Maker = Callable[[Task, Results, Progress], Made]
+NodeFunction = Callable[[Task, Results, Progress], NodeOutput]

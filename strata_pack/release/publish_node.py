@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import CheckFailed, WrongUse
 from strata_pack.progress import Progress
-from strata_pack.release.board import Board
 from strata_pack.release.results import Results
-from strata_pack.release.work import Made, Task
+from strata_pack.release.schedule import Schedule
+from strata_pack.release.task import NodeOutput, Task
 
 if TYPE_CHECKING:
     from strata_pack.publish import Published
 
 
-def passing(task: Task) -> tuple[dict[str, list[str]], list[str]]:
+def passing_packs(task: Task) -> tuple[dict[str, list[str]], list[str]]:
     """Return the packs to publish by target, and those that are held back by their gates."""
     by_target: dict[str, list[str]] = {}
     held = []
@@ -28,9 +28,9 @@ def passing(task: Task) -> tuple[dict[str, list[str]], list[str]]:
     return by_target, held
 
 
-def publish(task: Task, results: Results, progress: Progress) -> Made:
+def publish(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Publish every pack that passed; the others are named. Raises ``CheckFailed`` if none passed."""
-    by_target, held = passing(task)
+    by_target, held = passing_packs(task)
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it is not published")
     if not by_target:
@@ -39,23 +39,23 @@ def publish(task: Task, results: Results, progress: Progress) -> Made:
         _send(task, results.out, packs, target, progress, dry_run=False).to_dict()
         for target, packs in by_target.items()
     ]
-    return Made((), {"published": by_target, "held_back": held, "targets": sent})
+    return NodeOutput((), {"published": by_target, "held_back": held, "targets": sent})
 
 
-def rehearse(board: Board, progress: Progress) -> list[dict[str, Any]]:
+def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, Any]]:
     """Return what publishing would send, by target, without sending it; what is not made yet is named."""
-    if board.states["publish"] in ("waits", "skipped"):
+    if schedule.states["publish"] in ("waits", "skipped"):
         raise WrongUse(
-            f"not everything is made yet ({board.why('publish')})",
-            where=board.release.path,
+            f"not everything is made yet ({schedule.reason('publish')})",
+            where=schedule.release.path,
             remedy="run `strata-pack release run` first",
         )
-    task = board.task("publish")
-    by_target, held = passing(task)
+    task = schedule.task("publish")
+    by_target, held = passing_packs(task)
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it would not be published")
     return [
-        _send(task, board.results.out, packs, target, progress, dry_run=True).to_dict()
+        _send(task, schedule.results.out, packs, target, progress, dry_run=True).to_dict()
         for target, packs in by_target.items()
     ]
 

@@ -20,20 +20,19 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from strata_pack.progress import Progress
-from strata_pack.progress import ProgressTask as Watched
-from strata_pack.release.crew import Crew, Ended
-from strata_pack.release.kinds import outcomes_of
-from strata_pack.release.work import Task
+from strata_pack.progress import Progress, ProgressTask
+from strata_pack.release.executor import Executor, TaskEnd
+from strata_pack.release.node_kinds import run_tasks
+from strata_pack.release.task import Task
 
-TELL_EVERY = 0.2
+REPORT_EVERY = 0.2
 """Seconds between two messages about how far a worker's task is."""
-LEAVE_WITHIN = 5.0
+EXIT_TIMEOUT = 5.0
 """Seconds that a worker has to end when it is told to."""
 
 
-class _Told:
-    """A worker's ``Progress``: what it hears goes to the run, an amount now and then and not at each call."""
+class _PipeProgress:
+    """A worker's ``Progress``: what it is told goes to the run, an amount now and then and not at each call."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -47,27 +46,27 @@ class _Told:
     def note(self, text: str) -> None:
         self.send(("note", text))
 
-    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> Watched:
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         number = next(self._numbers)
         self.send(("task", number, label, total, unit))
-        return _ToldTask(self, number)
+        return _PipeTask(self, number)
 
 
-class _ToldTask:
-    def __init__(self, told: _Told, number: int) -> None:
-        self._told, self._number = told, number
+class _PipeTask:
+    def __init__(self, progress: _PipeProgress, number: int) -> None:
+        self._progress, self._number = progress, number
         self._amount, self._at = 0, time.monotonic()
 
     def advance(self, amount: int) -> None:
         self._amount += amount
         now = time.monotonic()
-        if now - self._at >= TELL_EVERY:
-            self._told.send(("advance", self._number, self._amount))
+        if now - self._at >= REPORT_EVERY:
+            self._progress.send(("advance", self._number, self._amount))
             self._amount, self._at = 0, now
 
     def done(self) -> None:
-        self._told.send(("advance", self._number, self._amount))
-        self._told.send(("done", self._number))
+        self._progress.send(("advance", self._number, self._amount))
+        self._progress.send(("done", self._number))
 
 
 def _serve(pipe: Connection) -> None:
@@ -77,7 +76,7 @@ def _serve(pipe: Connection) -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.sentinel,), daemon=True).start()
-    told = _Told(pipe)
+    progress = _PipeProgress(pipe)
     while True:
         try:
             task: Task | None = pipe.recv()
@@ -85,7 +84,7 @@ def _serve(pipe: Connection) -> None:
             return
         if task is None:
             return
-        told.send(("ended", outcomes_of(task, told)))
+        progress.send(("ended", run_tasks(task, progress)))
 
 
 def _end_with(sentinel: int) -> None:
@@ -100,10 +99,10 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     task: Task | None
-    watched: dict[int, Watched]
+    progress_tasks: dict[int, ProgressTask]
 
 
-class Processes:
+class ProcessPool:
     """Processes as workers; they are started when there is a task for them."""
 
     def __init__(self, count: int, progress: Progress, threads: int | None = None) -> None:
@@ -122,12 +121,12 @@ class Processes:
         """The process ids of the workers."""
         return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
-    def start(self, task: Task, avoid: str | None = None) -> None:
+    def submit(self, task: Task, avoid: str | None = None) -> None:
         idle = [worker for worker in self._workers if worker.task is None and worker.name != avoid]
         if not idle:
             if len(self._workers) == self.size:
                 # Only the one to avoid is free: a new process takes its place.
-                self._retire(next(worker for worker in self._workers if worker.task is None))
+                self._stop(next(worker for worker in self._workers if worker.task is None))
             idle = [self._new()]
         worker = idle[0]
         worker.task = task
@@ -135,35 +134,35 @@ class Processes:
         with suppress(OSError):
             worker.pipe.send(task)
 
-    def wait(self) -> list[Ended]:
-        ended: list[Ended] = []
+    def wait(self) -> list[TaskEnd]:
+        ended: list[TaskEnd] = []
         while not ended:
             busy = [worker for worker in self._workers if worker.task is not None]
             heard = wait([worker.pipe for worker in busy])
             for worker in busy:
                 if worker.pipe in heard:
-                    ended += self._hear(worker)
+                    ended += self._receive(worker)
         return ended
 
-    def _hear(self, worker: _Worker) -> list[Ended]:
+    def _receive(self, worker: _Worker) -> list[TaskEnd]:
         assert worker.task is not None
         try:
             kind, *rest = worker.pipe.recv()
         except (EOFError, OSError):
-            return self._bury(worker)
+            return self._replace(worker)
         if kind == "note":
             self._progress.note(f"{worker.task.label}: {rest[0]}")
         elif kind == "task":
             number, label, total, unit = rest
-            worker.watched[number] = self._progress.task(f"{worker.task.label}: {label}", total, unit)
+            worker.progress_tasks[number] = self._progress.task(f"{worker.task.label}: {label}", total, unit)
         elif kind == "advance":
-            worker.watched[rest[0]].advance(rest[1])
+            worker.progress_tasks[rest[0]].advance(rest[1])
         elif kind == "done":
-            worker.watched[rest[0]].done()
+            worker.progress_tasks[rest[0]].done()
         else:
             task, worker.task = worker.task, None
-            worker.watched.clear()
-            return [Ended(one, outcome, worker.name) for one, outcome in zip(task.together, rest[0], strict=True)]
+            worker.progress_tasks.clear()
+            return [TaskEnd(one, outcome, worker.name) for one, outcome in zip(task.together, rest[0], strict=True)]
         return []
 
     def _new(self) -> _Worker:
@@ -178,25 +177,25 @@ class Processes:
         self._workers.append(worker)
         return worker
 
-    def _bury(self, worker: _Worker) -> list[Ended]:
-        """Take a dead worker out of the crew and say what became of its task."""
+    def _replace(self, worker: _Worker) -> list[TaskEnd]:
+        """Take a dead worker out of the pool and say what became of its task."""
         assert worker.task is not None
         self._workers.remove(worker)
-        worker.process.join(LEAVE_WITHIN)
+        worker.process.join(EXIT_TIMEOUT)
         code = worker.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         worker.pipe.close()
-        for watched in worker.watched.values():
-            watched.done()
-        return [Ended(one, None, worker.name, died=f"{worker.name} {how}") for one in worker.task.together]
+        for progress_task in worker.progress_tasks.values():
+            progress_task.done()
+        return [TaskEnd(one, None, worker.name, died=f"{worker.name} {how}") for one in worker.task.together]
 
-    def _retire(self, worker: _Worker) -> None:
+    def _stop(self, worker: _Worker) -> None:
         """End a worker: at once if it is in the middle of a task, else when it has heard that it may."""
         with suppress(OSError):
             worker.pipe.send(None)
         if worker.task is not None:
             worker.process.kill()
-        worker.process.join(LEAVE_WITHIN)
+        worker.process.join(EXIT_TIMEOUT)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()
@@ -206,14 +205,14 @@ class Processes:
     def close(self) -> None:
         """End all workers."""
         for worker in list(self._workers):
-            self._retire(worker)
+            self._stop(worker)
 
 
 @contextmanager
-def processes(count: int, progress: Progress, threads: int | None = None) -> Iterator[Crew]:
-    """Yield a crew of ``count`` processes; a worker uses its share of the cores, or ``threads``."""
-    crew = Processes(count, progress, threads)
+def process_pool(count: int, progress: Progress, threads: int | None = None) -> Iterator[Executor]:
+    """Yield an executor of ``count`` processes; a worker uses its share of the cores, or ``threads``."""
+    executor = ProcessPool(count, progress, threads)
     try:
-        yield crew
+        yield executor
     finally:
-        crew.close()
+        executor.close()

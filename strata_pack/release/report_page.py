@@ -9,7 +9,7 @@ from strata_pack.files import write_atomic
 from strata_pack.progress import Progress
 from strata_pack.release.gates import GATES, page_of
 from strata_pack.release.results import Result, Results
-from strata_pack.release.work import Made, Task
+from strata_pack.release.task import NodeOutput, Task
 from strata_pack.report import Check, Point, Report, Scatter, Status, Table, html, to_json
 
 PAGE = "report.html"
@@ -25,14 +25,14 @@ TITLES = {
 }
 
 
-def report(task: Task, results: Results, progress: Progress) -> Made:  # noqa: ARG001
+def report(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
     """Write the page and the same as JSON."""
     made = release_report(task)
     written = []
     for name, data in ((PAGE, html(made)), (DATA, to_json(made))):
         write_atomic(results.out / name, data)
         written.append(results.record(results.out / name))
-    return Made(written, {"status": made.status})
+    return NodeOutput(written, {"status": made.status})
 
 
 def release_report(task: Task) -> Report:

@@ -11,7 +11,7 @@ from strata_pack.llama.runtimes import Runtime, pick_runtime
 
 
 @dataclass(frozen=True)
-class Facts:
+class Versions:
     """``library``: version and SHA-256 of the embedded llama.cpp; ``runtime``: what serves for smoke and calls;
     ``kernels``: name and version, or "none"; ``engines``: the versions of the template engines by name."""
 
@@ -25,13 +25,13 @@ class Facts:
         return asdict(self)
 
 
-def installation() -> Facts:
-    """Return the facts of this process's installation."""
+def installed_versions() -> Versions:
+    """Return the versions of this process's installation."""
     from strata_pack.llama.ggml import Ggml
     from strata_pack.llama.kernels import VERSION, Kernels, find_kernels
 
     ggml, kernels = Ggml.load(), find_kernels()
-    return Facts(
+    return Versions(
         tool=__version__,
         library=f"xllamacpp {ggml.version} {ggml.library_sha256}",
         kernels=f"{kernels.name} {VERSION}" if isinstance(kernels, Kernels) else "none",

@@ -1,6 +1,6 @@
 """Where a release stands: each node done, ready, waiting for others, or failed.
 
-The same board answers ``plan`` and ``status`` and is what ``run`` moves on: a node that ends makes others ready.
+The same schedule answers ``plan`` and ``status`` and is what ``run`` moves on: a node that ends makes others ready.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strata_pack.errors import StrataError
-from strata_pack.release.facts import Facts
-from strata_pack.release.file import Release
 from strata_pack.release.graph import Graph, Node, key_of, make_graph
 from strata_pack.release.lock import LockedFile, LockedPack, LockedSource
+from strata_pack.release.release_file import Release
 from strata_pack.release.results import Result, Results
-from strata_pack.release.work import Task
+from strata_pack.release.task import Task
+from strata_pack.release.versions import Versions
 
 State = Literal["done", "made", "ready", "waits", "running", "failed", "skipped"]
 """done: found made; made: by this run; skipped: what it needs has failed; waits: for what it needs."""
@@ -39,7 +39,7 @@ class Failure:
         return cls(f"{type(error).__name__}: {error}", 3)
 
 
-class Board:
+class Schedule:
     """The state of every node of one release.
 
     ``wanted`` says which nodes the run is for; those that nothing wanted needs are left out.
@@ -49,12 +49,12 @@ class Board:
         self,
         release: Release,
         source: LockedSource,
-        facts: Facts,
+        versions: Versions,
         wanted: Callable[[Node], bool] | None = None,
         graph: Graph | None = None,
     ) -> None:
-        self.release, self.source, self.facts = release, source, facts
-        whole = graph or make_graph(release, source, facts)
+        self.release, self.source, self.versions = release, source, versions
+        whole = graph or make_graph(release, source, versions)
         self.graph: Graph = _only(whole, wanted or (lambda node: node.kind != "publish"))
         self.results = Results(release.out)
         self.states: dict[str, State] = dict.fromkeys(self.graph, "waits")
@@ -92,11 +92,11 @@ class Board:
         """Note that a worker has the node."""
         self.states[node] = "running"
 
-    def again(self, node: str) -> None:
+    def requeue(self, node: str) -> None:
         """Note that the node has to be given out once more."""
         self.states[node] = "ready"
 
-    def end(self, node: str, outcome: Result | Failure) -> None:
+    def finish(self, node: str, outcome: Result | Failure) -> None:
         """Note how the node ended, and what that makes of those that need it."""
         if isinstance(outcome, Failure):
             self.states[node], self.failures[node] = "failed", outcome
@@ -106,7 +106,7 @@ class Board:
             if self.states[other] == "waits":
                 self._look(other)
 
-    def why(self, node: str) -> str:
+    def reason(self, node: str) -> str:
         """Return what is to say of a node that is not done: its failure, or what it waits for."""
         if node in self.failures:
             return self.failures[node].sentence
@@ -130,7 +130,7 @@ class Board:
         return packs
 
     def _inputs(self, node: Node) -> dict[str, Result | str]:
-        return {need: self.found[need] if need in self.found else self.why(need) for need in node.needs}
+        return {need: self.found[need] if need in self.found else self.reason(need) for need in node.needs}
 
     def _look(self, id: str) -> None:
         """Settle the state of a node that waits, from those it needs."""

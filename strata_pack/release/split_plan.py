@@ -28,10 +28,10 @@ from strata_pack.llama.quantizer import Quantizer
 from strata_pack.pack.build_plan import choose, plan_models, template_keys
 from strata_pack.pack.model_source import Model, hub_folder, source_template
 from strata_pack.progress import Progress
-from strata_pack.release.making import build_request
+from strata_pack.release.build_nodes import build_request
 from strata_pack.release.results import Results
 from strata_pack.release.source import first_weights
-from strata_pack.release.work import Made, Task
+from strata_pack.release.task import NodeOutput, Task
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
 from strata_pack.weights.gguf.file import align
@@ -356,7 +356,7 @@ def _close() -> None:
         _held.pop()[1].stack.close()
 
 
-def tensor(task: Task, results: Results, progress: Progress) -> Made:  # noqa: ARG001
+def tensor(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
     """Fetch what one group of tensors is made of, and write the tensors into every pack's file."""
     opened = _opened(task.out, task.settings["plan"])
     group = opened.groups[task.settings["group"]]
@@ -367,7 +367,9 @@ def tensor(task: Task, results: Results, progress: Progress) -> Made:  # noqa: A
             for name in {name for name, _, _ in group.ranges}:
                 os.fsync(opened.holes[name])
         _write(opened, group, task.threads)
-    return Made((), {"tensors": len(group.tensors), "bytes": sum(stop - start for _, start, stop in group.ranges)})
+    return NodeOutput(
+        (), {"tensors": len(group.tensors), "bytes": sum(stop - start for _, start, stop in group.ranges)}
+    )
 
 
 def _write(opened: _Opened, group: Group, threads: int | None) -> None:
