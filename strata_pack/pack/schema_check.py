@@ -24,12 +24,20 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool], str]] = {
     "minimum": ("number", lambda value, bound: value >= bound, "is below {}"),
+    "maximum": ("number", lambda value, bound: value <= bound, "is above {}"),
     "exclusiveMinimum": ("number", lambda value, bound: value > bound, "is not above {}"),
     "minLength": ("string", lambda value, bound: len(value) >= bound, "is shorter than {} characters"),
     "maxLength": ("string", lambda value, bound: len(value) <= bound, "is longer than {} characters"),
     "minItems": ("array", lambda value, bound: len(value) >= bound, "has fewer than {} items"),
-    "pattern": ("string", lambda value, bound: re.search(bound, value) is not None, "does not match {}"),
+    "pattern": ("string", lambda value, bound: _matches(bound, value), "does not match {}"),
 }
+
+
+def _matches(pattern: str, value: str) -> bool:
+    """Say whether ``pattern`` is found in ``value``; its end is the end of the text, as in ECMAScript."""
+    return re.search(re.sub(r"\$$", r"\\Z", pattern), value) is not None
+
+
 _SILENT = {"$schema", "$id", "$defs", "title", "description", "format", "examples", "default"}
 
 

@@ -7,11 +7,12 @@ Source: the client of distributed 2026 (futures are cancelled when the scheduler
 
 from __future__ import annotations
 
+import functools
 import queue
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +33,36 @@ CONNECT_TIMEOUT = 10.0
 LOST_AFTER = 60.0
 """Seconds that the scheduler, or every worker, may be away before the run ends."""
 POLL_INTERVAL = 1.0
+CLOSED = "closed"
+"""The status of a client that has given up its scheduler."""
 
 Answer = tuple[str, list[Result | Failure]]
 """A worker's address and how its tasks ended."""
 
 
-def run_on_worker(task: Task) -> Answer:
-    """Do a task on a worker of the cluster."""
+def run_on_worker(task: Task, versions: Mapping[str, Any]) -> Answer:
+    """Do a task on a worker of the cluster, unless it came after the others were asked and has other ``versions``."""
     from distributed import get_worker
 
-    return str(get_worker().address), run_tasks(task, Silent())
+    worker = str(get_worker().address)
+    other = difference(worker_versions(), versions)
+    if other is not None:
+        return worker, [Failure(f"{worker} {other}; install the same versions everywhere", 3)] * len(task.together)
+    return worker, run_tasks(task, Silent())
 
 
+@functools.cache
 def worker_versions() -> dict[str, Any]:
     """Return the versions of the installation that runs this."""
     return installed_versions().to_dict()
+
+
+def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
+    """Return what a worker with the versions ``theirs`` would make other bytes with, ``None`` if nothing."""
+    for name in ("tool", "library", "kernels", "engines"):
+        if theirs[name] != ours[name]:
+            return f"has another {name} ({theirs[name]}) than this machine ({ours[name]})"
+    return None
 
 
 def read_on_worker(path: str) -> str | None:
@@ -65,8 +81,8 @@ class Cluster:
         self._client, self._where = client, where
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._tasks: dict[Any, Task] = {}
-        self.size = max(1, sum(map(int, client.nthreads().values())))
         self._seen = time.monotonic()
+        self.size = max(1, sum(self._workers().values()))
         self._tries = 0
 
     @property
@@ -74,12 +90,14 @@ class Cluster:
         return self.size - len(self._tasks)
 
     def submit(self, task: Task, avoid: str | None = None) -> None:
-        others = [address for address in self._client.nthreads() if address != avoid] if avoid else []
+        others = [address for address in self._workers() if address != avoid] if avoid else []
         where: dict[str, Any] = {"workers": others, "allow_other_workers": True} if others else {}
         self._tries += 1
         # A key of its own: Dask would answer a known key with what it remembers.
         key = f"{task.label}-{task.key[:12]}-{self._tries}"
-        future = self._client.submit(run_on_worker, task, key=key, pure=False, **where)
+        if self._client.status == CLOSED:
+            raise self._lost("the scheduler is gone")
+        future = self._client.submit(run_on_worker, task, worker_versions(), key=key, pure=False, **where)
         self._tasks[future] = task
         future.add_done_callback(self._ended.put)
 
@@ -92,27 +110,38 @@ class Cluster:
                 continue
             task = self._tasks.pop(future, None)
             if task is not None:
+                self._seen = time.monotonic()
                 return self._end_of(future, task)
 
     def _end_of(self, future: Any, task: Task) -> list[TaskEnd]:
-        if future.status == "finished":
-            worker, outcomes = future.result()
-            return [TaskEnd(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
+        from distributed import CancelledError
+
         died = f"the connection to the scheduler {self._where} was lost"
         if future.status == "error":
             error = future.exception()
             died = f"its worker was lost ({type(error).__name__}: {str(error)[:200]})"
+        elif future.status == "finished":
+            # The result lies with the worker: the way to it can break too.
+            with suppress(OSError, CancelledError):
+                worker, outcomes = future.result(timeout=LOST_AFTER)
+                return [TaskEnd(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
         return [TaskEnd(one, None, "", died=died) for one in task.together]
 
     def _check_connection(self) -> None:
         """Raise ``EnvironmentFailure`` if the scheduler or all workers have been away for too long."""
-        status = self._client.status
-        if status == "closed":
+        if self._client.status == CLOSED:
             raise self._lost("the scheduler is gone")
-        if status == "running" and self._client.nthreads():
+        if self._workers():
             self._seen = time.monotonic()
         elif time.monotonic() - self._seen > LOST_AFTER:
-            raise self._lost("no worker is left" if status == "running" else "the scheduler does not answer")
+            raise self._lost("the scheduler does not answer, or no worker is left")
+
+    def _workers(self) -> Mapping[str, int]:
+        """Return the Dask threads of every worker by address; none while the scheduler does not answer."""
+        with suppress(OSError):
+            found: Mapping[str, int] = self._client.nthreads(callback_timeout=CONNECT_TIMEOUT)
+            return found
+        return {}
 
     def _lost(self, problem: str) -> EnvironmentFailure:
         return EnvironmentFailure(
@@ -184,13 +213,9 @@ def check_versions(client: Any, where: str, ours: Mapping[str, Any]) -> None:
             raise EnvironmentFailure(
                 f"cannot do the work ({theirs})", where=worker, remedy="install this strata-pack there"
             )
-        for name in ("tool", "library", "kernels", "engines"):
-            if theirs[name] != ours[name]:
-                raise EnvironmentFailure(
-                    f"has another {name} ({theirs[name]}) than this machine ({ours[name]})",
-                    where=worker,
-                    remedy="install the same versions everywhere",
-                )
+        other = difference(theirs, ours)
+        if other is not None:
+            raise EnvironmentFailure(other, where=worker, remedy="install the same versions everywhere")
 
 
 def check_folders(client: Any, folders: Sequence[Path]) -> None:
@@ -210,5 +235,8 @@ def check_folders(client: Any, folders: Sequence[Path]) -> None:
 
 
 def _answers(client: Any, function: Any, *args: Any) -> Mapping[str, Any]:
+    """Return what every worker answers; one that was lost meanwhile is left out."""
+    from distributed.comm.core import CommClosedError
+
     found: Mapping[str, Any] = client.run(function, *args, on_error="return")
-    return found
+    return {worker: answer for worker, answer in found.items() if not isinstance(answer, CommClosedError)}

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from strata_pack.chat.golden.cases import suite_files
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.release.lock import LockedSource
 from strata_pack.release.release_file import PackSpec, Release
@@ -217,12 +218,10 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _content(path: Path | None) -> str | None:
-    return None if path is None else sha256_file(path) if path.is_file() else _folder_content(path)
-
-
-def _folder_content(path: Path) -> str:
-    files = [(one.relative_to(path).as_posix(), sha256_file(one)) for one in sorted(path.rglob("*")) if one.is_file()]
-    return sha256_text(json.dumps(files))
+    """Return what a file says, or a folder of golden cases."""
+    if path is None or path.is_file():
+        return None if path is None else sha256_file(path)
+    return sha256_text(json.dumps([(one.name, sha256_file(one)) for one in suite_files(path)]))
 
 
 def _template(option: str) -> str:

@@ -10,7 +10,7 @@ import functools
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ FILE_LIMIT = 1 << 20
 """Bytes of the largest release file that is read."""
 SHOWN = 8
 """Problems that one refusal names before it says how many more there are."""
+TAKEN = frozenset({"reports", "report.html", "report.json"})
+"""What lies beside the packs."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -198,15 +200,14 @@ class _Reader:
             **{key: gates[key] for key in ("kl_windows", "kl_context", "calls_tasks", "calls_seed") if key in gates},
         )
         packs = tuple(self._pack(top["name"], one, n, limits) for n, one in enumerate(table["pack"], 1))
-        for name in sorted({pack.name for pack in packs if [one.name for one in packs].count(pack.name) > 1}):
-            self.wrong.append(f"[pack]: two packs are called {name}; give one a name of its own")
+        self._names(packs)
         return Release(
             path=self.path,
             name=top["name"],
             source=self._source(top["source"]),
-            out=self._place(top.get("out", "packs")),
+            out=self._out(top.get("out", "packs")),
             template=self._template(top.get("template", "auto")),
-            golden=self._file(top["golden"], "release.golden") if "golden" in top else None,
+            golden=self._golden(top["golden"]) if "golden" in top else None,
             allow_triggers=top.get("allow_triggers", False),
             projector=top.get("projector", True),
             mtp=top.get("mtp", True),
@@ -216,6 +217,14 @@ class _Reader:
             publish=self._publish(table["publish"]) if "publish" in table else None,
         )
 
+    def _names(self, packs: Sequence[PackSpec]) -> None:
+        """Note packs that would lie in one place: a disk may not tell large letters from small ones."""
+        places = [pack.name.casefold() for pack in packs]
+        for name in sorted({pack.name for pack in packs if places.count(pack.name.casefold()) > 1}):
+            self.wrong.append(f"[pack]: two packs are called {name}; give one a name of its own")
+        for name in sorted({pack.name for pack in packs if pack.name.casefold() in TAKEN}):
+            self.wrong.append(f"[pack]: {name} is the place of the reports; give the pack another name")
+
     def _try(self, place: str, check: Callable[[], Any]) -> Any:
         try:
             return check()
@@ -223,22 +232,60 @@ class _Reader:
             self.wrong.append(f"[{place}]: {error}")
             return None
 
-    def _place(self, name: str) -> Path:
-        return self.path.parent / Path(name).expanduser()
+    def _place(self, name: str, place: str) -> Path:
+        """Return the path that ``name`` means; one that no disk can have is noted, and the release file stands in."""
+        try:
+            if not name.isprintable():
+                raise ValueError("it holds a character that cannot be printed")
+            path = self.path.parent / Path(name).expanduser()
+            path.exists()
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self.wrong.append(f"[{place}]: {name[:80]!r} is no path ({reason})")
+            return self.path
+        return path
 
     def _file(self, name: str, place: str) -> Path:
-        path = self._place(name)
-        if not path.exists():
-            self.wrong.append(f"[{place}]: there is no file {name}")
+        path = self._place(name, place)
+        if not path.is_file():
+            self.wrong.append(
+                f"[{place}]: {name} is a folder" if path.is_dir() else f"[{place}]: there is no file {name}"
+            )
         return path
+
+    def _golden(self, name: str) -> Path:
+        from strata_pack.chat.golden.cases import load_suite
+
+        path = self._place(name, "release.golden")
+        if not path.exists():
+            self.wrong.append(f"[release.golden]: there is no file {name}")
+        elif path != self.path:
+            self._try("release.golden", lambda: load_suite(path))
+        return path
+
+    def _out(self, name: str) -> Path:
+        path = self._place(name, "release.out")
+        if path != self.path and path.exists() and not path.is_dir():
+            self.wrong.append(f"[release.out]: {name} is a file, not a folder")
+        return path
+
+    def _repo(self, table: Mapping[str, Any], place: str) -> str | None:
+        from strata_pack.weights.source import is_repo_id
+
+        repo: str | None = table.get("repo")
+        if repo is not None and not is_repo_id(repo):
+            self.wrong.append(f"[{place}.repo]: {repo[:80]!r} is no repository on the Hub; write org/name")
+        return repo
 
     def _source(self, text: str) -> str:
         """Return the source as one can name it from any folder: a path counts from the release file's folder."""
         from strata_pack.weights.source import HubSource, parse_source
 
-        near = self._place(text)
-        if not text.startswith("hf://") and near.exists():
-            text = str(near)
+        if not text.startswith("hf://"):
+            near = self._place(text, "release.source")
+            if near == self.path:
+                return text
+            text = str(near) if near.exists() else text
         found = self._try("release.source", lambda: parse_source(text))
         return str(found) if isinstance(found, HubSource) else text
 
@@ -248,7 +295,7 @@ class _Reader:
 
         if option in (AUTO, KEEP) or find_shipped(option) is not None:
             return option
-        path = self._place(option)
+        path = self._place(option, "release.template")
         if not path.is_file():
             names = [AUTO, KEEP, *(one.id for one in list_templates())]
             near = nearest(option, names)
@@ -283,7 +330,7 @@ class _Reader:
             imatrix=table.get("imatrix", True),
             limits=Limits(**{**limits, **table.get("gates", {})}),
             publish=table.get("publish", True),
-            repo=table.get("repo"),
+            repo=self._repo(table, place),
         )
 
     def _publish(self, table: Mapping[str, Any]) -> PublishSpec:
@@ -292,9 +339,9 @@ class _Reader:
         to = table.get("to")
         if to is not None:
             kind = next((one for one in ("oci:", "dir:") if to.startswith(one)), "")
-            to = f"{kind or 'dir:'}{self._place(to.removeprefix(kind))}"
+            to = f"{kind or 'dir:'}{self._place(to.removeprefix(kind), 'publish.to')}"
         sign = self._file(table["sign"], "publish.sign") if "sign" in table else None
-        return PublishSpec(table.get("repo"), to, sign)
+        return PublishSpec(self._repo(table, "publish"), to, sign)
 
 
 def _label(table: Mapping[str, Any], recipe: Path | None) -> str:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,38 +105,51 @@ class Elsewhere:
         return self._client.run(function, f"/nowhere{path}", **options)
 
 
+def workers_of(nanny: subprocess.Popen[bytes]) -> list[int]:
+    """Return the process ids of a nanny's worker: it starts it from a thread, whose children are its own."""
+    found = []
+    with suppress(OSError):
+        for children in Path(f"/proc/{nanny.pid}/task").glob("*/children"):
+            found += [int(pid) for pid in children.read_text().split()]
+    with suppress(OSError):
+        return [pid for pid in found if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
+    return []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_workers_of_a_cluster_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strata_pack.release.run.MAX_WORKER_DEATHS", 100)
     texts = [HEAD.replace("Tiny", name) + MEASURED + EIGHT + GATES for name in ("One", "Two")]
-    alone = [write_release(tmp_path / f"alone{n}", text) for n, text in enumerate(texts)]
-    for each in alone:
-        run(each)
-    files = [write_release(tmp_path / f"dask{n}", text) for n, text in enumerate(texts)]
-    dice, kills, stop = random.Random(5), 0, threading.Event()
+    wanted = []
+    for n, text in enumerate(texts):
+        file = write_release(tmp_path / f"alone{n}", text)
+        run(file)
+        wanted.append(pack_hashes(file))
+    dice, kills, stop, rounds = random.Random(5), 0, threading.Event(), 0
     with dask(tmp_path, 3) as (address, _, nannies):
 
         def kill() -> None:
             nonlocal kills
-            while kills < 20 and not stop.wait(dice.uniform(1.0, 4.0)):
-                parent = dice.choice(nannies).pid
-                children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-                workers = [int(pid) for pid in children if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()]
-                if workers:
+            while kills < 20 and not stop.wait(dice.uniform(0.5, 3.0)):
+                if workers := workers_of(dice.choice(nannies)):
                     os.kill(dice.choice(workers), signal.SIGKILL)
                     kills += 1
 
         killer = threading.Thread(target=kill)
-        with cluster(address, [file.parent / "packs" for file in files], Silent(), threads=1) as executor:
-            killer.start()
-            outcome = run_releases([open_schedule(read_release(file)) for file in files], executor)
-        stop.set()
-        killer.join()
-    assert outcome.exit_code == 0
-    assert kills > 0
-    assert [pack_hashes(file) for file in files] == [pack_hashes(file) for file in alone]
-    assert [done_twice(file) for file in files] == [[], []]
+        killer.start()
+        try:
+            while kills < 20:
+                rounds += 1
+                files = [write_release(tmp_path / f"dask{rounds}-{n}", text) for n, text in enumerate(texts)]
+                with cluster(address, [file.parent / "packs" for file in files], Silent(), threads=1) as executor:
+                    outcome = run_releases([open_schedule(read_release(file)) for file in files], executor)
+                assert outcome.exit_code == 0
+                assert [pack_hashes(file) for file in files] == wanted
+                assert [done_twice(file) for file in files] == [[], []]
+        finally:
+            stop.set()
+            killer.join()
 
 
 @pytest.mark.slow
