@@ -34,7 +34,7 @@ from strata_pack.pack.layout import Pack  # noqa: E402
 from strata_pack.pack.request import BuildRequest  # noqa: E402
 from strata_pack.pack.verification import verify  # noqa: E402
 from strata_pack.progress import Silent  # noqa: E402
-from strata_pack.release.in_process import InProcess  # noqa: E402
+from strata_pack.release.local_executor import InProcess  # noqa: E402
 from strata_pack.release.release_file import read_release  # noqa: E402
 from strata_pack.release.run import open_schedule, run_releases  # noqa: E402
 from strata_pack.report import html  # noqa: E402

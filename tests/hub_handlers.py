@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         if fault is not None and fault.status is not None:
-            self.reply(fault.status, b'{"error": "fault on demand"}', {"Content-Type": "application/json"})
+            self.reply(fault.status, json.dumps({"error": fault.error}).encode(), {"Content-Type": "application/json"})
             return
         status, value = answer(self.server.hub, self.command, path, body)
         if fault is not None:
@@ -208,7 +208,8 @@ class HubHandler(_Handler):
         if found is None:
             self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         elif kind == "revision":
-            about = {"id": name, "sha": found[0], "siblings": [], "gated": repo.asks and "manual"}
+            about = {"id": name, "sha": found[0], "siblings": [], "private": repo.private}
+            about["gated"] = repo.asks and "manual"
             self.reply(200, json.dumps(about).encode(), {"Content-Type": "application/json"})
         else:
             self._tree(repo, found[1], query)

@@ -64,6 +64,7 @@ class Repo:
     gated: int | None = None
     token: str | None = None
     asks: bool = False
+    private: bool = False
     raw: list[dict[str, Any]] = field(default_factory=list)
 
     def commit(self, files: dict[str, bytes]) -> str:

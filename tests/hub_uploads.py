@@ -33,6 +33,7 @@ class UploadFault:
     status: int | None = None
     after: bool = False
     times: int = 1
+    error: str = "fault on demand"
 
 
 @dataclass
@@ -83,6 +84,9 @@ def answer(hub: HubServer, method: str, path: str, body: bytes) -> tuple[int, An
         return _preupload(hub, "/".join(parts[2:4]), json.loads(body))
     if parts[:2] == ["api", "models"] and parts[4:5] == ["commit"]:
         return _commit(hub, "/".join(parts[2:4]), body)
+    if method == "PUT" and parts[:2] == ["api", "models"] and parts[4:] == ["settings"]:
+        hub.repos["/".join(parts[2:4])].private = json.loads(body)["visibility"] == "private"
+        return 200, {}
     if path.endswith(".git/info/lfs/objects/batch"):
         return 200, {"transfer": "basic", "objects": [_object(hub, one) for one in json.loads(body)["objects"]]}
     if path == "/lfs/verify":
@@ -99,7 +103,7 @@ def _create(hub: HubServer, asked: dict[str, Any]) -> tuple[int, Any]:
     name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
     if name in hub.repos:
         return 409, {"error": "You already created this model repo"}
-    hub.repo(name, {".gitattributes": GITATTRIBUTES})
+    hub.repo(name, {".gitattributes": GITATTRIBUTES}).private = asked.get("visibility") == "private"
     return 200, {"url": f"{hub.endpoint}/{name}", "name": name, "id": name}
 
 

@@ -113,7 +113,7 @@ def run(
     from strata_pack.release.release_file import read_release
     from strata_pack.release.run import open_schedule, run_releases
 
-    releases = _named_once([read_release(file) for file in files])
+    releases = _apart([read_release(file) for file in files])
     if split_tensors and len(releases) > 1:
         raise WrongUse("--split-tensors is for one release at a time")
     with out.progress() as progress:
@@ -141,11 +141,11 @@ def status(
 ) -> None:
     """Show the state of a release, and what has changed on the Hub since: source, template, published files.
 
-    Exit code 1 if there is something to do.
+    Exit code 1 if there is something to do, or a pack does not pass its gates.
     """
     from strata_pack.release.lock import read_lock
     from strata_pack.release.release_file import read_release
-    from strata_pack.release.run import open_schedule
+    from strata_pack.release.run import Outcome, open_schedule
     from strata_pack.release.status import changes
 
     release = read_release(file)
@@ -157,7 +157,9 @@ def status(
     looked = schedule.source["commit"] is not None or (release.publish is not None and release.publish.repo is not None)
     if looked and not found and not offline:
         out.line("the Hub matches the lock file")
-    finished = schedule.ended and not schedule.failures
+    for name in Outcome((schedule,)).held_back:
+        out.line(f"held back: {name} does not pass its gates")
+    finished = schedule.ended and not schedule.failures and not Outcome((schedule,)).held_back
     out.result({**_schedule_dict(schedule), "changes": [change.to_dict() for change in found]})
     if found or not finished:
         raise typer.Exit(1)
@@ -214,12 +216,17 @@ def _show_published(out: Out, targets: list[dict[str, Any]]) -> None:
     out.result({"targets": targets})
 
 
-def _named_once(releases: list[Any]) -> list[Any]:
-
+def _apart(releases: list[Any]) -> list[Any]:
+    """Return the releases; ``WrongUse`` for two of one name or in one folder."""
     names = [release.name for release in releases]
     twice = next((release for release in releases if names.count(release.name) > 1), None)
     if twice is not None:
         raise WrongUse(f"two releases are called {twice.name}", where=twice.path, remedy="rename one of them")
+    places = [release.out.resolve() for release in releases]
+    shared = next((one for one in releases if places.count(one.out.resolve()) > 1), None)
+    if shared is not None:
+        remedy = "let [release] out name another folder in one of them"
+        raise WrongUse(f"two releases would lie in {shared.out}", where=shared.path, remedy=remedy)
     return releases
 
 
@@ -229,7 +236,7 @@ def _executor(
 ) -> Iterator[Executor]:
     """Start the workers that the flags name: a Dask cluster, processes, or this process."""
     from strata_pack.release.dask_cluster import LOCAL, cluster
-    from strata_pack.release.in_process import in_process
+    from strata_pack.release.local_executor import in_process
     from strata_pack.release.process_pool import process_pool
 
     if dask is not None and dask != LOCAL and workers is not None:

@@ -12,15 +12,25 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.progress import Progress
 from strata_pack.publish.items import Change, PublishedFile, There
+from strata_pack.publish.visibility import (
+    is_private,
+    is_to_be_opened,
+    lacks_private_storage,
+    make_repository,
+    open_repository,
+)
 from strata_pack.weights.hub.api import get_json
 from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, is_offline
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.source import is_repo_id
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 _PRECONDITION_FAILED, _CONFLICT = 412, 409
 
@@ -79,9 +89,10 @@ def commit(
 
     Raises ``Overtaken`` if there is another commit by then, ``EnvironmentFailure`` for what the Hub refuses.
     """
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub.errors import HfHubHTTPError
 
-    api = HfApi(endpoint=hub.endpoint, token=hub.token, library_name="strata-pack")
+    api = _api(hub)
     operations: list[Any] = []
     for change in changes:
         if change.kind == "remove":
@@ -93,12 +104,35 @@ def commit(
             operations.append(operation)
     with _refusals(repo), _bars():
         if state.commit is None:
-            api.create_repo(repo, private=private, exist_ok=True)
-            progress.note(f"{repo}: made")
+            make_repository(hub, api, repo, progress, private=private)
         with _transport(hub, repo):
             parent = state.commit or api.repo_info(repo).sha
-            made = api.create_commit(repo, operations, commit_message=message, parent_commit=parent)
+            try:
+                made = api.create_commit(repo, operations, commit_message=message, parent_commit=parent)
+            except HfHubHTTPError as error:
+                if private or not (is_to_be_opened(hub, repo) and lacks_private_storage(error)):
+                    raise
+                progress.note(f"{repo}: is opened before all is there, since private storage does not hold it")
+                open_repository(hub, api, repo)
+                made = api.create_commit(repo, operations, commit_message=message, parent_commit=parent)
     return str(made.oid)
+
+
+def open_to_all(hub: Hub, repo: str, progress: Progress, *, private: bool) -> None:
+    """Open a repository that a publisher on this machine has made; of another one that is private, say so."""
+    if private or not is_private(hub, repo):
+        return
+    if not is_to_be_opened(hub, repo):
+        progress.note(f"{repo}: is private, as its owner made it; its settings on the Hub open it")
+        return
+    with _refusals(repo):
+        open_repository(hub, _api(hub), repo)
+
+
+def _api(hub: Hub) -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=hub.endpoint, token=hub.token, library_name="strata-pack")
 
 
 def download(hub: Hub, repo: str, commit: str, folders: Sequence[str], into: Path, progress: Progress) -> None:

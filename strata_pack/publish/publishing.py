@@ -22,7 +22,7 @@ from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import look_into, write_folder
-from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at
+from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at, open_to_all
 from strata_pack.publish.items import Change, PublishedFile, There, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
@@ -248,6 +248,8 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             raise Overtaken(
                 "somebody else published the same files meanwhile", where=repo, remedy="look at it, then run again"
             )
+        if not dry_run and not _moving(changes):
+            open_to_all(hub, repo, release.progress, private=release.options.private)
         if dry_run or not _moving(changes):
             return Published(repo, tuple(changes), state.commit, dry_run, tuple(asked))
         _say_unsigned(changes, release.progress)
@@ -269,6 +271,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
                 raise
             made = arrived
         _check_arrived(hub, repo, items, release)
+        open_to_all(hub, repo, release.progress, private=release.options.private)
         return Published(repo, tuple(changes), made, dry_run, tuple(asked))
     raise AssertionError("the last try returns or raises")
 

@@ -4,7 +4,7 @@ from strata_pack.doors import door
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from strata_pack.release.in_process import in_process as in_process
+    from strata_pack.release.local_executor import in_process as in_process
     from strata_pack.release.release_file import Release as Release
     from strata_pack.release.release_file import read_release as read_release
     from strata_pack.release.run import Outcome as Outcome
@@ -16,7 +16,7 @@ __getattr__, __dir__, __all__ = door(
     __name__,
     {
         "release.schedule": ("Schedule",),
-        "release.in_process": ("in_process",),
+        "release.local_executor": ("in_process",),
         "release.release_file": ("Release", "read_release"),
         "release.run": ("Outcome", "open_schedule", "run_releases"),
     },

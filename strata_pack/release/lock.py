@@ -11,6 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_json_object, write_atomic
+from strata_pack.pack.schema_check import problems
 from strata_pack.release.versions import Versions
 
 VERSION = 1
@@ -56,31 +57,61 @@ class Lock(TypedDict):
     packs: dict[str, LockedPack]
 
 
-_KINDS: dict[str, type | tuple[type, ...]] = {
-    "version": int,
-    "source": dict,
-    "tool": str,
-    "library": str,
-    "kernels": str,
-    "runtime": str,
-    "packs": dict,
+_TEXT, _NO_TEXT = {"type": "string"}, {"type": ["string", "null"]}
+_FILES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "required": ["path", "size"],
+        "properties": {"path": _TEXT, "size": {"type": "integer"}, "sha256": {"pattern": "^[0-9a-f]{64}$", **_TEXT}},
+    },
 }
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["version", "source", "tool", "library", "kernels", "runtime", "packs"],
+    "properties": {
+        "version": {"type": "integer"},
+        "source": {
+            "type": "object",
+            "required": ["text", "kind", "repo", "commit", "format", "files"],
+            "properties": {
+                "text": _TEXT,
+                "kind": _TEXT,
+                "repo": _NO_TEXT,
+                "commit": _NO_TEXT,
+                "format": {"enum": ["gguf", "safetensors"]},
+                "files": _FILES,
+                "template_sha256": _NO_TEXT,
+            },
+        },
+        **dict.fromkeys(("tool", "library", "kernels", "runtime"), _TEXT),
+        "packs": {
+            "type": "object",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["passed", "files"],
+                "properties": {"passed": {"type": "boolean"}, "files": _FILES},
+            },
+        },
+    },
+}
+"""What a lock file must be to be believed. It is edited by merges, and by hand."""
 
 
 def read_lock(path: Path) -> Lock | None:
     """Return the lock file, ``None`` if there is none; ``BadInput`` if it is something else."""
     if not path.exists():
         return None
-    value: Any = read_json_object(path, LIMIT)
     remedy = "restore it, or remove it to pin the source anew"
-    for key, kind in _KINDS.items():
-        if not isinstance(value.get(key), kind):
-            raise BadInput(f"is no lock file of a release ({key})", where=path, remedy=remedy)
-    if value["version"] != VERSION:
+    try:
+        value: Any = read_json_object(path, LIMIT)
+    except BadInput as error:
+        raise BadInput(error.problem, where=path, remedy=remedy) from None
+    if type(value.get("version")) is int and value["version"] > VERSION:
         raise BadInput(f"has the version {value['version']}", where=path, remedy="use a newer strata-pack")
-    source = value["source"]
-    if not all(isinstance(source.get(key), str) for key in ("text", "kind", "format")):
-        raise BadInput("is no lock file of a release (source)", where=path, remedy=remedy)
+    for place, problem in problems(value, SCHEMA):
+        named = ".".join(map(str, place)) or "the file"
+        raise BadInput(f"is no lock file of a release ({named}: {problem})", where=path, remedy=remedy)
     lock: Lock = value
     return lock
 
@@ -98,4 +129,5 @@ def write_lock(path: Path, source: LockedSource, versions: Versions, packs: dict
     )
     data = dump_json(lock)
     if not path.is_file() or path.read_bytes() != data:
-        write_atomic(path, data)
+        # Where somebody has linked the file elsewhere, it stays there.
+        write_atomic(path.resolve(), data)

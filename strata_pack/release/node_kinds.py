@@ -49,10 +49,8 @@ def run_task(task: Task, progress: Progress) -> Result | Failure:
     """Perform ``task`` and return how it ended: a result, or the sentence of what went wrong."""
     try:
         return run_node(task, progress)
-    except StrataError as error:
+    except (StrataError, OSError) as error:
         return Failure.of(error)
-    except OSError as error:
-        return Failure(str(error), 3)
 
 
 def run_tasks(task: Task, progress: Progress) -> list[Result | Failure]:

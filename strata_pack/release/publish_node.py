@@ -34,12 +34,16 @@ def publish(task: Task, results: Results, progress: Progress) -> NodeOutput:
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it is not published")
     if not by_target:
-        raise CheckFailed("no pack passes its gates, so nothing is published", where=task.release)
+        raise _nothing(task)
     sent = [
         _send(task, results.out, packs, target, progress, dry_run=False).to_dict()
         for target, packs in by_target.items()
     ]
     return NodeOutput((), {"published": by_target, "held_back": held, "targets": sent})
+
+
+def _nothing(task: Task) -> CheckFailed:
+    return CheckFailed("no pack passes its gates, so nothing is published", where=task.release)
 
 
 def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, Any]]:
@@ -54,6 +58,8 @@ def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, An
     by_target, held = passing_packs(task)
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it would not be published")
+    if not by_target:
+        raise _nothing(task)
     return [
         _send(task, schedule.results.out, packs, target, progress, dry_run=True).to_dict()
         for target, packs in by_target.items()

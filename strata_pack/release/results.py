@@ -56,6 +56,8 @@ class Results:
             result: Result = json.loads(place.read_bytes())
             if (result["node"], result["key"]) != (node, key):
                 return None
+            if result["digest"] != result_digest(result["files"], result["data"]):
+                return None
             changed = False
             for record in result["files"]:
                 path = self.out / record["path"]
@@ -93,10 +95,10 @@ class Results:
     def begun(self, node: str) -> dict[str, Any] | None:
         """Return what ``begin`` noted last, ``None`` if this release has never begun to make ``node``."""
         try:
-            value: dict[str, Any] = json.loads((self._root / _folder(node) / "begun").read_bytes())
+            value = json.loads((self._root / _folder(node) / "begun").read_bytes())
         except (FileNotFoundError, ValueError):
             return None
-        return value
+        return {"key": value.get("key"), "replaces": value.get("replaces")} if isinstance(value, dict) else None
 
     def record(self, path: Path, sha256: str | None = None) -> FileRecord:
         """Return the record of a file; it is hashed unless its hash is known."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from strata_pack.errors import StrataError
+from strata_pack.errors import EnvironmentFailure, StrataError
 from strata_pack.release.graph import Graph, Node, key_of, make_graph
 from strata_pack.release.lock import LockedFile, LockedPack, LockedSource
 from strata_pack.release.release_file import Release
@@ -33,10 +33,11 @@ class Failure:
     exit_code: int
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: StrataError | OSError) -> Failure:
         if isinstance(error, StrataError):
             return cls(str(error), error.exit_code)
-        return cls(f"{type(error).__name__}: {error}", 3)
+        where = error.filename2 or error.filename
+        return cls(str(error) if where is None else f"{where}: {error.strerror}", EnvironmentFailure.exit_code)
 
 
 class Schedule:

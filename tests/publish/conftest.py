@@ -39,10 +39,11 @@ def packs(built: Path, tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
     """A Hub that is asked for by name alone; waiting between tries costs nothing."""
     with HubServer() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
         monkeypatch.setenv("HF_TOKEN", "token")
+        monkeypatch.setenv("STRATA_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr("time.sleep", lambda _seconds: None)
         yield server

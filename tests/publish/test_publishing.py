@@ -98,12 +98,26 @@ def test_a_run_that_dies_at_any_request_leaves_the_repository_and_the_next_one_e
         hub.uploads.die_at = at
         with pytest.raises(EnvironmentFailure):
             publish(packs[:1], REPO)
-        assert REPO not in hub.repos or head(hub) == {".gitattributes": GITATTRIBUTES}
+        assert REPO not in hub.repos or hub.repos[REPO].private
         hub.uploads.die_at = None
         publish(packs[:1], REPO)
+        assert not hub.repos[REPO].private
         found = dict(head(hub))
         assert found.pop("README.md") == card.replace(b"me/whole", REPO.encode())
         assert found == wanted
+
+
+def test_a_repository_that_somebody_keeps_private_stays_so(packs: list[Path], hub: HubServer) -> None:
+    hub.repo(REPO, {".gitattributes": GITATTRIBUTES}).private = True
+    publish(packs[:1], REPO)
+    assert hub.repos[REPO].private
+
+
+def test_a_repository_is_opened_early_where_private_storage_is_short(packs: list[Path], hub: HubServer) -> None:
+    hub.uploads.faults = [UploadFault("/commit/main", status=403, error="Private repository storage limit reached")]
+    publish(packs[:1], REPO)
+    assert not hub.repos[REPO].private
+    assert f"{packs[0].name}/manifest.json" in head(hub)
 
 
 FAULTS = {

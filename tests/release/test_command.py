@@ -43,11 +43,22 @@ def test_status_of_an_unmade_release_is_1(tmp_path: Path) -> None:
     assert (code, states(value)) == (1, {"to do"})
 
 
-def test_a_pack_that_fails_its_gate_makes_the_exit_code_1(tmp_path: Path) -> None:
-    text = HEAD + PACKS + GATES.replace("kl_mean = 5.0", "kl_mean = 0")
-    code, value = call("run", str(write_release(tmp_path / "r", text)))
+def test_packs_that_fail_their_gates_make_every_exit_code_1(tmp_path: Path) -> None:
+    text = HEAD + PACKS + GATES.replace("kl_mean = 5.0", "kl_mean = 0") + '[publish]\nto = "out"\n'
+    file = str(write_release(tmp_path / "r", text))
+    code, value = call("run", file)
     assert code == 1
     assert [pack["passed"] for pack in value["releases"][0]["packs"].values()] == [False, False]
+    assert [call(*words, file)[0] for words in (("status",), ("publish", "--dry-run"), ("publish",))] == [1, 1, 1]
+
+
+def test_two_releases_in_one_folder_are_refused(tmp_path: Path) -> None:
+    first = write_release(tmp_path / "r")
+    second = first.with_name("two.toml")
+    second.write_text((HEAD + PACKS).replace('"Tiny"', '"Two"'))
+    code, value = call("run", str(first), str(second))
+    assert code == 2
+    assert "two releases would lie in" in value["error"]
 
 
 def test_two_releases_of_a_name_are_refused(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ import pytest
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Silent
-from strata_pack.release.in_process import InProcess
 from strata_pack.release.init import look_at, release_text
+from strata_pack.release.local_executor import InProcess
 from strata_pack.release.lock import read_lock
 from strata_pack.release.process_pool import ProcessPool, process_pool
 from strata_pack.release.release_file import read_release

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.errors import EnvironmentFailure
+from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Silent
-from strata_pack.release.in_process import InProcess
+from strata_pack.release.local_executor import InProcess
 from strata_pack.release.lock import read_lock
 from strata_pack.release.release_file import read_release
 from strata_pack.release.run import open_schedule, run_releases
@@ -170,8 +170,8 @@ FACTS: dict[str, tuple[dict[str, Any], set[str]]] = {
 def test_another_installation_redoes_what_depends_on_it(change: str, finished: Path, tmp_path: Path) -> None:
     changed, expected = FACTS[change]
     file = copied(finished, tmp_path / "copy")
-    facts: Versions = replace(installed_versions(), **changed)
-    outcome = run_releases([open_schedule(read_release(file), facts=facts)], InProcess(Silent(), threads=1))
+    versions: Versions = replace(installed_versions(), **changed)
+    outcome = run_releases([open_schedule(read_release(file), versions=versions)], InProcess(Silent(), threads=1))
     assert made(outcome.schedules[0]) == expected
 
 
@@ -283,3 +283,55 @@ def test_numbers_in_results_are_plain(finished: Path) -> None:
     """A result is JSON that any worker reads: no numpy number is in it."""
     for path in (finished.parent / "packs/.release/results").rglob("*.json"):
         assert not isinstance(json.loads(path.read_bytes())["seconds"], np.generic)
+
+
+DAMAGE = {
+    "JSON of another kind": b"[]",
+    "a result without its digest": b'{"node": "fetch", "key": "x"}',
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_result_is_made_again(finished: Path, tmp_path: Path, kind: str) -> None:
+    file = copied(finished, tmp_path / "r")
+    wanted = pack_hashes(file)
+    for result in (file.parent / "packs/.release/results").glob("*/*.json"):
+        result.write_bytes(DAMAGE[kind])
+    assert "pack:Tiny-Q8_0" in run_again(file)
+    assert pack_hashes(file) == wanted
+
+
+def test_a_result_whose_data_was_changed_is_made_again(finished: Path, tmp_path: Path) -> None:
+    file = copied(finished, tmp_path / "r")
+    (place,) = (file.parent / "packs/.release/results/gates@Tiny-Q8_0").glob("*.json")
+    place.write_text(place.read_text().replace('"passed"', '"failed"'))
+    assert run_again(file) == {"gates:Tiny-Q8_0"}
+
+
+LOCKS: dict[str, Any] = {
+    "a source that is none": {"source": 5},
+    "a file without its size": {"source": {"files": [{"path": "x"}]}},
+    "a commit that is a number": {"source": {"commit": 5}},
+    "a pack that is a number": {"packs": {"Tiny-Q8_0": 5}},
+}
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_a_damaged_lock_file_is_named_by_its_place(finished: Path, tmp_path: Path, kind: str) -> None:
+    file = copied(finished, tmp_path / "r")
+    lock = json.loads(file.with_suffix(".lock").read_text())
+    for key, value in LOCKS[kind].items():
+        lock[key] = {**lock[key], **value} if isinstance(value, dict) else value
+    file.with_suffix(".lock").write_text(json.dumps(lock))
+    with pytest.raises(BadInput, match=r"release\.lock: is no lock file of a release \(.*restore it, or remove it"):
+        open_schedule(read_release(file))
+
+
+def test_a_lock_file_that_is_a_link_stays_one(finished: Path, tmp_path: Path) -> None:
+    file = copied(finished, tmp_path / "r")
+    lock = file.with_suffix(".lock")
+    lock.rename(tmp_path / "kept.lock")
+    lock.symlink_to(tmp_path / "kept.lock")
+    os.utime(file.parent / "tiny.gguf")
+    run_again(file)
+    assert lock.is_symlink()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from strata_pack.files import sha256_file
 from strata_pack.progress import Silent
-from strata_pack.release.in_process import InProcess
+from strata_pack.release.local_executor import InProcess
 from strata_pack.release.release_file import read_release
 from strata_pack.release.run import Outcome, open_schedule, run_releases
 from strata_pack.release.schedule import Schedule

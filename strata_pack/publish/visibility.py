@@ -1,0 +1,56 @@
+"""A repository that is made for a release is private until its first commit is there: nobody sees an empty one.
+
+A note in the cache says which repository this machine has made and not opened yet, so that the run after a killed one
+opens it. A repository of which there is no such note keeps the visibility that its owner gave it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strata_pack.files import disk_errors, sha256_text, write_atomic
+from strata_pack.progress import Progress
+from strata_pack.resources import cache_dir
+from strata_pack.weights.hub.api import get_json
+from strata_pack.weights.hub.connection import Hub
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+_STORAGE_REFUSED = (402, 403)
+
+
+def make_repository(hub: Hub, api: HfApi, repo: str, progress: Progress, *, private: bool) -> None:
+    """Make ``repo``, private for now; what the client raises for one that is there by now is left as it is."""
+    if not private:
+        write_atomic(_note(hub, repo), f"{hub.endpoint}/{repo}\n".encode())
+    api.create_repo(repo, private=True)
+    progress.note(f"{repo}: made, {'private' if private else 'and private until all is there'}")
+
+
+def is_to_be_opened(hub: Hub, repo: str) -> bool:
+    """Say whether this machine has made ``repo`` and has not opened it yet."""
+    return _note(hub, repo).is_file()
+
+
+def open_repository(hub: Hub, api: HfApi, repo: str) -> None:
+    """Let everybody see ``repo``, and forget that it was to be opened."""
+    api.update_repo_settings(repo, private=False)
+    with disk_errors(_note(hub, repo)):
+        _note(hub, repo).unlink(missing_ok=True)
+
+
+def is_private(hub: Hub, repo: str) -> bool:
+    """Say whether only its owner sees ``repo``."""
+    about = get_json(hub, f"/api/models/{repo}", repo)
+    return isinstance(about, dict) and about.get("private") is True
+
+
+def lacks_private_storage(error: Any) -> bool:
+    """Say whether the Hub refused bodies because an account may keep only so much in private repositories."""
+    return error.response.status_code in _STORAGE_REFUSED and "storage" in str(error.server_message or error).lower()
+
+
+def _note(hub: Hub, repo: str) -> Path:
+    return cache_dir() / "unopened" / sha256_text(f"{hub.endpoint}/{repo}")[:32]
