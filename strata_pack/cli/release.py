@@ -180,13 +180,14 @@ def publish(
     out: Out,
 ) -> None:
     """Run everything that is not done yet, and publish every pack that passes its gates."""
-    from strata_pack.release.publish_node import publish_dry_run
+    from strata_pack.release.publish_node import check_key, publish_dry_run
     from strata_pack.release.release_file import read_release
     from strata_pack.release.run import open_schedule, run_releases
 
     release = replace(read_release(file), accept_licence=accept_licence)
     if release.publish is None:
         raise WrongUse("has no [publish] table", where=file, remedy="add repo or to as the target")
+    check_key(release)
     with out.progress() as progress:
         if dry_run:
             _show_published(out, publish_dry_run(open_schedule(release, wanted=lambda _node: True), progress))

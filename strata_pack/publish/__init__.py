@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from strata_pack.publish.exports import find_program as find_program
     from strata_pack.publish.keys import KeyPair as KeyPair
     from strata_pack.publish.keys import make_keys as make_keys
+    from strata_pack.publish.keys import read_private_key as read_private_key
     from strata_pack.publish.publishing import LicenceQuestion as LicenceQuestion
     from strata_pack.publish.publishing import Published as Published
     from strata_pack.publish.publishing import PublishOptions as PublishOptions
@@ -28,7 +29,7 @@ __getattr__, __dir__, __all__ = door(
         "publish.card": ("Figures",),
         "publish.card_reading": ("card_check",),
         "publish.exports": ("ExportOptions", "Exported", "export", "find_program"),
-        "publish.keys": ("KeyPair", "make_keys"),
+        "publish.keys": ("KeyPair", "make_keys", "read_private_key"),
         "publish.publishing": ("LicenceQuestion", "PublishOptions", "Published", "publish"),
         "publish.signing": ("Signed", "is_signed", "sign_pack", "signature_check"),
         "publish.update": ("update_templates",),

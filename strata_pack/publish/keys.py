@@ -6,6 +6,7 @@ A key is named by the SHA-256 of its public half as PEM, which is the ``hint`` t
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.extras import need
 from strata_pack.files import read_bytes, sha256_bytes, write_atomic
 from strata_pack.outputs import check_file_output
+from strata_pack.progress import Progress
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -50,6 +52,8 @@ def make_keys(out: Path) -> KeyPair:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
+    if out.is_dir() or not out.name:
+        raise WrongUse("is a folder, not a file to write", where=out, remedy="add a file name, as key.pem")
     public = out.with_suffix(".pub")
     if public == out:
         raise WrongUse("is the name for the public key", where=out, remedy="name the private one, as key.pem")
@@ -67,8 +71,11 @@ def make_keys(out: Path) -> KeyPair:
     return KeyPair(out, public, fingerprint(key.public_key()))
 
 
-def read_private_key(path: Path) -> EllipticCurvePrivateKey:
-    """Read the key that signs; ``BadInput`` for what is none, ``WrongUse`` for one whose password is not given."""
+def read_private_key(path: Path, progress: Progress | None = None) -> EllipticCurvePrivateKey:
+    """Read the key that signs; ``BadInput`` for what is none, ``WrongUse`` for one whose password is not given.
+
+    ``progress`` is told of a key that others on this machine can read too.
+    """
     need("cryptography", "sign", "signing")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
@@ -88,6 +95,8 @@ def read_private_key(path: Path) -> EllipticCurvePrivateKey:
         raise BadInput("is no private key that can be read (PEM)", where=path, remedy=remedy) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name not in HASHES:
         raise BadInput("is not an ECDSA key on P-256, P-384 or P-521", where=path)
+    if progress is not None and password is None and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        progress.note(f"{path}: others on this machine can read the private key; `chmod 600` keeps it to you")
     return key
 
 

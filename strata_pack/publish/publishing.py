@@ -14,6 +14,7 @@ from typing import Any
 
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import dump_json, read_json_object, sha256_file, write_atomic
+from strata_pack.outputs import is_inside
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.papers.files import paper_files
@@ -108,7 +109,9 @@ def publish(
     options, watcher = options or PublishOptions(), progress or Silent()
     opened = _open(packs)
     kind, place = parse_target(target)
-    private = None if key is None else read_private_key(key)
+    if kind != "hub":
+        _check_apart(opened, Path(place).expanduser())
+    private = None if key is None else read_private_key(key, watcher)
     hub = hub or (connect() if kind == "hub" else None)
     prepared = [_prepare(pack, private, watcher) for pack in opened]
     gated = gated_sources(hub, _sources(opened)) if hub is not None else []
@@ -179,6 +182,14 @@ def _open(paths: Sequence[Path]) -> list[Pack]:
         if names.count(name) > 1:
             raise WrongUse(f"two packs are called {name}", remedy="rename one folder")
     return packs
+
+
+def _check_apart(packs: Sequence[Pack], place: Path) -> None:
+    """Refuse a folder that lies in one of the packs, or holds one: what is published there would change the pack."""
+    for pack in packs:
+        if is_inside(place, pack.path) or is_inside(pack.path, place):
+            held = "lies in" if is_inside(place, pack.path) else "holds"
+            raise WrongUse(f"{held} the pack {pack.path}", where=place, remedy="choose a folder apart from the packs")
 
 
 def _sources(packs: Sequence[Pack]) -> list[str]:

@@ -47,7 +47,7 @@ def sign_pack(path: Path, key: Path, progress: Progress | None = None) -> Signed
 
     Raises ``CheckFailed`` if a file is not what the manifest says, ``BadInput`` for what is no pack or no key.
     """
-    private = read_private_key(key)
+    private = read_private_key(key, progress)
     pack = Pack.open(path)
     watcher = progress or Silent()
     digests = {

@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import CheckFailed, WrongUse
 from strata_pack.progress import Progress
+from strata_pack.release.release_file import Release
 from strata_pack.release.results import Results
 from strata_pack.release.schedule import Schedule
 from strata_pack.release.task import NodeOutput, Task
 
 if TYPE_CHECKING:
     from strata_pack.publish import Published
+
+
+def check_key(release: Release) -> None:
+    """Raise ``WrongUse`` for a key that cannot sign, before packs are made for hours."""
+    from strata_pack.publish import read_private_key
+
+    if release.publish is not None and release.publish.sign is not None:
+        read_private_key(release.publish.sign)
 
 
 def passing_packs(task: Task) -> tuple[dict[str, list[str]], list[str]]:

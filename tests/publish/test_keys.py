@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, WrongUse
+from strata_pack.progress import Silent
 from strata_pack.publish.keys import fingerprint, make_keys, read_private_key, read_public_key
 
 
@@ -33,6 +34,23 @@ def test_a_key_is_never_overwritten(tmp_path: Path, there: str) -> None:
     with pytest.raises(WrongUse, match="exists already"):
         make_keys(tmp_path / "key.pem")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_folder_is_no_name_for_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WrongUse, match="is a folder, not a file to write"):
+        make_keys(Path("."))
+
+
+def test_a_private_key_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = make_keys(tmp_path / "key.pem").private
+    notes: list[str] = []
+    told = Silent()
+    monkeypatch.setattr(told, "note", notes.append, raising=False)
+    read_private_key(private, told)
+    private.chmod(0o640)
+    read_private_key(private, told)
+    assert notes == [f"{private}: others on this machine can read the private key; `chmod 600` keeps it to you"]
 
 
 def test_the_private_key_cannot_have_the_public_ones_name(tmp_path: Path) -> None:

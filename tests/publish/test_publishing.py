@@ -258,6 +258,14 @@ def test_a_folder_that_a_killed_publisher_left_is_cleared_and_a_foreign_one_is_n
     assert not work.exists()
 
 
+@pytest.mark.parametrize("place", ["packs", "packs/Tiny-Q8_0/x", "oci:packs/Tiny-Q8_0/x"])
+def test_a_place_in_a_pack_or_around_it_is_refused(packs: list[Path], tmp_path: Path, place: str) -> None:
+    kind = "oci:" if place.startswith("oci:") else "dir:"
+    with pytest.raises(WrongUse, match="choose a folder apart from the packs"):
+        publish(packs[:1], f"{kind}{tmp_path / place.removeprefix(kind)}", options=PublishOptions(accept_licence=True))
+    assert verify(packs[0]).ok
+
+
 def test_a_newer_template_gets_into_every_published_pack(packs: list[Path], hub: HubServer, tmp_path: Path) -> None:
     publish(packs, REPO)
     (tmp_path / "new.jinja").write_text(STOCK + "{# newer #}")
