@@ -92,7 +92,7 @@ def overhead(rounds: int) -> dict[str, Any]:
             found["parts"].append(parts(models, root / f"p{number}"))
             found["release"].append(release(models, root / f"r{number}"))
     share = min(found["release"]) / min(found["parts"]) - 1
-    return {"seconds": found, "overhead": share, "target": TARGET, "nodes": len(MODELS) * (2 + 4 * len(PRESETS))}
+    return {"seconds": found, "overhead": share, "target": TARGET, "nodes": len(MODELS) * (2 + 5 * len(PRESETS))}
 
 
 @dataclass(frozen=True)

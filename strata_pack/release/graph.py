@@ -16,7 +16,7 @@ from typing import Any
 from strata_pack.chat.golden.cases import suite_files
 from strata_pack.files import sha256_file, sha256_text
 from strata_pack.release.lock import LockedSource
-from strata_pack.release.release_file import PackSpec, Release
+from strata_pack.release.release_file import PackSpec, PublishSpec, Release
 from strata_pack.release.results import Result
 from strata_pack.release.versions import Versions
 
@@ -72,18 +72,11 @@ class _Graph:
         for pack in release.packs:
             self._pack(pack)
         gates = tuple(node for node in self.nodes if node.startswith("gates:"))
-        measured = tuple(node for node in self.nodes if ":" in node and not node.startswith(("gates:", "recipe:")))
+        others = ("gates:", "recipe:", "provenance:")
+        measured = tuple(node for node in self.nodes if ":" in node and not node.startswith(others))
         self._add("report", (*measured, *gates), {"name": release.name, "tool": versions.tool}, soft=True)
         if release.publish is not None:
-            targets = {pack.name: pack.repo or release.publish.target for pack in release.packs if pack.publish}
-            key = release.publish.sign
-            settings = {"targets": targets, "sign": None if key is None else _content(key)}
-            self._add(
-                *("publish", (*measured, *gates), settings),
-                soft=True,
-                key=_text(key),
-                accept_licence=release.accept_licence,
-            )
+            self._publish(release.publish, (*measured, *gates))
 
     def _add(
         self, id: str, needs: tuple[str, ...], settings: Mapping[str, Json], *, soft: bool = False, **paths: Json
@@ -176,6 +169,7 @@ class _Graph:
             template=release.template,
             golden=_text(release.golden),
         )
+        self._add(f"provenance:{name}", (f"pack:{name}",), {"tool": versions.tool})
         gates = [f"verify:{name}"]
         self._add(f"verify:{name}", (f"pack:{name}",), {"tool": versions.tool})
         if limits.golden:
@@ -192,6 +186,20 @@ class _Graph:
             self._add(gates[-1], (f"pack:{name}",), self.calls)
         shared = ("calls",) if limits.calls is not None else ()
         self._add(f"gates:{name}", (f"pack:{name}", *gates, *shared), {"pack": name, **asdict(limits)}, soft=True)
+
+    def _publish(self, publish: PublishSpec, measured: tuple[str, ...]) -> None:
+        """Add the cards of the targets and what sends them; ``measured`` are the nodes that judge packs."""
+        release = self.release
+        targets = {pack.name: pack.repo or publish.target for pack in release.packs if pack.publish}
+        settings = {"targets": targets, "sign": _content(publish.sign)}
+        self._add("card", measured, {**settings, "tool": self.versions.tool}, soft=True, key=_text(publish.sign))
+        stated = tuple(node for node in self.nodes if node.startswith("provenance:"))
+        self._add(
+            *("publish", (*measured, *stated, "card"), settings),
+            soft=True,
+            key=_text(publish.sign),
+            accept_licence=release.accept_licence,
+        )
 
     def _uses_node(self, pack: PackSpec) -> bool:
         return pack.imatrix and "imatrix" in self.nodes

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import CheckFailed, WrongUse
 from strata_pack.progress import Progress
+from strata_pack.release.paper_nodes import passing_packs
 from strata_pack.release.release_file import Release
 from strata_pack.release.results import Results
 from strata_pack.release.schedule import Schedule
@@ -22,19 +24,6 @@ def check_key(release: Release) -> None:
 
     if release.publish is not None and release.publish.sign is not None:
         read_private_key(release.publish.sign)
-
-
-def passing_packs(task: Task) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the packs to publish by target, and those that are held back by their gates."""
-    by_target: dict[str, list[str]] = {}
-    held = []
-    for pack, target in task.settings["targets"].items():
-        judged = task.inputs[f"gates:{pack}"]
-        if not isinstance(judged, str) and judged["data"]["passed"]:
-            by_target.setdefault(target, []).append(pack)
-        else:
-            held.append(pack)
-    return by_target, held
 
 
 def publish(task: Task, results: Results, progress: Progress) -> NodeOutput:
@@ -75,14 +64,22 @@ def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, An
     ]
 
 
+def _card(task: Task) -> Mapping[str, Any]:
+    """Return what the card says; ``CheckFailed`` where it could not be made."""
+    made = task.inputs["card"]
+    if isinstance(made, str):
+        raise CheckFailed(f"its card could not be made ({made})", where=task.release)
+    return made["data"]
+
+
 def _send(task: Task, out: Path, packs: list[str], target: str, progress: Progress, *, dry_run: bool) -> Published:
     from strata_pack.publish import Figures, PublishOptions
     from strata_pack.publish import publish as publish_packs
 
-    key = task.paths.get("key")
+    key, figures = task.paths.get("key"), _card(task)["figures"]
     options = PublishOptions(
         accept_licence=bool(task.paths.get("accept_licence")),
-        figures={pack: Figures(**_figures(task, pack)) for pack in packs},
+        figures={pack: Figures(**figures[pack]) for pack in packs},
     )
     return publish_packs(
         [out / pack for pack in packs],
@@ -92,14 +89,3 @@ def _send(task: Task, out: Path, packs: list[str], target: str, progress: Progre
         options=options,
         progress=progress,
     )
-
-
-def _figures(task: Task, pack: str) -> dict[str, Any]:
-    """Return what was measured of a pack, for the card."""
-    compared, asked = task.inputs.get(f"kl:{pack}"), task.inputs.get(f"calls:{pack}")
-    figures: dict[str, Any] = {}
-    if compared is not None and not isinstance(compared, str):
-        figures["kl_mean"] = compared["data"]["judged"]["kl_mean"]
-    if asked is not None and not isinstance(asked, str):
-        figures |= {"calls_right": asked["data"]["right"], "calls": asked["data"]["tasks"]}
-    return figures

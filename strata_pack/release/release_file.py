@@ -24,7 +24,7 @@ FILE_LIMIT = 1 << 20
 """Bytes of the largest release file that is read."""
 SHOWN = 8
 """Problems that one refusal names before it says how many more there are."""
-TAKEN = frozenset({"reports", "report.html", "report.json"})
+TAKEN = frozenset({"reports", "report.html", "report.json", "cards"})
 """What lies beside the packs."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -223,7 +223,7 @@ class _Reader:
         for name in sorted({pack.name for pack in packs if places.count(pack.name.casefold()) > 1}):
             self.wrong.append(f"[pack]: two packs are called {name}; give one a name of its own")
         for name in sorted({pack.name for pack in packs if pack.name.casefold() in TAKEN}):
-            self.wrong.append(f"[pack]: {name} is the place of the reports; give the pack another name")
+            self.wrong.append(f"[pack]: {name} is the place of a report or a card; give the pack another name")
 
     def _try(self, place: str, check: Callable[[], Any]) -> Any:
         try:

@@ -50,9 +50,9 @@ WRONG = {
     "golden cases that are none": (HEAD.replace("golden.json", "tiny.gguf") + PACKS, r"\[release.golden\]"),
     "a limit that nothing can miss": (HEAD + PACKS + "[gates]\nkl_mean = inf\n", "inf is above 1000"),
     "a name that ends with a new line": (HEAD.replace('"Tiny"', '"Tiny\\n"') + PACKS, "does not match"),
-    "a pack in the place of the reports": (
+    "a pack in the place of a report or a card": (
         HEAD + '[[pack]]\nquant = "F16"\nname = "Reports"\n',
-        "place of the reports",
+        "place of a report or a card",
     ),
     "a repository that is none": (HEAD + PACKS + '[publish]\nrepo = "../../x"\n', "is no repository on the Hub"),
     "two places to publish to": (HEAD + PACKS + '[publish]\nrepo = "a/b"\nto = "x"\n', "one of them"),

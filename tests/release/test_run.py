@@ -116,9 +116,9 @@ def remove(name: str) -> Callable[[Path], None]:
     return lambda file: (file.parent / "packs" / name).unlink()
 
 
-PACK_AND_AFTER = each("pack", "verify", "golden", "kl", "gates")
-NEW = {f"{kind}:Tiny-F16" for kind in ("pack", "verify", "golden", "kl", "gates")}
-Q4 = {f"{kind}:Tiny-Q4_0" for kind in ("pack", "verify", "golden", "kl", "gates")}
+PACK_AND_AFTER = each("pack", "provenance", "verify", "golden", "kl", "gates")
+NEW = {f"{kind}:Tiny-F16" for kind in ("pack", "provenance", "verify", "golden", "kl", "gates")}
+Q4 = {f"{kind}:Tiny-Q4_0" for kind in ("pack", "provenance", "verify", "golden", "kl", "gates")}
 
 CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "a comment": (edit(r"\Z", "# a comment\n"), set()),
@@ -142,7 +142,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], set[str]]] = {
     "a damaged pack": (damage("Tiny-Q8_0/model/Tiny-Q8_0.gguf"), {"pack:Tiny-Q8_0"}),
     "a lost page": (remove("report.html"), {"report"}),
     "a lost importance matrix": (remove(".release/imatrix.gguf"), {"imatrix"}),
-    "a place to publish": (edit(r"\Z", '\n[publish]\nto = "published"\n'), set()),
+    "a place to publish": (edit(r"\Z", '\n[publish]\nto = "published"\n'), {"card"}),
 }
 
 
@@ -158,7 +158,7 @@ def test_a_change_redoes_what_depends_on_it(change: str, finished: Path, tmp_pat
 FACTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "another version of the tool": (
         {"tool": "0"},
-        {"report"} | each("pack", "verify", "golden"),
+        {"report"} | each("pack", "provenance", "verify", "golden"),
     ),
     "other kernels": ({"kernels": "others 1"}, each("pack")),
     "another engine": ({"engines": {"jinja2": "0"}}, each("pack", "golden")),
@@ -283,6 +283,16 @@ def test_numbers_in_results_are_plain(finished: Path) -> None:
     """A result is JSON that any worker reads: no numpy number is in it."""
     for path in (finished.parent / "packs/.release/results").rglob("*.json"):
         assert not isinstance(json.loads(path.read_bytes())["seconds"], np.generic)
+
+
+def test_the_card_can_be_read_before_it_is_published(tmp_path: Path) -> None:
+    file = write_release(tmp_path / "r", HEAD + PACKS + '[publish]\nto = "published"\n')
+    assert {"card", "provenance:Tiny-Q8_0"} <= run_again(file)
+    card = (tmp_path / "r/packs/cards/published/README.md").read_bytes()
+    release = replace(read_release(file), accept_licence=True)
+    schedule = open_schedule(release, wanted=lambda _node: True)
+    assert run_releases([schedule], InProcess(Silent(), threads=1)).exit_code == 0
+    assert (tmp_path / "r/published/README.md").read_bytes() == card
 
 
 DAMAGE = {
