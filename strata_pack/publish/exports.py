@@ -22,6 +22,7 @@ from strata_pack.llama.memory import OVERHEAD, kv_cache_bytes
 from strata_pack.outputs import check_file_output, check_outputs
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Progress, Silent
+from strata_pack.publish.folder import check_outside
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
 from strata_pack.suggest import unknown
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
@@ -74,11 +75,16 @@ def export(
     if options.repo is not None and not is_repo_id(options.repo):
         raise BadInput("is not a valid hub id", where=options.repo, remedy="write org/name")
     if program == "oci":
+        check_outside([pack], out)
         items = oci_items([pack], out)
         write_oci(out, items, oci_changes(items, out), progress or Silent())
-        return Exported((out,), (f"docker model package --from-oci {out} NAME", f"skopeo copy oci:{out} docker://NAME"))
+        place = shlex.quote(str(out))
+        return Exported(
+            (out,), (f"docker model package --from-oci {place} NAME", f"skopeo copy oci:{place} docker://NAME")
+        )
     name, write, then = _PROGRAMS[program]
     target = out / name
+    check_outside([pack], out)
     check_outputs([target], [pack.path])
     check_file_output(target, force=options.force)
     facts = _Facts.of(pack, out.absolute(), options)
@@ -242,16 +248,16 @@ def _count_text(parameters: int) -> str:
 
 
 def _after_modelfile(facts: _Facts, target: Path) -> tuple[str, ...]:
-    return (f"ollama create {facts.name.lower()} -f {target}",)
+    return (f"ollama create {shlex.quote(facts.name.lower())} -f {shlex.quote(str(target))}",)
 
 
 def _after_model_yaml(facts: _Facts, target: Path) -> tuple[str, ...]:
-    here = () if facts.options.repo else (f"lms import {facts.pack.model_files[0]}",)
+    here = () if facts.options.repo else (f"lms import {shlex.quote(str(facts.pack.model_files[0]))}",)
     return (*here, f"lms push  # in {target.parent}, for the LM Studio Hub")
 
 
 def _after_llama_swap(_facts: _Facts, target: Path) -> tuple[str, ...]:
-    return (f"llama-swap -config {target}",)
+    return (f"llama-swap -config {shlex.quote(str(target))}",)
 
 
 _Then = Callable[[_Facts, Path], tuple[str, ...]]

@@ -14,15 +14,33 @@ from pathlib import Path
 from strata_pack.errors import EnvironmentFailure, WrongUse
 from strata_pack.files import disk_errors, sha256_file, write_atomic
 from strata_pack.locks import hold_folder
-from strata_pack.outputs import looks_like_pack
+from strata_pack.outputs import is_inside, is_same_file, looks_like_pack
 from strata_pack.pack.atomic_replace import put
 from strata_pack.pack.contents import walk
+from strata_pack.pack.layout import Pack
 from strata_pack.progress import Progress
 from strata_pack.publish.items import Change, PublishedFile, There
 
 WORK_SUFFIX = ".publishing"
 MARK = ".strata-publishing"
 """Lies in the work folder, so that a folder of that name that somebody else made is never removed."""
+
+
+def check_outside(packs: Sequence[Pack], place: Path) -> None:
+    """Refuse a folder that is one of the packs or lies in one: what is written there would change the pack."""
+    for pack in packs:
+        if is_same_file(place, pack.path) or is_inside(place, pack.path):
+            raise WrongUse(
+                f"is the pack {pack.path} or lies in it", where=place, remedy="choose a folder apart from the packs"
+            )
+
+
+def check_apart(packs: Sequence[Pack], place: Path) -> None:
+    """Refuse a folder that lies in one of the packs, or holds one: it is replaced as a whole."""
+    check_outside(packs, place)
+    for pack in packs:
+        if is_inside(pack.path, place):
+            raise WrongUse(f"holds the pack {pack.path}", where=place, remedy="choose a folder apart from the packs")
 
 
 def look_into(folder: Path) -> dict[str, There]:

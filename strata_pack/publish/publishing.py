@@ -14,7 +14,6 @@ from typing import Any
 
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import dump_json, read_json_object, sha256_file, write_atomic
-from strata_pack.outputs import is_inside
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.papers.files import paper_files
@@ -22,7 +21,7 @@ from strata_pack.pack.paths import SIGNATURE, STATE_DIR
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
-from strata_pack.publish.folder import look_into, write_folder
+from strata_pack.publish.folder import check_apart, check_outside, look_into, write_folder
 from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at, open_to_all
 from strata_pack.publish.items import Change, PublishedFile, There, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
@@ -110,7 +109,7 @@ def publish(
     opened = _open(packs)
     kind, place = parse_target(target)
     if kind != "hub":
-        _check_apart(opened, Path(place).expanduser())
+        (check_apart if kind == "dir" else check_outside)(opened, Path(place).expanduser())
     private = None if key is None else read_private_key(key, watcher)
     hub = hub or (connect() if kind == "hub" else None)
     prepared = [_prepare(pack, private, watcher) for pack in opened]
@@ -182,14 +181,6 @@ def _open(paths: Sequence[Path]) -> list[Pack]:
         if names.count(name) > 1:
             raise WrongUse(f"two packs are called {name}", remedy="rename one folder")
     return packs
-
-
-def _check_apart(packs: Sequence[Pack], place: Path) -> None:
-    """Refuse a folder that lies in one of the packs, or holds one: what is published there would change the pack."""
-    for pack in packs:
-        if is_inside(place, pack.path) or is_inside(pack.path, place):
-            held = "lies in" if is_inside(place, pack.path) else "holds"
-            raise WrongUse(f"{held} the pack {pack.path}", where=place, remedy="choose a folder apart from the packs")
 
 
 def _sources(packs: Sequence[Pack]) -> list[str]:

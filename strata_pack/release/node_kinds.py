@@ -8,7 +8,7 @@ from time import monotonic
 
 from strata_pack.errors import StrataError
 from strata_pack.progress import Progress, Silent
-from strata_pack.release import build_nodes, gates, paper_nodes, publish_node, report_page, split_plan
+from strata_pack.release import build_nodes, gates, paper_nodes, publish_node, report_page, split_worker
 from strata_pack.release.results import Result, Results
 from strata_pack.release.schedule import Failure
 from strata_pack.release.task import NodeFunction, Task
@@ -19,7 +19,7 @@ NODE_FUNCTIONS: Mapping[str, NodeFunction] = {
     "imatrix": build_nodes.imatrix,
     "recipe": build_nodes.recipe,
     "pack": build_nodes.pack,
-    "tensor": split_plan.tensor,
+    "tensor": split_worker.tensor,
     "verify": gates.verify_pack,
     "golden": gates.golden,
     "smoke": gates.smoke,

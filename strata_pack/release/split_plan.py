@@ -15,36 +15,31 @@ import json
 import os
 import secrets
 import shutil
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from strata_pack.errors import WrongUse
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, read_json_object, sha256_text, write_atomic
-from strata_pack.llama.quantizer import Quantizer
 from strata_pack.pack.build_plan import choose, plan_models, template_keys
 from strata_pack.pack.model_source import Model, hub_folder, source_template
 from strata_pack.progress import Progress
 from strata_pack.release.build_nodes import build_request
 from strata_pack.release.results import Results
 from strata_pack.release.source import first_weights
-from strata_pack.release.task import NodeOutput, Task
+from strata_pack.release.task import Task
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
-from strata_pack.weights.gguf.file import align
 from strata_pack.weights.hub.connection import connect
 from strata_pack.weights.hub.fetch import fetch_repo
 from strata_pack.weights.hub.outcome import FetchPlan
 from strata_pack.weights.hub.ranges import RangeFetcher
 from strata_pack.weights.hub.select import Weights
-from strata_pack.weights.hub.state import read_fetch_record
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import read_imatrix
 from strata_pack.weights.quantize.plan import QuantPlan
-from strata_pack.weights.quantize.rows import Pipeline, RowTarget, TensorJob, usable_cores
 from strata_pack.weights.quantize.run import output_headers, output_sizes
 from strata_pack.weights.source import HubSource, parse_source
 
@@ -79,15 +74,17 @@ def prepare(source: str, commit: str | None, model: Model | None, packs: Sequenc
     wanted = [(task.node, task.settings, _digests(task)) for task in packs]
     key = sha256_text(json.dumps([source, commit, None if model is None else "here", wanted], sort_keys=True))
     place = root / "plan.json"
-    if place.is_file() and (known := read_json_object(place))["key"] == key:
-        return str(known["id"])
+    with suppress(BadInput):
+        known = read_plan(out)
+        if known.get("key") == key:
+            return str(known["id"])
     shutil.rmtree(root, ignore_errors=True)
     with disk_errors(root):
         (root / "out").mkdir(parents=True)
     have: list[Range] = []
     if model is None:
         model, have = _heads(source, commit, root, progress)
-    with SafetensorsSource.open(first_weights(model), part=_part(packs[0])) as tensors:
+    with SafetensorsSource.open(first_weights(model), part=part_of(packs[0])) as tensors:
         for task in packs:
             _lay_out(task, model, tensors, root)
         groups = _groups(tensors, model, have)
@@ -111,7 +108,8 @@ def read_plan(out: Path) -> dict[str, Any]:
     return read_json_object(split_folder(out) / "plan.json", 1 << 30)
 
 
-def _part(task: Task) -> str:
+def part_of(task: Task) -> str:
+    """Return which part of the checkpoint a pack is made of: with the layers of multi-token prediction, or without."""
     return "model" if task.settings["mtp"] else "trunk"
 
 
@@ -134,7 +132,8 @@ def _model_dict(model: Model) -> dict[str, Any]:
     }
 
 
-def _model(value: Mapping[str, Any]) -> Model:
+def model_from(value: Mapping[str, Any]) -> Model:
+    """Return the model of a plan, as ``_model_dict`` wrote it."""
     root = Path(value["root"])
     weights = Weights("safetensors", tuple(value["weights"]), value["index"])
     return Model(value["kind"], value["name"], weights, root, root, ())
@@ -142,7 +141,7 @@ def _model(value: Mapping[str, Any]) -> Model:
 
 def _lay_out(task: Task, model: Model, tensors: SafetensorsSource, root: Path) -> None:
     """Make the file of one pack's model: its full size, its header."""
-    plan, keys = _planned(task, model, tensors)
+    plan, keys = planned(task, model, tensors)
     if plan.shards != 1:
         raise WrongUse("a model in several files cannot be split over workers", where=task.node)
     (header,), (size,) = output_headers(plan, keys), output_sizes(plan, keys)
@@ -155,7 +154,8 @@ def _lay_out(task: Task, model: Model, tensors: SafetensorsSource, root: Path) -
         os.fsync(file.fileno())
 
 
-def _planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[QuantPlan, dict[str, Any]]:
+def planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[QuantPlan, dict[str, Any]]:
+    """Return how a pack's model is quantized, and the keys of its template."""
     request = build_request(task, Results(Path(task.out)), str(model.root))
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     (plan,) = plan_models([request], tensors, [imatrix])
@@ -288,124 +288,3 @@ def _rest(model: Model, taken: Mapping[str, Sequence[tuple[int, int]]]) -> Itera
         size = (model.root / file).stat().st_size
         for start, stop in without([(0, size)], taken[file]):
             yield Group((), ((file, start, stop),))
-
-
-class _Opened:
-    """The plan of a split run, opened in one worker: source, packs' plans and files, and the way to the Hub."""
-
-    def __init__(self, out: Path) -> None:
-        plan = read_plan(out)
-        root = split_folder(out)
-        self.stack = ExitStack()
-        self.groups = [
-            Group(tuple(names), tuple((name, start, stop) for name, start, stop in ranges))
-            for names, ranges in plan["groups"]
-        ]
-        self.model = _model(plan["model"])
-        self.fetcher: RangeFetcher | None = None
-        self.holes: dict[str, int] = {}
-        if plan["fetch"]:
-            record = read_fetch_record(root.parent / "source" / self.model.root.name)
-            assert record is not None, "the plan was made after the fetch had begun"
-            self.fetcher = self.stack.enter_context(RangeFetcher(connect(), record.tree))
-            self.holes = {name: self._open(self.model.root / name) for name in self.model.weights.files}
-        tasks = [Task(**value) for value in plan["packs"]]
-        self.source = SafetensorsSource.open(first_weights(self.model), part=_part(tasks[0]))
-        self.stack.callback(self.source.close)
-        self.plans: list[QuantPlan] = []
-        self.files: list[int] = []
-        self.places: list[dict[str, int]] = []
-        for task in tasks:
-            made, keys = _planned(task, self.model, self.source)
-            (header,) = output_headers(made, keys)
-            self.plans.append(made)
-            self.files.append(self._open(root / "out" / f"{task.pack}.gguf"))
-            at, places = len(header), {}
-            for tensor in made.tensors:
-                places[tensor.name] = at
-                at += align(tensor.nbytes, made.alignment)
-            self.places.append(places)
-
-    def _open(self, path: Path) -> int:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self.stack.callback(os.close, descriptor)
-        return descriptor
-
-
-_held: list[tuple[tuple[str, str], _Opened]] = []
-_holding = threading.Lock()
-
-
-def _opened(out: str, identity: str) -> _Opened:
-    """Return the plan ``identity``, opened once in a worker: a huge checkpoint's headers take seconds to read."""
-    with _holding:
-        if not _held or _held[0][0] != (out, identity):
-            _close()
-            _held.append(((out, identity), _Opened(Path(out))))
-        return _held[0][1]
-
-
-def close_plan() -> None:
-    """Close the files and the connections that this process holds for a split run."""
-    with _holding:
-        _close()
-
-
-def _close() -> None:
-    while _held:
-        _held.pop()[1].stack.close()
-
-
-def tensor(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
-    """Fetch what one group of tensors is made of, and write the tensors into every pack's file."""
-    opened = _opened(task.out, task.settings["plan"])
-    group = opened.groups[task.settings["group"]]
-    with disk_errors(split_folder(Path(task.out))):
-        if opened.fetcher is not None:
-            for name, start, stop in group.ranges:
-                opened.fetcher.fetch(name, start, stop, opened.holes[name])
-            for name in {name for name, _, _ in group.ranges}:
-                os.fsync(opened.holes[name])
-        _write(opened, group, task.threads)
-    return NodeOutput(
-        (), {"tensors": len(group.tensors), "bytes": sum(stop - start for _, start, stop in group.ranges)}
-    )
-
-
-def _write(opened: _Opened, group: Group, threads: int | None) -> None:
-    if not group.tensors or not opened.plans:
-        return
-    quantizer = Quantizer.load("auto")
-    with Pipeline(
-        quantizer,
-        threads or usable_cores(),
-        outputs=len(opened.plans),
-        allow_nonfinite=False,
-        where=opened.source.label,
-    ) as pipeline:
-        for _ in pipeline.run(_jobs(opened, group)):
-            pass
-    for descriptor in opened.files:
-        os.fsync(descriptor)
-
-
-def _jobs(opened: _Opened, group: Group) -> Iterator[TensorJob]:
-    by_name = [{one.name: one for one in plan.tensors} for plan in opened.plans]
-    for name in group.tensors:
-        source = by_name[0][name].source
-        targets = {}
-        for number, plan in enumerate(opened.plans):
-            planned = by_name[number][name]
-            weights = plan.imatrix.importances(source) if planned.weighted and plan.imatrix else None
-            targets[number] = RowTarget(planned, weights, _writer(opened.files[number], opened.places[number][name]))
-        yield TensorJob(source, opened.plans[0].source.rows(source), targets)
-
-
-def _writer(descriptor: int, begin: int) -> Any:
-    def write(start: int, data: Any) -> None:
-        left, at = memoryview(data), begin + start
-        while left:
-            written = os.pwrite(descriptor, left, at)
-            left, at = left[written:], at + written
-
-    return write

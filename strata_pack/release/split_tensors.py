@@ -12,7 +12,8 @@ from strata_pack.release.graph import Graph, Node, make_graph
 from strata_pack.release.run import TENSOR, Outcome, release_lock, run_releases
 from strata_pack.release.schedule import Schedule
 from strata_pack.release.source import brought_model
-from strata_pack.release.split_plan import close_plan, prepare, read_plan, split_folder
+from strata_pack.release.split_plan import prepare, read_plan, split_folder
+from strata_pack.release.split_worker import close_plan
 from strata_pack.release.task import Task
 
 

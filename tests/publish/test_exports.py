@@ -90,6 +90,13 @@ def test_a_folder_of_something_else_is_no_layout(packs: list[Path], tmp_path: Pa
         export("oci", packs[0], tmp_path)
 
 
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_nothing_is_exported_into_a_pack(packs: list[Path], program: str) -> None:
+    for place in (packs[0], packs[0] / "more"):
+        with pytest.raises(WrongUse, match="choose a folder apart from the packs"):
+            export(find_program(program), packs[0], place)
+
+
 @pytest.mark.parametrize("program", [one for one in PROGRAMS if one != "oci"])
 def test_a_file_that_is_there_is_not_replaced(packs: list[Path], tmp_path: Path, program: str) -> None:
     export(find_program(program), packs[0], tmp_path / "out")
