@@ -18,6 +18,7 @@ from strata_pack.locks import lock_file
 from strata_pack.progress import Progress, Silent
 from strata_pack.release.executor import THIS_PROCESS, Executor, TaskEnd
 from strata_pack.release.graph import Node
+from strata_pack.release.local_executor import InProcess
 from strata_pack.release.lock import LockedSource, read_lock, write_lock
 from strata_pack.release.release_file import Release
 from strata_pack.release.schedule import Failure, Schedule
@@ -26,6 +27,8 @@ from strata_pack.release.versions import Versions, installed_versions
 
 TENSOR = "tensor"
 """The kind of nodes of which there may be thousands: they are counted and not named."""
+HERE_ONLY = frozenset({"publish"})
+"""Kinds of nodes that no worker elsewhere does: the key, its password and the token of the Hub are this process's."""
 MAX_WORKER_DEATHS = 8
 """Workers that may die over one node before it counts as failed: what kills every worker will kill the next."""
 RETRY_ELSEWHERE = EnvironmentFailure.exit_code
@@ -124,6 +127,7 @@ class _Run:
     def __init__(self, schedules: Sequence[Schedule], executor: Executor, progress: Progress) -> None:
         self._schedules = {schedule.release.name: schedule for schedule in schedules}
         self._executor, self._progress = executor, progress
+        self._here = InProcess(progress)
         self._deaths: Counter[str] = Counter()
         self._failed_on: dict[str, str] = {}
         tensors = sum(node.kind == TENSOR for schedule in schedules for node in schedule.graph.values())
@@ -141,7 +145,7 @@ class _Run:
                 if self._tensors is not None:
                     self._tensors.done()
                 return
-            for ended in self._executor.wait():
+            for ended in self._executor.wait() if self._here.free else self._here.wait():
                 running -= 1
                 self._take(ended)
 
@@ -152,7 +156,8 @@ class _Run:
             schedule.start(task.node)
             if task.kind != TENSOR:
                 self._progress.note(f"{task.label}: started")
-        self._executor.submit(replace(first, others=tuple(others)), self._failed_on.get(first.label))
+        executor = self._here if first.kind in HERE_ONLY else self._executor
+        executor.submit(replace(first, others=tuple(others)), self._failed_on.get(first.label))
         return len(nodes)
 
     def _take(self, ended: TaskEnd) -> None:
