@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,9 +20,10 @@ import pytest
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.progress import Silent
 from strata_pack.release import dask_cluster
-from strata_pack.release.dask_cluster import check_folders, check_versions, cluster, worker_versions
+from strata_pack.release.dask_cluster import check_folders, check_versions, cluster, run_on_worker, worker_versions
 from strata_pack.release.release_file import read_release
 from strata_pack.release.run import open_schedule, run_releases
+from strata_pack.release.schedule import Failure
 from tests.release.test_kills import done_twice
 from tests.release.test_process_pool import EIGHT
 from tests.release.tiny_release import GATES, HEAD, MEASURED, pack_hashes, run, write_release
@@ -72,6 +74,17 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(EnvironmentFailure, match=r"--dask needs the package distributed.*\[dask\]"):
         cluster("local", [tmp_path], Silent()).__enter__()
+
+
+def test_a_worker_that_joins_late_with_other_versions_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("distributed.get_worker", lambda: SimpleNamespace(address="tcp://late"))
+    task = open_schedule(read_release(write_release(tmp_path))).task("fetch")
+    worker, outcomes = run_on_worker(task, {**worker_versions(), "kernels": "others 1"})
+    assert worker == "tcp://late"
+    assert [one.exit_code for one in outcomes if isinstance(one, Failure)] == [3]
+    assert not (tmp_path / "packs/.release/results").exists()
 
 
 @pytest.mark.slow
