@@ -30,7 +30,7 @@ def make_repository(hub: Hub, api: HfApi, repo: str, progress: Progress, *, priv
 
 
 def is_to_be_opened(hub: Hub, repo: str) -> bool:
-    """Say whether this machine has made ``repo`` and has not opened it yet."""
+    """Return whether this machine has made ``repo`` and has not opened it yet."""
     return _note(hub, repo).is_file()
 
 
@@ -42,13 +42,13 @@ def open_repository(hub: Hub, api: HfApi, repo: str) -> None:
 
 
 def is_private(hub: Hub, repo: str) -> bool:
-    """Say whether only its owner sees ``repo``."""
+    """Return whether only its owner sees ``repo``."""
     about = get_json(hub, f"/api/models/{repo}", repo)
     return isinstance(about, dict) and about.get("private") is True
 
 
 def lacks_private_storage(error: Any) -> bool:
-    """Say whether the Hub refused bodies because an account may keep only so much in private repositories."""
+    """Return whether the Hub refused bodies because an account may keep only so much in private repositories."""
     return error.response.status_code in _STORAGE_REFUSED and "storage" in str(error.server_message or error).lower()
 
 
