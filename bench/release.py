@@ -46,7 +46,7 @@ RESULT = ROOT / "bench/results/release.json"
 KERNELS = ROOT / "bench/results/kernels.json"
 TARGET = 0.05
 PRESETS = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q4_K_S", "Q4_0", "Q5_0", "IQ4_XS")
-MODELS = ("qwen3", "qwen3-moe")
+MODELS = ("qwen3", "qwen3moe")
 TEMPLATE = "qwen3.8-flash-next"
 
 
