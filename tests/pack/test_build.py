@@ -16,7 +16,7 @@ from strata_pack.chat.library import load_shipped
 from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, CheckFailed
 from strata_pack.files import sha256_text
-from strata_pack.pack.build import build_pack
+from strata_pack.pack.build import BuildResult, build_pack
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.manifest import schema
 from strata_pack.pack.paths import GOLDEN, TEMPLATE
@@ -25,6 +25,7 @@ from strata_pack.pack.template.install import install_template
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
+from strata_pack.weights.quantize.recipes import make_recipe
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
 from tests.pack.tiny_pack import CASES, hashes
@@ -174,18 +175,17 @@ def test_a_folder_with_a_tokenizer_takes_it_along_with_the_new_template(
     assert copied == {**config, "chat_template": read_pack_template(path)}
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    """A tiny Qwen3 in Hugging Face layout, with a stock-like template of its own."""
-    folder = write_model("qwen3", tmp_path / "Qwen3-Tiny")
-    shutil.copy(ROOT / "tests/data/chat/stock/qwen3_like.jinja", folder / "chat_template.jinja")
-    return folder
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BuildResult]:
+    """A tiny Qwen3 in Hugging Face layout with a stock-like template, and the pack with that template repaired."""
+    folder = tmp_path_factory.mktemp("repaired")
+    checkpoint = write_model("qwen3", folder / "Qwen3-Tiny")
+    shutil.copy(ROOT / "tests/data/chat/stock/qwen3_like.jinja", checkpoint / "chat_template.jinja")
+    return checkpoint, build_pack(BuildRequest(str(checkpoint), folder / "pack", make_recipe("Q8_0"), template="auto"))
 
 
-def test_a_checkpoint_is_converted_quantized_and_its_own_template_repaired(
-    request_: BuildRequest, checkpoint: Path
-) -> None:
-    built = build_pack(replace(request_, source=str(checkpoint), template="auto", golden=None))
+def test_a_checkpoint_is_converted_quantized_and_its_own_template_repaired(repaired: tuple[Path, BuildResult]) -> None:
+    checkpoint, built = repaired
     stock = read_template(checkpoint / "chat_template.jinja")
     assert verify(built.path).ok
     assert built.manifest["template"]["origin"] == "repaired"
@@ -200,15 +200,15 @@ def test_a_template_that_cannot_be_repaired_says_what_to_do(request_: BuildReque
         build_pack(replace(request_, source=str(source), template="auto", golden=None))
 
 
-def test_a_repaired_template_brings_the_cases_it_was_proved_on(request_: BuildRequest, checkpoint: Path) -> None:
-    golden = build_pack(replace(request_, source=str(checkpoint), template="auto", golden=None)).manifest["golden"]
+def test_a_repaired_template_brings_the_cases_it_was_proved_on(repaired: tuple[Path, BuildResult]) -> None:
+    golden = repaired[1].manifest["golden"]
     assert golden is not None
     assert golden["cases"] > 100
     assert golden["engines"]["jinja2"]["failed"] == 0
 
 
-def test_a_checkpoint_gives_its_tokenizer_to_the_pack(request_: BuildRequest, checkpoint: Path) -> None:
-    path = build_pack(replace(request_, source=str(checkpoint), template="qwen3.8-flash-next", golden=None)).path
+def test_a_checkpoint_gives_its_tokenizer_to_the_pack(repaired: tuple[Path, BuildResult]) -> None:
+    checkpoint, path = repaired[0], repaired[1].path
     assert (path / "tokenizer/tokenizer.json").read_bytes() == (checkpoint / "tokenizer.json").read_bytes()
     assert len(json.loads((path / "tokenizer/vocab.json").read_text())) > 4000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.engines.engines import MinijinjaEngine
 from strata_pack.chat.library import load_shipped
 from strata_pack.chat.lint.output import sarif, terminal, to_dict
 from strata_pack.chat.lint.rules import RULES, lint_template, worst
@@ -81,7 +81,7 @@ def test_what_a_template_does_to_the_history_is_found(name: str, expected: list[
 
 
 def test_a_repaired_template_leaves_no_call_stranded() -> None:
-    repaired = repair_template((STOCK / "qwen38_like.jinja").read_text(encoding="utf-8"), [Jinja2Engine()]).text
+    repaired = repair_template((STOCK / "qwen38_like.jinja").read_text(encoding="utf-8"), [MinijinjaEngine()]).text
     assert lint_template(repaired, ignore=["ST504", "ST8"]) == []
 
 

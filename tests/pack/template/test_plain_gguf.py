@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gguf import GGUFValueType
 
-from strata_pack.chat.engines.engines import Jinja2Engine
+from strata_pack.chat.engines.engines import MinijinjaEngine
 from strata_pack.chat.repair.prelude import prelude
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_file
@@ -118,11 +118,11 @@ def test_auto_repairs_the_template_for_tools_and_keeps_it(tmp_path: Path) -> Non
     named = {f"{TEMPLATE_KEY}.tool_use": MetaValue.string(for_tools), f"{TEMPLATE_KEY}.rag": MetaValue.string("r")}
     path = tmp_path / "m.gguf"
     write_file(path, metadata(stock) | named, tensors())
-    result = install_template(path, engines=[Jinja2Engine()])
+    result = install_template(path, engines=[MinijinjaEngine()])
     found = gguf_templates(path)
     assert result.plan["removed_keys"] == []
     assert found == {"default": prelude("xml") + stock, "tool_use": prelude("xml") + for_tools, "rag": "r"}
-    assert not install_template(path, engines=[Jinja2Engine()]).changed
+    assert not install_template(path, engines=[MinijinjaEngine()]).changed
 
 
 def test_a_template_with_a_trigger_is_refused_and_nothing_changes(tmp_path: Path, put: Any) -> None:
