@@ -86,7 +86,7 @@ def test_repair_takes_the_template_out_of_a_gguf(tmp_path: Path) -> None:
     assert target.read_text(encoding="utf-8") == prelude("xml") + stock("qwen38_like").read_text(encoding="utf-8")
 
 
-def test_a_gguf_without_a_template_is_told_so(tmp_path: Path) -> None:
+def test_a_gguf_without_a_template_is_reported(tmp_path: Path) -> None:
     code, _, err = run("repair", str(write_stub_model(tmp_path / "stub.gguf")), *QUICK)
     assert (code, "has no chat template" in err) == (2, True)
 

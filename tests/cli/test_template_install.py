@@ -66,7 +66,7 @@ def test_json_is_one_object(tmp_path: Path, short: Path) -> None:
     assert json.loads(run("status", path, "--json")[1])["previous"] == 1
 
 
-def test_a_dry_run_is_said_to_be_one(tmp_path: Path, short: Path) -> None:
+def test_a_dry_run_is_labelled_as_one(tmp_path: Path, short: Path) -> None:
     path = write_tiny(tmp_path / "m.gguf")
     code, stdout, _ = run("install", path, "--template", short, "--force", "--dry-run")
     assert code == 0

@@ -147,7 +147,7 @@ def test_the_logits_are_those_of_the_network_computed_in_numpy(tmp_path: Path) -
 
 
 @pytest.mark.xdist_group("compare-server")
-def test_a_server_that_tells_all_tokens_gives_the_same_figures(
+def test_a_server_that_returns_all_tokens_gives_the_same_figures(
     models: dict[str, Path], found: dict[str, Comparison]
 ) -> None:
     told = compare_top.compare_top(models["Q2_K"], models["F32"], top=len(TOKENS), **FAST)  # type: ignore[arg-type]
@@ -289,7 +289,7 @@ def test_damaged_weights_are_named_and_not_averaged(tmp_path: Path) -> None:
         compare_full(tmp_path / "m.gguf", good, **FAST)  # type: ignore[arg-type]
 
 
-def test_a_child_that_dies_is_said_with_its_last_words() -> None:
+def test_a_child_that_dies_is_reported_with_its_last_words() -> None:
     command = [sys.executable, "-c", "import os, sys; print('oops', file=sys.stderr, flush=True); os.abort()"]
     with (
         tempfile.TemporaryFile() as log,

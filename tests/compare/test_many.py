@@ -120,7 +120,7 @@ def test_a_foreign_file_among_the_logits_is_refused(tmp_path: Path) -> None:
         KeptLogits.open(tmp_path / "a.logits", "key")
 
 
-def test_a_full_disk_is_said_before_the_work(
+def test_a_full_disk_is_reported_before_the_work(
     tmp_path: Path, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata_pack.compare.kept.free_bytes", lambda _: 1000)

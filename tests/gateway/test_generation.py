@@ -51,7 +51,7 @@ def test_a_budget_waits_for_a_candidate_that_comes_to_nothing(house: House) -> N
     house.replay.script.clear()
 
 
-def test_a_budget_does_not_cut_right_behind_the_end_of_the_thinking(house: House) -> None:
+def test_a_budget_does_not_cut_right_after_the_end_of_the_thinking(house: House) -> None:
     house.says(["a", "b", "</think>", "\n\n", "Answer"])
     message = house.post({"messages": [{"role": "user", "content": "x"}], "reasoning_budget": 2, "tools": []}).json()
     # Two tokens of thinking are allowed and two were used: the budget is spent at "b", before the model closed it.

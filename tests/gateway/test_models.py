@@ -335,7 +335,7 @@ def test_streams_of_two_models_at_once_both_end(several: Several) -> None:
     }
 
 
-def test_metrics_are_told_by_model_and_together(several: Several) -> None:
+def test_metrics_are_reported_per_model_and_in_total(several: Several) -> None:
     for name in ("tea", "tea", "coffee"):
         ask(several, name)
     ask(several, "water")

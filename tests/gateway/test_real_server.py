@@ -46,7 +46,7 @@ def busy(server: LlamaServer) -> int:
     return sum(slot["is_processing"] for slot in httpx.get(server.url + "/slots").json())
 
 
-def test_the_upstream_tells_name_quant_and_slots(real: House) -> None:
+def test_name_quant_and_slots_come_from_the_upstream(real: House) -> None:
     status = real.get("/v1/status").json()
     assert status["model"] == "small"
     assert status["quant"] == "all F32"
@@ -187,7 +187,7 @@ def test_a_budget_ends_the_thinking_of_a_real_model(real: House) -> None:
     assert real.get("/metrics").json()["requests"][0]["budget_closed"] == 1
 
 
-def test_after_the_budget_only_what_was_put_behind_the_thinking_is_read(tmp_path: Path) -> None:
+def test_after_the_budget_only_the_text_added_after_the_thinking_is_evaluated(tmp_path: Path) -> None:
     # One slot: of several, the server may choose another one while the first still ends.
     extra = {"llama.context_length": MetaValue.uint32(8192)}
     model = write_tiny(tmp_path / "tiny.gguf", extra=extra)

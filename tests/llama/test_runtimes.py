@@ -80,7 +80,7 @@ def test_the_environment_names_a_binary_and_the_option_wins_over_it(tmp_path, mo
     assert pick_runtime(llama_server=two).path == two
 
 
-def test_a_named_binary_that_is_not_there_is_said(tmp_path):
+def test_a_missing_binary_is_named(tmp_path):
     with pytest.raises(BadInput, match="not an executable"):
         find_binary(tmp_path / "nowhere")
 
@@ -119,7 +119,7 @@ def test_auto_without_a_cuda_build_takes_the_embedded_one_even_with_a_device(tmp
 VULKAN_DEVICE = "print('Available devices:\\n  Vulkan0: AMD Radeon 780M (16384 MiB, 16000 MiB free)')"
 
 
-def test_auto_takes_vulkan_where_its_server_sees_a_device_and_says_so(tmp_path):
+def test_auto_chooses_vulkan_where_its_server_sees_a_device_and_reports_it(tmp_path):
     binary = _build(tmp_path, "vulkan-b1", "vulkan")
     assert pick_runtime().name == "embedded"
     assert pick_runtime().why == "no NVIDIA device, no Vulkan device: the CPU"
@@ -232,7 +232,7 @@ else:
     assert what.devices == (Device("CUDA0", "NVIDIA H200", 143771 << 20, 143000 << 20),)
 
 
-def test_a_binary_that_is_something_else_is_said(tmp_path):
+def test_a_binary_that_is_no_server_is_named(tmp_path):
     other = Runtime("x", "binary", path=_program(tmp_path / "b/llama-server", "print('hello')"))
     with pytest.raises(EnvironmentFailure, match=r"not a working llama-server \(hello\)"):
         describe_runtime(other)

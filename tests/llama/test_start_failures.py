@@ -102,7 +102,7 @@ def test_the_last_words_of_an_earlier_server_in_the_same_log_do_not_count(tiny, 
     assert (failure.reason, failure.log_tail) == ("died", "")
 
 
-def test_a_binary_that_cannot_be_run_is_said(tiny, tmp_path):
+def test_a_binary_that_cannot_be_run_is_named(tiny, tmp_path):
     path = tmp_path / "llama-server"
     path.write_text("not a program")
     failure = _failure(tiny, runtime=Runtime("text", "binary", path=path))

@@ -56,7 +56,7 @@ def test_the_manifest_names_no_place_of_this_machine(request_: BuildRequest, tmp
     assert str(tmp_path) not in (build_pack(request_).path / "manifest.json").read_text()
 
 
-def test_nothing_is_left_beside_the_pack(request_: BuildRequest) -> None:
+def test_nothing_else_is_left_in_the_packs_parent_folder(request_: BuildRequest) -> None:
     assert [path.name for path in build_pack(request_).path.parent.iterdir()] == ["pack"]
 
 

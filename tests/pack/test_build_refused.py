@@ -122,7 +122,9 @@ def test_a_source_without_a_template_cannot_keep_it(request_: BuildRequest, tmp_
         build_pack(replace(request_, source=str(bare)))
 
 
-def test_too_little_disk_is_said_before_the_first_byte(request_: BuildRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_is_reported_before_the_first_byte(
+    request_: BuildRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _path: 1000)
     with pytest.raises(EnvironmentFailure, match="not enough disk space"):
         build_pack(request_)

@@ -31,7 +31,7 @@ def test_true_size_is_forecast_with_the_table_on_the_disk(tmp_path: Path) -> Non
         assert needs.projector > 800_000_000
 
 
-def test_dry_run_tells_memory_and_disk_and_writes_nothing(tmp_path: Path) -> None:
+def test_dry_run_reports_memory_and_disk_and_writes_nothing(tmp_path: Path) -> None:
     folder = write_model("qwen35-vision", tmp_path / "Tiny")
     arguments = ["build", str(folder), "--quant", "Q8_0", "--template", "keep", "--out", str(tmp_path / "p")]
     result = CliRunner().invoke(app, [*arguments, "--dry-run"])

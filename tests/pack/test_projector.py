@@ -95,7 +95,7 @@ def test_draft_head_is_left_out_of_the_model(pack: Path, tmp_path: Path) -> None
         assert file.metadata["qwen35.nextn_predict_layers"].value == 1
 
 
-def test_projector_beside_a_gguf_model_goes_into_its_pack(pack: Path, tmp_path: Path) -> None:
+def test_projector_next_to_a_gguf_model_goes_into_its_pack(pack: Path, tmp_path: Path) -> None:
     checkpoint = pack.parent / "Tiny-VL"
     (tmp_path / "gguf").mkdir()
     convert("", checkpoint, tmp_path / "gguf/Tiny-VL-BF16.gguf", "model")
@@ -120,7 +120,7 @@ def test_model_is_no_projector(pack: Path, tmp_path: Path) -> None:
         build_pack(request(model, tmp_path / "pack", projector_file=model))
 
 
-def test_projector_beside_a_checkpoint_is_refused(pack: Path, tmp_path: Path) -> None:
+def test_projector_next_to_a_checkpoint_is_refused(pack: Path, tmp_path: Path) -> None:
     eyes = pack / "model/mmproj-Tiny-VL-BF16.gguf"
     with pytest.raises(WrongUse, match="the checkpoint's own tower is converted"):
         build_pack(request(pack.parent / "Tiny-VL", tmp_path / "pack", projector_file=eyes))
@@ -158,7 +158,7 @@ def test_no_projector_and_a_projector_are_wrong_use(pack: Path, tmp_path: Path) 
         (lambda m: m.pop("projector"), "has the role of a projector and the manifest names none"),
     ],
 )
-def test_verify_names_a_projector_that_the_manifest_tells_wrong(
+def test_verify_names_a_projector_that_the_manifest_describes_wrongly(
     pack: Path, tmp_path: Path, change: Any, sentence: str
 ) -> None:
     shutil.copytree(pack, tmp_path / "pack")

@@ -311,7 +311,7 @@ def test_a_model_that_no_loader_takes_is_refused_before_it_is_quantized(
         build_pack(replace(request_, source=str(source)))
 
 
-def test_a_config_of_another_model_beside_the_weights_is_refused(request_: BuildRequest, tmp_path: Path) -> None:
+def test_a_config_of_another_model_next_to_the_weights_is_refused(request_: BuildRequest, tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     write_tiny(folder / "tiny.gguf")

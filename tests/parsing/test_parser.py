@@ -210,14 +210,14 @@ def test_a_second_call_with_a_drifted_opener_gives_the_first_one_nothing(opener:
 
 
 @pytest.mark.parametrize("behind", ["\nThen I will fix it.\n", " and on", "\n\n# Next\n", "x"])
-def test_nothing_is_lost_behind_an_open_backtick_and_words_in_a_call(behind: str) -> None:
+def test_nothing_is_lost_after_an_open_backtick_and_words_in_a_call(behind: str) -> None:
     call = SAVE.replace("</function>\n", "</function>\n(running)\n")
     outcome = check("Look at `a: " + call + behind, [12 + len(call)], "stop", thinking=False, tools=TOOLS)
     assert len(outcome.calls) == 1
     assert outcome.content.endswith(behind.lstrip("\n"))
 
 
-def test_what_stands_behind_an_announced_call_that_failed_is_read_the_same_without_streaming() -> None:
+def test_text_after_an_announced_call_that_failed_is_read_the_same_without_streaming() -> None:
     cut = "<tool_call>\n<function=save>\n<parameter=path>\na\n</parameter>\n</tool_call>"
     outcome = check(f"{cut}{BARE}", [], "stop", thinking=False, tools=TOOLS)
     assert outcome.calls == []

@@ -55,7 +55,7 @@ def test_the_beginning_of_a_spelled_tag_is_pending_and_let_go_when_it_goes_on_as
     assert parser.feed("ng>", False) == [Event("content", "</thing>")]
 
 
-def test_a_special_token_behind_half_a_spelled_tag_is_a_tag() -> None:
+def test_a_special_token_after_half_a_spelled_tag_is_a_tag() -> None:
     assert read([("r <", False), ("</think>", True), ("c", None)]).reasoning == "r <"
 
 

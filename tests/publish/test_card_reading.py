@@ -44,18 +44,18 @@ CARDS = {
 
 
 @pytest.mark.parametrize("name", CARDS)
-def test_what_is_wrong_with_a_card_is_said(packs: list[Path], name: str) -> None:
+def test_each_fault_of_a_card_is_reported(packs: list[Path], name: str) -> None:
     head, body, sentence = CARDS[name]
     found = card(write(packs[0], head, body))
     assert (found.status, sentence in found.detail) == ("failed" if sentence else "passed", True), found.detail
 
 
-def test_a_card_without_a_head_is_said(packs: list[Path]) -> None:
+def test_a_card_without_a_head_is_reported(packs: list[Path]) -> None:
     (packs[0] / "README.md").write_text("# Tiny\n")
     assert "has no head" in card(packs[0]).detail
 
 
-def test_no_card_is_said(packs: list[Path]) -> None:
+def test_a_missing_card_is_reported(packs: list[Path]) -> None:
     assert "there is no card" in card(packs[0]).detail
 
 

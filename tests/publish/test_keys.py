@@ -42,7 +42,7 @@ def test_a_folder_is_no_name_for_a_key(tmp_path: Path, monkeypatch: pytest.Monke
         make_keys(Path("."))
 
 
-def test_a_private_key_that_others_can_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_key_that_others_can_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = make_keys(tmp_path / "key.pem").private
     notes: list[str] = []
     told = Silent()

@@ -128,7 +128,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_a_fault_that_passes_is_borne(packs: list[Path], hub: HubServer, kind: str) -> None:
+def test_a_passing_fault_is_retried(packs: list[Path], hub: HubServer, kind: str) -> None:
     fault = FAULTS[kind]
     hub.uploads.faults = [UploadFault(fault.path, fault.status, fault.after, fault.times)]
     publish(packs[:1], REPO)

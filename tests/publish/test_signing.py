@@ -293,7 +293,7 @@ def test_the_commands_sign_and_verify(place: Path) -> None:
     assert run("verify", place / "pack").exit_code == 0
 
 
-def test_a_signature_that_nobody_checks_is_said_to_be_there(place: Path) -> None:
+def test_a_signature_that_nobody_checks_is_reported(place: Path) -> None:
     result = run("verify", place / "pack", "--json")
     (check,) = [one for one in json.loads(result.stdout)["checks"] if one["id"] == "signature"]
     assert (check["status"], "check it with --key" in check["detail"]) == ("skipped", True)

@@ -178,7 +178,7 @@ def test_a_run_after_a_split_one_finds_everything_made(tmp_path: Path) -> None:
     assert made(run(file).schedules[0]) == set()
 
 
-def test_broken_connections_are_borne(hub: HubServer, whole: Path, tmp_path: Path) -> None:
+def test_broken_connections_are_retried(hub: HubServer, whole: Path, tmp_path: Path) -> None:
     hub.fail(WEIGHTS[0], Fault(times=3), Fault(break_after=1000, times=2), Fault(status=500), Fault(wrong_range=True))
     file = write_release(tmp_path / "r", HUB + PACKS)
     assert split(file).exit_code == 0

@@ -83,7 +83,7 @@ def test_examples_carry_their_line_and_the_policies_that_save_them(tmp_path: Pat
     "raw",
     [b"{", b"[1]", b"5", b'{"a": 1}', b'{"choices": 5}', b'{"choices": [{"message": 5}]}', b"\xff", b"[" * 100_000],
 )
-def test_a_line_without_a_reply_is_told_as_such(raw: bytes) -> None:
+def test_a_line_without_a_reply_is_reported_as_such(raw: bytes) -> None:
     assert [type(each) for each in read_record(7, raw)] == [BadLine]
 
 

@@ -87,7 +87,7 @@ def test_large_values_keep_memory_small(tmp_path: Path) -> None:
     assert peak < 3 * records_module.WHOLE
 
 
-def test_streams_that_are_mixed_are_told_apart(tmp_path: Path) -> None:
+def test_mixed_streams_are_separated(tmp_path: Path) -> None:
     one, two = ([c for c in chunks() if c["id"] == name] for name in ("c1", "c2"))
     path = tmp_path / "mixed.jsonl"
     path.write_bytes(lines(one[0], two[0], *one[1:5], two[1], *one[5:], *two[2:]))

@@ -89,7 +89,7 @@ def test_a_repeat_command_is_escaped_on_the_page():
 
 
 @given(CHECKS)
-def test_folding_loses_no_check_and_tells_no_cause_twice(checks):
+def test_folding_loses_no_check_and_shows_no_cause_twice(checks):
     report = Report("t", tuple(checks))
     folded = fold(report)
     told = [id_ for check in folded.checks for id_ in check.data.get("folded", [check.id])]

@@ -57,7 +57,7 @@ def test_junit_holds_nothing_that_xml_forbids(full_report):
     assert "&#27;" not in text
 
 
-def test_sarif_tells_what_needs_a_person_and_nothing_else(full_report):
+def test_sarif_has_what_needs_a_person_and_nothing_else(full_report):
     (run,) = json.loads(sarif(full_report))["runs"]
     assert [(result["ruleId"], result["level"]) for result in run["results"]] == [
         ("repair-reasoning", "error"),

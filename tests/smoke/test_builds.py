@@ -70,7 +70,7 @@ def test_a_binary_in_the_current_folder_is_found_by_its_bare_name(tmp_path, monk
     assert found.path == tmp_path / "llama-server"
 
 
-def test_a_binary_for_another_processor_says_so(tmp_path, tiny):
+def test_a_binary_for_another_processor_is_reported(tmp_path, tiny):
     binary = tmp_path / "llama-server"
     binary.write_text("#!/bin/sh\nkill -ILL $$\n")
     binary.chmod(0o755)

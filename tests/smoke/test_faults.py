@@ -58,7 +58,7 @@ def _play_with(monkeypatch, number: int) -> None:
     monkeypatch.setattr("strata_pack.smoke.runner.PLAYS", {**registry.PLAYS, FIRST: play})
 
 
-def test_a_server_that_dies_is_said_and_the_next_scenario_gets_another(monkeypatch, tiny, two):
+def test_a_server_that_dies_is_reported_and_the_next_scenario_gets_another(monkeypatch, tiny, two):
     _play_with(monkeypatch, signal.SIGKILL)
     report = run_smoke(tiny, options=two)
     died, after = report.checks
@@ -85,7 +85,7 @@ def test_a_server_that_keeps_dying_is_given_up(monkeypatch, tiny, two):
     assert report.checks[2].detail == "not played: the server is gone"
 
 
-def test_a_server_that_answers_garbage_is_said(tiny, two, tmp_path):
+def test_a_server_that_answers_garbage_is_reported(tiny, two, tmp_path):
     path = tmp_path / "llama-server"
     path.write_text(
         f"#!{sys.executable}\n"
@@ -108,7 +108,7 @@ def test_a_server_that_answers_garbage_is_said(tiny, two, tmp_path):
     assert "is not JSON: '<html>hello</html>'" in report.checks[0].detail
 
 
-def test_a_port_that_is_taken_is_said(tiny, two):
+def test_a_port_that_is_taken_is_reported(tiny, two):
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -143,7 +143,7 @@ def test_a_model_without_the_turn_markers_fails_and_names_them(tmp_path, options
     assert "<think>" in tags.detail
 
 
-def test_out_of_memory_at_load_is_said_on_the_command_line(smollm2):
+def test_out_of_memory_at_load_is_reported_on_the_command_line(smollm2):
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30));"
         "from strata_pack.cli.main import main; main()"
@@ -224,7 +224,7 @@ def test_ctrl_c_in_prove_leaves_the_reports_of_the_pack_as_they_are(tmp_path):
         (drip, "no answer within the time limit"),
     ],
 )
-def test_a_url_that_does_not_serve_is_said(answer, words):
+def test_a_url_that_does_not_serve_is_reported(answer, words):
     with faulty_server(answer) as (url, _):
         report = run_smoke_url(url, options=SmokeOptions(start_seconds=1.0))
     assert (report.checks[0].id, report.checks[0].status, report.exit_code) == ("start", "error", 3)

@@ -40,7 +40,7 @@ def played(pack: Path, *only: str) -> list[Check]:
     return list(run_smoke(pack, options=SmokeOptions(only=only, context=2048, threads=2)).checks)
 
 
-def test_a_pack_that_sees_tells_two_pictures_apart_and_drafts_the_same_text(pack: Path) -> None:
+def test_a_pack_that_sees_distinguishes_two_pictures_and_drafts_the_same_text(pack: Path) -> None:
     apart, again, head = played(pack, "images", "draft-head")
     assert (apart.status, again.status, head.status) == ("passed", "passed", "passed"), (apart, again, head)
     assert apart.data is not None
@@ -74,7 +74,7 @@ def echoing(folder: Path, *, swapped: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("swapped", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_right_draft_head_is_told_by_the_tokens_that_are_accepted(swapped: bool, tmp_path: Path) -> None:
+def test_a_right_draft_head_is_recognised_by_the_tokens_that_are_accepted(swapped: bool, tmp_path: Path) -> None:
     (head,) = played(echoing(tmp_path / "Echo", swapped=swapped), "draft-head")
     assert head.status == "passed", head
     assert head.data is not None

@@ -146,7 +146,7 @@ def test_a_run_in_which_nothing_was_played_is_not_in_order(tmp_path, options):
 
 
 @pytest.mark.parametrize("name", ["no_calls", "other_calls"])
-def test_a_template_that_cannot_call_tools_is_said_first(name, tmp_path, options):
+def test_a_template_that_cannot_call_tools_is_reported_first(name, tmp_path, options):
     model = write_tiny_model(tmp_path / "m.gguf", chat_template=(STOCK / f"{name}.jinja").read_text())
     wanted = ("repair-content", "round-trip", "chat-template")
     report = run_smoke(model, options=SmokeOptions(only=wanted, threads=1, log_dir=options.log_dir))

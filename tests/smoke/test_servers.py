@@ -160,7 +160,7 @@ def test_a_bad_server_fails_for_what_it_does(name):
     assert {row[2] for row in losses.table.rows} == {bad.scenario}
 
 
-def test_no_forced_call_of_five_is_said_in_figures():
+def test_no_forced_call_of_five_is_reported_in_figures():
     check = _run(BAD["delivers no forced call"].script, "forced-calls").checks[0]
     assert check.detail.startswith("0 of 5 forced calls delivered")
 

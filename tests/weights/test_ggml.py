@@ -121,7 +121,7 @@ def test_the_probe_pattern_is_fixed() -> None:
     assert (source.shape, importance.shape) == ((6, 512), (512,))
 
 
-def test_the_probe_hash_tells_what_is_quantized(ggml: Ggml) -> None:
+def test_the_probe_hash_depends_on_what_is_quantized(ggml: Ggml) -> None:
     plain = ggml.probe_hash()
     assert plain == ggml.probe_hash() == ggml.probe_hash([Q.Q4_K, Q.F32])
     assert ggml.probe_hash([Q.IQ3_S]) != plain

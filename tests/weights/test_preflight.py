@@ -22,7 +22,7 @@ def test_stages_on_one_file_system_are_added_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not OTHER.is_dir(), reason="no second file system at /dev/shm")
-def test_file_systems_are_told_apart(tmp_path: Path) -> None:
+def test_file_systems_are_distinguished(tmp_path: Path) -> None:
     if os.stat(OTHER).st_dev == os.stat(tmp_path).st_dev:
         pytest.skip("/dev/shm is no file system of its own")
     needs = disk_needs([Stage("a", tmp_path, 5), Stage("b", OTHER, 7), Stage("c", tmp_path, 1)])

@@ -40,7 +40,7 @@ def test_flat_form_is_read(tmp_path: Path, case: dict[str, Any], expected: str |
     assert (read.expected, read.error) == (expected, error)
 
 
-def test_flat_form_gives_the_variables_beside_the_messages(tmp_path: Path) -> None:
+def test_flat_form_has_the_variables_next_to_the_messages(tmp_path: Path) -> None:
     flat = {"messages": USER, "add_generation_prompt": True, "enable_thinking": False, "rendered": "x", "comment": 1}
     assert read_cases(suite_file(tmp_path, flat))[0].variables == {
         "add_generation_prompt": True,

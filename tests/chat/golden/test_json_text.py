@@ -18,7 +18,7 @@ LAYOUTS = st.sampled_from([None, 0, 1, "\t"])
 
 @settings(max_examples=40)
 @given(st.lists(VALUES, max_size=6), LAYOUTS, st.booleans())
-def test_every_item_of_a_list_stands_where_it_is_said_to(values: list[Any], indent: Any, escaped: bool) -> None:
+def test_every_item_of_a_list_is_at_its_reported_place(values: list[Any], indent: Any, escaped: bool) -> None:
     text = json.dumps(values, indent=indent, ensure_ascii=escaped)
     found = list(items(text, whole(text)))
     assert [item.value for item in found] == values
@@ -27,9 +27,7 @@ def test_every_item_of_a_list_stands_where_it_is_said_to(values: list[Any], inde
 
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(), VALUES, max_size=6), LAYOUTS, st.booleans())
-def test_every_member_of_an_object_stands_where_it_is_said_to(
-    values: dict[str, Any], indent: Any, escaped: bool
-) -> None:
+def test_every_member_of_an_object_is_at_its_reported_place(values: dict[str, Any], indent: Any, escaped: bool) -> None:
     text = json.dumps(values, indent=indent, ensure_ascii=escaped)
     found = members(text, whole(text))
     assert {key: json.loads(text[member.start : member.end]) for key, member in found.items()} == values

@@ -67,7 +67,7 @@ def test_a_stock_template_is_repaired(name: str, results: dict[str, RepairResult
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_the_stock_template_stays_as_it_is_behind_the_prelude(name: str, repaired: dict[str, str]) -> None:
+def test_the_stock_template_is_unchanged_after_the_prelude(name: str, repaired: dict[str, str]) -> None:
     assert repaired[name] == prelude(FORMS[name]) + stock(name)
     changed = [line for line in diff(stock(name), repaired[name]).splitlines()[2:] if line.startswith("-")]
     assert changed == []

@@ -160,7 +160,7 @@ def test_a_wrong_chat_field_is_named(body: dict[str, Any], field: str, house: Ho
 
 
 @pytest.mark.parametrize(("body", "word"), WRONG_MESSAGES)
-def test_a_wrong_anthropic_field_is_told_in_anthropics_words(body: dict[str, Any], word: str, house: House) -> None:
+def test_a_wrong_anthropic_field_is_refused_in_anthropics_words(body: dict[str, Any], word: str, house: House) -> None:
     answer = house.post(body, "/v1/messages")
     assert answer.status_code == 400, answer.text
     value = answer.json()

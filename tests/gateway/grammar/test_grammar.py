@@ -182,7 +182,7 @@ def test_a_value_may_be_all_that_one_of_its_alternatives_allows(wanted: dict[str
     assert value_of(text, "a") == expression
 
 
-def test_a_schema_beside_a_reference_counts_before_it() -> None:
+def test_a_schema_next_to_a_reference_has_precedence() -> None:
     root = {"$defs": {"S": {"type": "string", "format": "theirs"}}}
     assert reader(root).resolve({"$ref": "#/$defs/S", "format": "ours"})["format"] == "ours"
 

@@ -125,7 +125,7 @@ def test_a_connection_that_asks_nothing_ends(first: bytes, later: bytes, hasty: 
         read_to_the_end(connection)  # it ends, or the socket's own time limit fails the test
 
 
-def test_a_request_that_comes_slowly_behind_another_leaves_its_answer_alone(hasty: House) -> None:
+def test_a_slow_request_after_another_does_not_change_its_answer(hasty: House) -> None:
     hasty.says(["</think>", *["word "] * 12], delay=0.1)
     with connect(hasty) as connection:
         connection.sendall(chat(stream=True) + b"GE")
@@ -135,7 +135,7 @@ def test_a_request_that_comes_slowly_behind_another_leaves_its_answer_alone(hast
     assert b"HTTP/1.1 408" in after
 
 
-def test_nonsense_behind_a_request_writes_nothing_into_its_answer(hasty: House) -> None:
+def test_invalid_bytes_after_a_request_write_nothing_into_its_answer(hasty: House) -> None:
     hasty.says(["</think>", *["word "] * 5], delay=0.1)
     with connect(hasty) as connection:
         connection.sendall(chat(stream=True) + b"\x00\x00\r\n\r\n")
@@ -170,7 +170,7 @@ async def stop(server: asyncio.Server) -> None:
     server.close()
 
 
-def test_clients_that_leave_while_a_prompt_is_tokenized_leave_no_connection_behind() -> None:
+def test_clients_that_disconnect_during_tokenization_leave_no_connection_open() -> None:
     open_now = 0
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -213,7 +213,7 @@ def test_clients_that_leave_while_a_prompt_is_tokenized_leave_no_connection_behi
         house.call(stop(house.slow))
 
 
-def test_a_drain_tells_a_client_whose_body_still_comes() -> None:
+def test_a_client_still_sending_its_body_is_answered_during_a_drain() -> None:
     with House(with_limits(drain_seconds=0)) as house:
         with connect(house) as connection:
             connection.sendall(HALF)

@@ -21,7 +21,7 @@ BODY = {"messages": [{"role": "user", "content": "Hi"}]}
         ("DELETE", "/v1/models/x", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_the_right_one(method: str, path: str, allowed: str, house: House) -> None:
+def test_the_answer_to_a_wrong_method_names_the_right_one(method: str, path: str, allowed: str, house: House) -> None:
     answer = house.http.request(method, house.url + path)
     assert answer.status_code == 405
     assert answer.headers["allow"] == allowed

@@ -216,13 +216,13 @@ def test_a_long_prefill_sends_comments_until_the_first_token() -> None:
 
 
 @pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nothing", 404), ("GET", "/v1/messages", 405)])
-def test_an_unknown_path_or_method_is_told_in_json(method: str, path: str, status: int, house: House) -> None:
+def test_an_unknown_path_or_method_is_answered_in_json(method: str, path: str, status: int, house: House) -> None:
     answer = httpx.request(method, house.url + path)
     assert answer.status_code == status
     assert answer.json()["error"]["message"]
 
 
-def test_what_a_drain_cuts_off_is_told() -> None:
+def test_what_a_drain_cuts_off_is_logged() -> None:
     with House() as house:
         house.says(["word "] * 1000, delay=0.02)
         with httpx.stream("POST", house.url + "/v1/chat/completions", json={**BODY, "stream": True}) as running:

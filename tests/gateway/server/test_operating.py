@@ -59,7 +59,7 @@ def last(house: Observed) -> Access:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_request_is_told_with_its_tokens_and_its_end(stream: bool, observed: Observed) -> None:
+def test_a_request_is_logged_with_its_tokens_and_its_end(stream: bool, observed: Observed) -> None:
     observed.seen.clear()
     observed.says("Hm.\n</think>\n\nHi")
     body = {"messages": [{"role": "user", "content": SECRET_TEXT}], "stream": stream}
@@ -83,7 +83,7 @@ def test_a_request_is_told_with_its_tokens_and_its_end(stream: bool, observed: O
         ("/v1/nothing", {}, 404, "no_route"),
     ],
 )
-def test_a_refused_request_is_told_too(
+def test_a_refused_request_is_logged_too(
     path: str, body: Any, status: int, outcome: str, observed: Observed
 ) -> None:  # fmt: skip
     observed.seen.clear()

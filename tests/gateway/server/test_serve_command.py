@@ -31,7 +31,7 @@ from tests.gateway.server.served import Served
         (["/nowhere/pack", "--port", "0"], "no such pack"),
     ],
 )
-def test_what_cannot_work_is_told_at_once(options: list[str], words: str) -> None:
+def test_what_cannot_work_is_refused_at_once(options: list[str], words: str) -> None:
     done = run("serve", *options)
     assert done.code == 2
     assert words in done.err
@@ -82,7 +82,7 @@ def test_the_form_of_calls_is_read_off_an_unknown_template() -> None:
     assert call_format_of("<tool_call>\n<function={{ name }}>") == "auto"
 
 
-def test_a_taken_port_is_told() -> None:
+def test_a_taken_port_is_an_error() -> None:
     from strata_pack.errors import EnvironmentFailure
 
     with bind("127.0.0.1", 0) as taken, pytest.raises(EnvironmentFailure, match="choose another --port"):

@@ -53,9 +53,7 @@ def test_a_pack_that_loads_at_the_start_is_given_up(tmp_path: Path, never_ready:
     assert ends(process)
 
 
-def test_a_pack_that_loads_when_it_is_asked_for_is_given_up_and_its_client_is_told(
-    tmp_path: Path, never_ready: Path
-) -> None:
+def test_loading_on_request_can_be_stopped_and_the_client_gets_an_error(tmp_path: Path, never_ready: Path) -> None:
     models = [str(write_tiny(tmp_path / f"{name}.gguf")) for name in ("tea", "coffee")]
     served = Served(*models, "--runtime", "llama-server", "--drain", "600")
     status: list[int] = []

@@ -119,7 +119,7 @@ def test_every_licence_id_is_one_of_spdx() -> None:
     assert [name for name in SPDX.values() if not is_supported_id(name)] == []
 
 
-def test_the_bill_of_materials_tells_licence_base_model_hashes_and_template(pack: Path) -> None:
+def test_the_bill_of_materials_has_licence_base_model_hashes_and_template(pack: Path) -> None:
     said = paper(pack, "sbom.cdx.json")
     component = said["metadata"]["component"]
     manifest = read_manifest(pack / "manifest.json")

@@ -193,7 +193,9 @@ def test_a_template_that_fails_the_packs_golden_cases_is_not_installed(tmp_path:
     assert hashes(root) == before
 
 
-def test_a_template_without_cases_is_told_whose_cases_it_fails_and_to_bring_its_own(tmp_path: Path, put: Any) -> None:
+def test_the_error_for_a_template_without_cases_says_whose_cases_fail_and_asks_for_its_own(
+    tmp_path: Path, put: Any
+) -> None:
     root = write_pack(tmp_path / "pack", golden=[CASE])
     with pytest.raises(GoldenFailed, match=r"has no golden cases.*give its own with --golden FILE") as refused:
         put(root, SHORT)

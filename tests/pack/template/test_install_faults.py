@@ -251,7 +251,7 @@ def test_a_step_that_fails_takes_everything_back(
     assert not (root / STATE_DIR).exists()
 
 
-def test_status_tells_of_an_installation_that_it_finished(tmp_path: Path, template: Path) -> None:
+def test_status_reports_an_installation_that_it_finished(tmp_path: Path, template: Path) -> None:
     template.write_text(LONG)
     root = tmp_path / "target" / _pack(tmp_path / "target")
     install_template(root, str(template), force=True, engines=[Jinja2Engine()])

@@ -157,7 +157,7 @@ def test_a_gguf_inside_a_pack_is_refused_by_the_packs_name(tmp_path: Path, put: 
     assert hashes(root) == before
 
 
-def test_a_full_disk_is_said_before_anything_is_written(
+def test_a_full_disk_is_reported_before_anything_is_written(
     tmp_path: Path, put: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_tiny(tmp_path / "m.gguf")
@@ -222,7 +222,7 @@ def test_a_missing_template_needs_no_force(tmp_path: Path, put: Any) -> None:
     assert put(write_tiny(tmp_path / "m.gguf", template=None), SHORT, force=False).changed
 
 
-def test_shard_names_decide_which_files_a_journal_beside_a_gguf_may_touch(tmp_path: Path) -> None:
+def test_shard_names_decide_which_files_a_journal_next_to_a_gguf_may_touch(tmp_path: Path) -> None:
     from strata_pack.pack.journal import Journal, Put
 
     path = write_tiny(tmp_path / "m.gguf")

@@ -110,7 +110,7 @@ def test_line_ends_and_a_byte_order_mark_do_not_change_what_a_template_is(tmp_pa
 
 
 @pytest.mark.parametrize("read", [find_templates, read_pack_template])
-def test_a_folder_without_a_template_is_told_what_was_looked_for(
+def test_the_error_for_a_folder_without_a_template_names_the_files_searched(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=r"has no chat template.*tokenizer_config\.json"):

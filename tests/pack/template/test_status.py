@@ -66,7 +66,7 @@ def test_the_result_says_which_engine_reads_what_and_what_overrides_it(tmp_path:
         ('FROM ./m.gguf\nTEMPLATE """{{ .Prompt }}"""\n', "Ollama will use that one"),
     ],
 )
-def test_a_modelfile_beside_the_gguf_is_pointed_out(tmp_path: Path, put: Any, modelfile: str, words: str) -> None:
+def test_a_modelfile_next_to_the_gguf_is_pointed_out(tmp_path: Path, put: Any, modelfile: str, words: str) -> None:
     (tmp_path / "Modelfile").write_text(modelfile)
     assert any(words in note for note in put(write_tiny(tmp_path / "m.gguf"), SHORT).notes)
 
@@ -85,7 +85,7 @@ def test_a_target_that_is_no_model_is_refused(tmp_path: Path, put: Any, text: st
         put(tmp_path / "Modelfile", SHORT)
 
 
-def test_status_tells_every_copy(tmp_path: Path) -> None:
+def test_status_lists_every_copy(tmp_path: Path) -> None:
     shipped = list_templates()[0]
     root = write_pack(tmp_path / "pack", shipped.source)
     found = template_status(root)

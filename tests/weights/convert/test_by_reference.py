@@ -162,7 +162,7 @@ def test_dry_run_says_what_would_be_made_and_makes_nothing(checkpoint: Path) -> 
 
 
 @pytest.mark.slow
-def test_pip_that_fails_is_told_with_its_log(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_pip_is_reported_with_its_log(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unpacked(folder: Path) -> None:
         (folder / "llama.cpp").mkdir()
 

@@ -255,7 +255,7 @@ def test_output_that_is_there_is_kept_without_force(tiny: Any, tmp_path: Path) -
     assert out.read_bytes()[:4] == b"GGUF"
 
 
-def test_tower_that_is_left_out_is_told_with_the_way_to_convert_it(tiny: Any, tmp_path: Path) -> None:
+def test_tower_that_is_left_out_is_reported_with_the_way_to_convert_it(tiny: Any, tmp_path: Path) -> None:
     result = run(tiny("qwen35-vision"), "--out", tmp_path / "x.gguf")
     assert "45 tensors of a vision or audio tower are left out; convert it with --mmproj" in result.stderr
     assert run(tiny("qwen35-vision"), "--out", tmp_path / "eyes.gguf", "--mmproj").exit_code == 0
@@ -285,7 +285,9 @@ def test_output_that_is_no_gguf_is_refused(tiny: Any, tmp_path: Path) -> None:
     assert run(tiny("qwen3"), "--out", tmp_path / "x.bin").exit_code == 2
 
 
-def test_short_disk_is_said_before_the_first_byte(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_disk_is_reported_before_the_first_byte(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: 1000)
     with SafetensorsSource.open(tiny("qwen3")) as source, pytest.raises(EnvironmentFailure, match="not enough disk"):
         convert_checkpoint(source, tmp_path / "x.gguf")

@@ -83,7 +83,7 @@ def test_any_shorter_template_fits_a_file_that_was_never_padded(tmp_path_factory
     assert len(raw) == header.data_offset
 
 
-def test_the_pad_stands_right_behind_the_template(padded: Path) -> None:
+def test_the_pad_comes_right_after_the_template(padded: Path) -> None:
     header = read_header(padded)
     raw = fit(header, with_template(header, "short"))
     assert raw is not None
@@ -228,7 +228,7 @@ def copy_failing_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     return run
 
 
-def test_a_copy_that_fails_leaves_nothing_behind(tmp_path: Path, copy_failing_with: Callable[[int], Path]) -> None:
+def test_a_failed_copy_leaves_no_file(tmp_path: Path, copy_failing_with: Callable[[int], Path]) -> None:
     with pytest.raises(EnvironmentFailure, match="no space left"):
         copy_failing_with(errno.ENOSPC)
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.gguf"]

@@ -117,6 +117,6 @@ def test_flipped_header_bits_raise_nothing_but_bad_input(flips: list[tuple[int, 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
-def test_random_bytes_behind_a_good_start_raise_nothing_but_bad_input(tail: bytes) -> None:
+def test_random_bytes_after_a_valid_start_raise_nothing_but_bad_input(tail: bytes) -> None:
     with contextlib.suppress(BadInput):
         read_all(header(tensors=1, entries=1, rest=tail))

@@ -201,7 +201,7 @@ def test_gated_repository_says_how_to_log_in(fetched: Fetch, hub: HubServer, sta
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_body_behind_a_gate_says_how_to_log_in(fetched: Fetch, hub: HubServer, status: int) -> None:
+def test_error_for_a_gated_body_says_how_to_log_in(fetched: Fetch, hub: HubServer, status: int) -> None:
     hub.fail("config.json", Fault(status=status))
     with pytest.raises(EnvironmentFailure, match=rf"config.json is restricted \(HTTP {status}\).*hf auth login"):
         fetched()

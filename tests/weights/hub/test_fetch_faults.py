@@ -43,7 +43,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=lambda fault: str(fault.__dict__)[:60])
-def test_fault_that_passes_is_got_past(fetched: Fetch, hub: HubServer, dest: Path, fault: Fault) -> None:
+def test_passing_fault_is_retried(fetched: Fetch, hub: HubServer, dest: Path, fault: Fault) -> None:
     leave_part(dest, BODY[:50])
     hub.fail(WEIGHTS, Fault(**fault.__dict__))
     fetched()
@@ -53,9 +53,7 @@ def test_fault_that_passes_is_got_past(fetched: Fetch, hub: HubServer, dest: Pat
 @pytest.mark.parametrize(
     "fault", [f for f in PASSING if not f.break_after and not f.short_by], ids=lambda fault: str(fault.__dict__)[:60]
 )
-def test_fault_that_stays_is_an_error_and_leaves_no_file(
-    fetched: Fetch, hub: HubServer, dest: Path, fault: Fault
-) -> None:
+def test_lasting_fault_is_an_error_and_leaves_no_file(fetched: Fetch, hub: HubServer, dest: Path, fault: Fault) -> None:
     leave_part(dest, BODY[:50])
     hub.fail(WEIGHTS, Fault(**{**fault.__dict__, "times": -1}))
     with pytest.raises(EnvironmentFailure, match=WEIGHTS):
@@ -158,7 +156,7 @@ def test_body_of_something_else_is_one_sentence(name: str, fetched: Fetch, hub: 
     assert not (dest / WEIGHTS).exists()
 
 
-def test_a_stale_link_to_the_storage_server_is_got_past(fetched: Fetch, hub: HubServer, dest: Path) -> None:
+def test_a_stale_link_to_the_storage_server_is_renewed(fetched: Fetch, hub: HubServer, dest: Path) -> None:
     hub.fail(WEIGHTS, Fault(break_after=100_000), Fault(status=403), Fault(break_after=100_000), Fault(status=403))
     fetched()
     assert holds(dest)
@@ -183,7 +181,7 @@ def test_unreachable_hub_is_an_environment_failure(fetched: Fetch) -> None:
         fetched(endpoint="http://127.0.0.1:9")
 
 
-def test_test_server_itself_breaks_as_told(hub: HubServer) -> None:
+def test_the_test_server_breaks_a_body_on_demand(hub: HubServer) -> None:
     hub.fail(WEIGHTS, Fault(break_after=10))
     commit = hub.repos[REPO].commits[0][0]
     with pytest.raises(httpx.RemoteProtocolError):

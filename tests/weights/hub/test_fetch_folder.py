@@ -61,7 +61,7 @@ def test_second_fetch_into_the_folder_is_refused(fetched: Fetch, dest: Path) -> 
         fetched()
 
 
-def test_short_disk_is_said_before_the_first_body(
+def test_short_disk_is_reported_before_the_first_body(
     fetched: Fetch, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strata_pack.weights.preflight.free_bytes", lambda _: 1000)

@@ -131,6 +131,6 @@ def test_gguf_in_a_folder_takes_the_config_from_the_top() -> None:
     assert [file.path for file in selection.files] == ["config.json", "q4/a.gguf"]
 
 
-def test_gguf_in_a_folder_takes_the_config_beside_it() -> None:
+def test_gguf_in_a_folder_takes_the_config_next_to_it() -> None:
     selection = select_files(tree("config.json", "q8/a.gguf", "q8/config.json"), "q8/a.gguf", unread)
     assert [file.path for file in selection.files] == ["q8/a.gguf", "q8/config.json"]

@@ -352,13 +352,13 @@ def test_a_block_of_the_assistant_that_cannot_be_read_is_named(block: Any, compl
 # Tokens
 
 
-def test_a_message_that_starts_tells_the_prompts_tokens() -> None:
+def test_message_start_has_the_prompts_tokens() -> None:
     start = events(MessagesWriter("r", "m", show_extra=False).start(77).decode())[0]
     assert start["message"]["usage"]["input_tokens"] == 77
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_is_too_long_is_told_in_the_words_that_clients_know(stream: bool, house: House) -> None:
+def test_a_prompt_that_is_too_long_is_refused_in_the_words_that_clients_know(stream: bool, house: House) -> None:
     error = {"code": 400, "message": "m", "type": "exceed_context_size_error", "n_prompt_tokens": 6001, "n_ctx": 2048}
     house.says("x", error=error, status=400)
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5, "stream": stream}

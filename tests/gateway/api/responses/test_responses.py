@@ -73,7 +73,7 @@ def test_effort_and_format_are_read_where_this_api_has_them(house: House) -> Non
     assert reply["output"][-1]["content"][0]["text"] == '{"a": 1}'
 
 
-def test_a_stream_tells_every_item_from_start_to_end(house: House) -> None:
+def test_a_stream_has_events_for_every_item_from_start_to_end(house: House) -> None:
     streamed = house.stream(f"Hm.\n</think>\n\nText.\n{CALL}", "/v1/responses", input="Hi", tools=[TOOL])
     assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
     assert [event["type"] for event in streamed[:2]] == ["response.created", "response.in_progress"]
@@ -168,7 +168,7 @@ def test_messages_of_one_turn_are_paragraphs() -> None:
     assert messages_of(USER, said("One."), said(""), said("Two."))[-1]["content"] == "One.\n\nTwo."
 
 
-def test_very_many_messages_of_one_turn_are_read_in_a_moment() -> None:
+def test_very_many_messages_of_one_turn_are_read_quickly() -> None:
     items = [{"role": "assistant", "content": "a" * 50}] * 50_000
     request = ResponsesRequest.model_validate({"input": items})
     start = time.process_time()

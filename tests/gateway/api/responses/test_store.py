@@ -80,7 +80,7 @@ def test_a_conversation_goes_on_though_its_beginning_was_deleted(house: House) -
     assert "Find tea." in house.prompt
 
 
-def test_an_unknown_previous_response_is_told_with_its_code(house: House) -> None:
+def test_an_unknown_previous_response_is_an_error_with_its_code(house: House) -> None:
     answer = house.post({"input": "Hi", "previous_response_id": "resp_x"}, "/v1/responses")
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "previous_response_not_found"
