@@ -36,7 +36,7 @@ TEMPLATE ?= qwen3.8-flash-next
 DEMO := packs/demo-$(QUANT)
 
 demo: .venv/.installed $(filter $(SMOLLM2),$(MODEL))
-	$(BIN)/strata-pack build $(MODEL) --quant $(QUANT) --template $(TEMPLATE) --allow-requantize --force --out $(DEMO)
+	$(BIN)/strata-pack build $(MODEL) --quant $(QUANT) --template $(TEMPLATE) --allow-requantize --force --yes --out $(DEMO)
 	$(BIN)/strata-pack prove $(DEMO)
 
 lint: .venv/.installed-test

@@ -55,3 +55,24 @@ class EnvironmentFailure(StrataError):
     """The environment failed: network, disk, memory, a missing runtime, a server that does not answer."""
 
     exit_code = 3
+
+
+class Declined(StrataError):
+    """The user said no to a question."""
+
+    exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("stopped at the question; nothing was replaced or removed")
+
+
+MEANINGS = {
+    0: "fine",
+    1: "the check ran and failed",
+    2: "wrong use, or an input that is missing, damaged or unsupported",
+    3: "the environment: network, disk, memory, a missing runtime, a dead server",
+    70: "a fault of strata-pack",
+    130: "interrupted, or a question answered with no",
+    143: "terminated",
+}
+"""The exit codes of the commands."""

@@ -46,7 +46,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | str | 
         twin = next((other for other in wanted[:index] if is_same_file(output, other)), None)
         if twin is not None:
             raise WrongUse("is given for two outputs", where=output, remedy="give each output its own name")
-        pack = pack_around(output)
+        pack = pack_around(output) or (enclosing_pack(output) if output.suffix == ".gguf" else None)
         if pack is not None:
             raise WrongUse(
                 f"belongs to the pack {pack}, which would no longer match its manifest",
@@ -86,6 +86,11 @@ def pack_around(path: Path) -> Path | None:
         if (first == PACK_MANIFEST or first in PACK_FOLDERS) and looks_like_pack(folder):
             return folder
     return None
+
+
+def enclosing_pack(path: Path) -> Path | None:
+    """Return the finished pack that ``path`` lies or would lie in, ``None`` if there is none."""
+    return next((folder for folder in Path(os.path.realpath(path)).parents if looks_like_pack(folder)), None)
 
 
 def looks_like_pack(folder: Path) -> bool:

@@ -19,11 +19,15 @@ def nearest(value: str, known: Iterable[str]) -> str | None:
     return lower[near[0]] if near else None
 
 
+def hint(value: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" with the nearest of ``known``, an empty text if none is near."""
+    near = nearest(value, known)
+    return f"; did you mean {near!r}?" if near else ""
+
+
 def unknown(kind: str, value: str, known: Iterable[str], *, where: str | None = None) -> WrongUse:
     """Return the failure "no ``kind`` is called ``value``", with the nearest of ``known`` and the list of them."""
     names = list(known)
-    near = nearest(value, names)
     listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     remedy = f"choose from {listed}" if names else None
-    hint = f"; did you mean {near!r}?" if near else ""
-    return WrongUse(f"no {kind} is called {value!r}{hint}", where=where, remedy=remedy)
+    return WrongUse(f"no {kind} is called {value!r}{hint(value, names)}", where=where, remedy=remedy)

@@ -58,11 +58,23 @@ def test_one_place_for_two_outputs_is_refused(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["pack/model/tiny.gguf", "pack/model/new.gguf", "pack/manifest.json", "pack/golden/x", "pack/tokenizer/x"]
+    "output",
+    [
+        *("pack/model/tiny.gguf", "pack/model/new.gguf", "pack/manifest.json", "pack/golden/x", "pack/tokenizer/x"),
+        *("pack/new.gguf", "here/pack/deep/new.gguf"),
+    ],
 )
 def test_an_output_inside_a_pack_is_refused(place: Path, output: str) -> None:
     with pytest.raises(WrongUse, match="belongs to the pack"):
         check_outputs([place / output], [])
+
+
+@pytest.mark.parametrize("arguments", ["build {0}/pack --template keep", "publish {0}/pack --accept-licence --to"])
+def test_no_pack_and_no_release_is_written_into_a_pack(place: Path, arguments: str) -> None:
+    words = [*arguments.format(place).split(), *(["--out"] if "build" in arguments else []), str(place / "pack/inner")]
+    before = sorted((place / "pack").rglob("*"))
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, "lies in" in done.stderr, sorted((place / "pack").rglob("*"))) == (2, True, before)
 
 
 def test_a_report_may_lie_in_a_pack(place: Path) -> None:

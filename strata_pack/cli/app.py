@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import os
+import shutil
 import sys
 from collections.abc import Iterator, MutableMapping
 from typing import Annotated, Any
@@ -17,6 +18,9 @@ from strata_pack.cli.commands import COMMANDS, SUMMARY, top_page
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import leave
 from strata_pack.errors import WrongUse
+
+BOXES = 100
+"""Columns that the boxes of typer's help need."""
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -53,9 +57,26 @@ def _load(name: str, module: str) -> Any:
     parent.add_typer(inner)
     alone = typer.main.get_group(parent).commands
     if name in alone:
-        return alone[name]
+        return _wrapping(alone[name])
     parent.add_typer(inner, name=name)
-    return typer.main.get_group(parent).commands[name]
+    return _wrapping(typer.main.get_group(parent).commands[name])
+
+
+def _wrapping(command: Any) -> Any:
+    """Return ``command`` with help that is complete on a narrow terminal, where typer's boxes cut names of flags."""
+    commands = getattr(command, "commands", None)
+    for inner in commands.values() if commands else ():
+        _wrapping(inner)
+    if commands:
+        return command
+    boxed = command.format_help
+
+    def format_help(ctx: Any, formatter: Any) -> None:
+        command.rich_markup_mode = "rich" if shutil.get_terminal_size().columns >= BOXES else None
+        boxed(ctx, formatter)
+
+    command.format_help = format_help
+    return command
 
 
 class LazyGroup(TyperGroup):

@@ -72,6 +72,15 @@ class _Bars:
     def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
         return _BarTask(self._rich, self._rich.add_task(escaped(label), total=total, unit=unit))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take the bars off the terminal, for a question."""
+        self._rich.stop()
+        try:
+            yield
+        finally:
+            self._rich.start()
+
     def note(self, text: str) -> None:
         self._rich.console.print(escaped(text, keep="\n\t"), highlight=False, markup=False)
 

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.fitting import fitted, refuse_with_fit
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
-from strata_pack.cli.quant_options import (
-    AllowNonfinite,
-    AllowRequantize,
-    EmbeddingType,
-    ExcludeWeights,
-    FitProbe,
-    FitSize,
-    ImatrixFile,
-    IncludeWeights,
-    KeepSplit,
-    Kernels,
-    LeaveOutput,
-    OutputType,
-    OverrideKv,
-    PruneLayers,
-    Pure,
-    Quants,
-    RecipeFile,
-    SplitMaxSize,
-    TensorType,
-    Threads,
-    parse_split_size,
-)
+from strata_pack.cli.quant_options import QuantFlags, with_quant_flags
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.pack.build import BuildResult
+    from strata_pack.pack.request import BuildRequest
 
 app = typer.Typer()
 
@@ -47,6 +26,7 @@ MIB = 1 << 20
 
 @app.command(epilog="Example: strata-pack build Qwen/Qwen3-0.6B --quant Q4_K_M --out packs/Qwen3-0.6B-Q4_K_M")
 @with_shared_flags
+@with_quant_flags
 def build(
     source: Annotated[str, typer.Argument(help="A .gguf, a folder, or a hub id (org/name, hf://org/name@rev/path).")],
     out_dir: Annotated[
@@ -77,28 +57,10 @@ def build(
     ] = "auto",
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing pack or bare GGUF.")] = False,
-    threads: Threads = None,
-    kernels: Kernels = "auto",
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan for a local source and stop.")] = False,
-    quant: Quants = None,
-    recipe: RecipeFile = None,
-    fit: FitSize = None,
-    fit_probe: FitProbe = None,
-    imatrix: ImatrixFile = None,
-    tensor_type: TensorType = None,
-    output_tensor_type: OutputType = None,
-    token_embedding_type: EmbeddingType = None,
-    leave_output_tensor: LeaveOutput = False,
-    pure: Pure = False,
-    keep_split: KeepSplit = False,
-    split_max_size: SplitMaxSize = None,
-    override_kv: OverrideKv = None,
-    prune_layers: PruneLayers = None,
-    include_weights: IncludeWeights = None,
-    exclude_weights: ExcludeWeights = None,
-    allow_requantize: AllowRequantize = False,
-    allow_nonfinite: AllowNonfinite = False,
     *,
+    flags: QuantFlags,
     out: Out,
 ) -> None:
     """Build a pack: fetch, convert, quantize, install the template, check its golden cases.
@@ -107,29 +69,17 @@ def build(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.pack.build import build_packs
-    from strata_pack.pack.build_plan import plan_packs
+    from strata_pack.pack.build_plan import replaced_packs
     from strata_pack.pack.request import BuildRequest, requests_by_recipe
     from strata_pack.weights.gguf.edit import RESERVE
-    from strata_pack.weights.quantize.edits import make_edits
-    from strata_pack.weights.quantize.recipes import make_recipe
 
-    recipes = [
-        make_recipe(
-            preset,
-            recipe,
-            tensor_types=tensor_type or (),
-            output=output_tensor_type,
-            embedding=token_embedding_type,
-            leave_output=leave_output_tensor,
-            pure=pure,
-        )
-        for preset in quant or (None,)
-    ]
     if no_mmproj and (mmproj is not None or mmproj_type != "auto"):
         raise WrongUse(
             "--no-mmproj leaves out the projector, so --mmproj and --mmproj-type do not apply",
             remedy="give one of them",
         )
+    edits, split_bytes = flags.edits(), flags.split_bytes()
+    recipes = flags.recipes(source, out_dir.parent / f"{out_dir.name}.fit.toml", out, reserve=RESERVE)
     request = BuildRequest(
         source=source,
         out=out_dir,
@@ -138,38 +88,27 @@ def build(
         golden=golden,
         allow_triggers=allow_triggers,
         name=name,
-        imatrix=imatrix,
+        imatrix=flags.imatrix,
         projector=not no_mmproj,
         projector_type=mmproj_type,
         projector_file=mmproj,
         mtp=not no_mtp,
         layout=layout,
         force=force,
-        allow_requantize=allow_requantize,
-        allow_nonfinite=allow_nonfinite,
-        keep_split=keep_split,
-        threads=threads,
-        kernels=kernels,
-        edits=make_edits(override_kv or (), prune_layers, include_weights or (), exclude_weights or ()),
-        split_bytes=parse_split_size(split_max_size),
+        allow_requantize=flags.allow_requantize,
+        allow_nonfinite=flags.allow_nonfinite,
+        keep_split=flags.keep_split,
+        threads=flags.threads,
+        kernels=flags.kernels,
+        edits=edits,
+        split_bytes=split_bytes,
     )
-    if fit is not None:
-        refuse_with_fit(quant, recipe)
-        place = request.out.with_name(request.out.name + ".fit.toml")
-        request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out, reserve=RESERVE))
     requests = [request] if len(recipes) == 1 else requests_by_recipe(request, recipes)
     if dry_run:
-        from strata_pack.cli.quantize import show_plan
-
-        plans = []
-        with plan_packs(requests) as planned:
-            for plan, needs in planned:
-                shown = show_plan(plan, out)
-                for line in needs.lines():
-                    out.line(line)
-                plans.append({**shown, "forecast": needs.to_dict()})
-        out.result(plans[0] if len(plans) == 1 else {"ok": True, "plans": plans})
+        _show_plans(requests, out)
         return
+    if force:
+        consent(lambda: replaced_packs(requests), out, yes=yes, named=True)
     with out.progress() as progress:
         results = build_packs(requests, progress)
     answers = [_show(result, out) for result in results]
@@ -177,6 +116,20 @@ def build(
     if seconds:
         out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items()))
     out.result(answers[0] if len(answers) == 1 else {"ok": True, "packs": answers})
+
+
+def _show_plans(requests: Sequence[BuildRequest], out: Out) -> None:
+    from strata_pack.cli.quantize import show_plan
+    from strata_pack.pack.build_plan import plan_packs
+
+    plans = []
+    with plan_packs(requests) as planned:
+        for plan, needs in planned:
+            shown = show_plan(plan, out)
+            for line in needs.lines():
+                out.line(line)
+            plans.append({**shown, "forecast": needs.to_dict()})
+    out.result(plans[0] if len(plans) == 1 else {"ok": True, "plans": plans})
 
 
 def _show(result: BuildResult, out: Out) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.bars import amount_text
-from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.confirm import DryRun, Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
@@ -50,14 +50,16 @@ def clean(
     from strata_pack.cache import clean_cache
 
     chosen = clean_cache(names or (), dry_run=True)
-    for entry in chosen:
-        out.line(f"{amount_text(entry.size, None, 'bytes'):>12}  {entry.name}")
-    size = amount_text(sum(entry.size for entry in chosen), None, "bytes")
-    removed = bool(chosen) and not dry_run and confirmed(f"Remove {size}?", yes=yes)
-    if removed:
-        clean_cache([entry.name for entry in chosen])
-    out.line(f"{size} {'removed' if removed else 'would be removed' if dry_run else 'kept'}")
-    out.result({"removed": removed, "entries": _rows(chosen)})
+    said = [f"{entry.name}: {amount_text(entry.size, None, 'bytes')}" for entry in chosen]
+    if not dry_run:
+        consent(lambda: [f"{one} will be removed" for one in said], out, yes=yes)
+        if chosen:
+            clean_cache([entry.name for entry in chosen])
+    for one in said:
+        out.line(f"{one} would be removed" if dry_run else f"{one} removed")
+    if not chosen:
+        out.line("the cache is empty; nothing to do")
+    out.result({"removed": bool(chosen) and not dry_run, "entries": _rows(chosen)})
 
 
 def _rows(entries: list[CacheEntry]) -> list[dict[str, Any]]:

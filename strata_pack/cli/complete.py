@@ -1,4 +1,4 @@
-"""Completes values in the shell: presets, templates, engines, scenarios and runtimes."""
+"""Completes values in the shell: presets, types, templates, rules, engines, scenarios, runtimes, programs."""
 
 from __future__ import annotations
 
@@ -35,6 +35,30 @@ def _runtimes() -> Iterable[str]:
     return [AUTO, *(runtime.name for runtime in list_runtimes())]
 
 
+def _outtypes() -> Iterable[str]:
+    from strata_pack.weights.convert.outtypes import OUTTYPES
+
+    return ("auto", *OUTTYPES)
+
+
+def _types() -> Iterable[str]:
+    from strata_pack.llama.ggml import QUANTIZABLE
+
+    return [type.name for type in sorted(QUANTIZABLE)]
+
+
+def _programs() -> Iterable[str]:
+    from strata_pack.publish.exports import PROGRAMS
+
+    return PROGRAMS
+
+
+def _rules() -> Iterable[str]:
+    from strata_pack.chat.lint.rules import RULES
+
+    return [rule.id for rule in RULES]
+
+
 def _cache_entries() -> Iterable[str]:
     from strata_pack.cache import cache_entries
 
@@ -54,4 +78,8 @@ template_or_auto = _completion(lambda: ["auto", "keep", *_templates()])
 engines = _completion(_engines)
 scenarios = _completion(_scenarios)
 runtimes = _completion(_runtimes)
+outtypes = _completion(_outtypes)
+types = _completion(_types)
+programs = _completion(_programs)
+rules = _completion(_rules)
 cache_entries = _completion(_cache_entries)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from strata_pack.cli.confirm import DryRun, confirmed
+from strata_pack.cli import complete
+from strata_pack.cli.confirm import DryRun, Yes, confirm, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
@@ -24,7 +26,11 @@ def convert(
     dest: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The .gguf file to write.")],
     out: Out,
     outtype: Annotated[
-        str, typer.Option(help="bf16, f16, f32, q8_0, tq1_0, tq2_0, or auto: as the weights are stored.")
+        str,
+        typer.Option(
+            help="bf16, f16, f32, q8_0, tq1_0, tq2_0, or auto: as the weights are stored.",
+            autocompletion=complete.outtypes,
+        ),
     ] = "auto",
     pre: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the pre-tokenizer, if it is not recognised.")
@@ -39,7 +45,7 @@ def convert(
             help="reference: llama.cpp's, in a separate environment; auto: that one for unknown model classes."
         ),
     ] = "own",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Create that environment without asking.")] = False,
+    yes: Yes = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
     dry_run: DryRun = False,
     threads: Annotated[int | None, typer.Option(min=1, max=64, help="Threads (default: all cores).")] = None,
@@ -65,6 +71,8 @@ def convert(
             raise WrongUse("--pre is for the built-in converter", remedy="leave it out with --converter reference")
         _by_reference(out, folder, dest, outtype, chosen[0] if chosen else "model", name, converter, yes, dry_run)
         return
+    if force and not dry_run:
+        consent(lambda: _replaced(folder, dest), out, yes=yes, named=True)
     with (
         out.progress() as progress,
         SafetensorsSource.open(folder, outtype, pre=pre, part=chosen[0] if chosen else "model", name=name) as source,
@@ -85,6 +93,13 @@ def convert(
         result = convert_source(source, dest, progress=progress, threads=threads)
     out.line(f"{dest}: {size_text(result.size)}, sha256 {result.sha256}")
     out.result({"ok": True, **result.to_dict(), **source.to_dict()})
+
+
+def _replaced(folder: Path, dest: Path) -> list[str]:
+    from strata_pack.outputs import check_outputs
+
+    check_outputs([dest], [folder])
+    return [f"{dest}: will be replaced"] if os.path.lexists(dest) else []
 
 
 def _by_reference(
@@ -114,8 +129,9 @@ def _by_reference(
         return
     if not ready and converter == "auto":
         out.note(COST)
-        if not confirmed(f"Make it in {environment_folder()}?", yes=yes):
-            raise typer.Exit(1)
+        confirm(f"Make it in {environment_folder()}?", out, yes=yes)
+
+    consent(lambda: _replaced(folder, dest), out, yes=yes, named=True)
 
     def check(file: GgufFile) -> None:
         problems = [] if part == "projector" else header_problems(file.metadata, file.tensors)

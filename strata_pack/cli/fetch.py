@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
@@ -26,6 +27,7 @@ def fetch(
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit (default: main).")] = None,
     parallel: Annotated[int, typer.Option(min=1, max=32, help="Files fetched at once.")] = 4,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be fetched, and stop.")] = False,
+    yes: Yes = False,
 ) -> None:
     """Fetch weights (one format), tokenizer, config and template; every file is verified by its hash.
 
@@ -42,6 +44,12 @@ def fetch(
     if revision and source.revision:
         raise WrongUse("the revision is given twice", where=repo, remedy="leave out --revision")
     wanted = revision or source.revision
+
+    def announce(plan: FetchPlan) -> None:
+        progress.note(plan.sentence())
+        lost = [f"{path}: differs from the repository and will be replaced" for path in plan.replaced(dest)]
+        consent(lambda: lost, out, yes=yes, named=True)
+
     with out.progress() as progress:
         if dry_run:
             plan = hub.look(source.repo_id, wanted, dest, path=source.path, progress=progress)
@@ -54,7 +62,7 @@ def fetch(
             path=source.path,
             progress=progress,
             parallel=parallel,
-            announce=lambda plan: progress.note(plan.sentence()),
+            announce=announce,
         )
     out.line(f"{found.folder}: {counted(len(found.files), 'file')} of {found.repo_id} at {found.commit}")
     out.result(found.to_dict())

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.confirm import DryRun, Yes, confirm, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 from strata_pack.cli.shared_flags import with_shared_flags
@@ -139,11 +139,10 @@ def add(
     text = case.expected if case.error is None else f"(refused) {case.error}"
     for line in visible(text or "").split("\n"):
         out.line(line)
-    written = confirmed(f"Add this to {suite}?", yes=yes)
-    if written:
-        write(change)
-        out.line(f"{suite}: added {name!r}")
-    out.result({"written": written, "suite": str(suite), "case": case.to_dict()})
+    confirm(f"Add this to {suite}?", out, yes=yes)
+    write(change)
+    out.line(f"{suite}: added {name!r}")
+    out.result({"written": True, "suite": str(suite), "case": case.to_dict()})
 
 
 @app.command(epilog="Example: strata-pack golden update my.jinja --golden golden/mine")
@@ -162,7 +161,7 @@ def update(
     from strata_pack.outputs import check_outputs
     from strata_pack.pack.golden_target import golden_targets
 
-    changed = []
+    changes = []
     for one in golden_targets(target, golden):
         if one.in_pack:
             raise WrongUse(
@@ -172,12 +171,17 @@ def update(
         out.show(golden_faces.terminal(report, one.where))
         for change in plan_update(suite_files(one.golden), report):
             check_outputs((change.path,), ())
-            question = f"Record {counted(len(change.cases), 'new result')} in {change.path}?"
-            written = not dry_run and confirmed(question, yes=yes)
-            if written:
-                write(change)
-                out.line(f"{change.path}: {counted(len(change.cases), 'case')} recorded again")
-            changed.append(
-                {"file": str(change.path), "written": written, "cases": [case.name for case in change.cases]}
-            )
-    out.result({"dry_run": dry_run, "changed": changed})
+            changes.append(change)
+    if not dry_run:
+        lost = [
+            f"{change.path}: {counted(len(change.cases), 'recorded result')} will be replaced" for change in changes
+        ]
+        consent(lambda: lost, out, yes=yes)
+        for change in changes:
+            write(change)
+            out.line(f"{change.path}: {counted(len(change.cases), 'case')} recorded again")
+    rows = [
+        {"file": str(change.path), "written": not dry_run, "cases": [case.name for case in change.cases]}
+        for change in changes
+    ]
+    out.result({"dry_run": dry_run, "changed": rows})

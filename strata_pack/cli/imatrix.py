@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, ReportFiles
 from strata_pack.cli.shared_flags import with_shared_flags
@@ -61,6 +62,7 @@ def collect(
         bool, typer.Option("--no-parse-special", help="Tokenize special tokens spelled in the text as plain text.")
     ] = False,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
+    yes: Yes = False,
     *,
     out: Out,
 ) -> None:
@@ -83,6 +85,7 @@ def collect(
         parse_special=not no_parse_special,
         threads=threads,
     )
+    consent(lambda: [f"{dest}: will be replaced"] if dest.exists() else [], out, yes=yes, named=True)
     with out.progress() as progress:
         result = make_imatrix(request, progress)
     found = coverage_of(result.collected, str(dest))

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-from strata_pack.errors import escaped
-from strata_pack.progress import Progress, ProgressForm
+from strata_pack.errors import MEANINGS, escaped
+from strata_pack.progress import Progress, ProgressForm, ProgressTask
 
 OutputMode = Literal["terminal", "json", "quiet"]
 Color = Literal["auto", "always", "never"]
@@ -31,12 +31,17 @@ class Out:
         self._result: dict[str, Any] | None = None
         self._printed = False
         self._given: list[tuple[str, str]] = []
+        self.paused: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Hides the progress bars during a question."""
 
     def remember(self, values: Iterable[object]) -> None:
         """Record the paths that the user gave, so that messages print them in that spelling."""
         for value in values:
-            if isinstance(value, Path) and not value.is_absolute() and str(value) != "-":
-                self._given.append((str(value.absolute()), str(value)))
+            if isinstance(value, list | tuple):
+                self.remember(value)
+            elif _is_relative_path(value):
+                self._given.append((os.path.abspath(str(value)), str(value)))
+                self._given.append((str(Path(str(value)).absolute()), str(value)))
         self._given.sort(key=lambda pair: -len(pair[0]))
 
     def as_given(self, text: str) -> str:
@@ -97,7 +102,9 @@ class Out:
 
     def finish(self, code: int, error: str | None = None) -> None:
         """Print the object once, with ``ok`` first and, if the command failed, its error."""
-        failure = {} if error is None else {"error": error, "exit_code": code}
+        failure = {"exit_code": code, "meaning": MEANINGS.get(code, "unknown")} if code else {}
+        if error is not None:
+            failure = {"error": error, **failure}
         known = {key: value for key, value in (self._result or {}).items() if key != "ok"}
         if self._result is not None or code:
             self._print({"ok": code == 0, **failure, **known})
@@ -106,6 +113,7 @@ class Out:
         if self.mode != "json" or self._printed:
             return
         self._printed = True
+        value = self._spelled(value)
         text = json.dumps(value, ensure_ascii=False, indent=2)
         try:
             text.encode(sys.stdout.encoding or "utf-8")
@@ -114,6 +122,16 @@ class Out:
             text = json.dumps(value, indent=2)
         print(text, flush=True)
 
+    def _spelled(self, value: Any) -> Any:
+        """Return JSON data in which every path that was given, and what lies in it, is spelled as it was given."""
+        if isinstance(value, dict):
+            return {key: self._spelled(one) for key, one in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._spelled(one) for one in value]
+        if isinstance(value, str) and value.startswith(tuple(absolute for absolute, _ in self._given)):
+            return self.as_given(value)
+        return value
+
     @contextmanager
     def progress(self) -> Iterator[Progress]:
         """Yield a ``Progress``: bars on a terminal, plain lines when piped, nothing with ``--quiet``."""
@@ -121,4 +139,35 @@ class Out:
 
         form = "none" if self.mode == "quiet" and self._progress == "auto" else self._progress
         with open_progress(form) as progress:
-            yield progress
+            self.paused = getattr(progress, "paused", nullcontext)
+            try:
+                yield _AsGiven(progress, self.as_given)
+            finally:
+                self.paused = nullcontext
+
+
+class _AsGiven:
+    """A ``Progress`` whose texts spell paths as the user did."""
+
+    def __init__(self, progress: Progress, spell: Callable[[str], str]) -> None:
+        self._progress, self._spell = progress, spell
+
+    def task(self, label: str, total: int | None = None, unit: str = "bytes") -> ProgressTask:
+        return self._progress.task(self._spell(label), total, unit)
+
+    def note(self, text: str) -> None:
+        self._progress.note(self._spell(text))
+
+
+def _is_relative_path(value: object) -> bool:
+    """Say whether ``value`` is a path that does not begin at the root, also one in a text that names what is there."""
+    if isinstance(value, str):
+        return bool(value) and "://" not in value and not os.path.isabs(value) and _is_there(value)
+    return isinstance(value, Path) and not value.is_absolute() and str(value) != "-"
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return os.path.lexists(text)
+    except ValueError:  # a NUL in a text that is no path
+        return False

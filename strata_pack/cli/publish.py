@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.confirm import DryRun, Yes, can_ask, confirm, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import WrongUse
 from strata_pack.plural import counted
+
+if TYPE_CHECKING:
+    from strata_pack.publish import Change
 
 app = typer.Typer()
 
@@ -54,6 +58,7 @@ def publish(
     """Publish packs with a model card, checksums, statements of origin and signatures, as one commit.
 
     Packs are verified first. Files that the target already has are not sent again; run it again after an interruption.
+    On a terminal it asks before it replaces or removes a published file.
     """
     from dataclasses import replace
 
@@ -61,7 +66,12 @@ def publish(
     from strata_pack.publish import publish as publish_packs
 
     packs, target = _sorted(words, to)
-    options = PublishOptions(accept_licence or yes, private, title, author, base_model, message)
+
+    def agree(lost: Sequence[Change]) -> None:
+        done = {"replace": "replaced", "remove": "removed"}
+        consent(lambda: [f"{target}: {one.path} will be {done[one.kind]}" for one in lost], out, yes=yes, named=True)
+
+    options = PublishOptions(accept_licence or yes, private, title, author, base_model, message, agree=agree)
     with out.progress() as progress:
         if update_template is not None:
             packs = update_templates(packs, target, update_template, work, dry_run=dry_run, progress=progress)
@@ -70,8 +80,9 @@ def publish(
         except LicenceQuestion as question:
             for sentence in question.questions:
                 out.note(sentence)
-            if not confirmed("Do the terms allow you to publish it?", yes=False):
-                raise WrongUse("nothing was published", where=target) from None
+            if not can_ask():
+                raise
+            confirm("Do the terms allow you to publish it?", out, yes=False)
             options = replace(options, accept_licence=True)
             done = publish_packs(packs, target, key=key, dry_run=dry_run, options=options, progress=progress)
     _show(out, done)

@@ -1,14 +1,26 @@
-"""Defines the flags for tensor types that `build` and `quantize` share."""
+"""Defines the flags for tensor types that `build` and `quantize` share.
+
+``with_quant_flags`` gives a command all of them as one ``QuantFlags``, which turns them into recipes and edits.
+"""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.output import Out
 from strata_pack.errors import WrongUse
+
+if TYPE_CHECKING:
+    from strata_pack.weights.quantize.edits import Edits
+    from strata_pack.weights.quantize.recipes import Recipe
 
 TYPES = "Types of tensors"
 
@@ -44,8 +56,12 @@ ImatrixFile = Annotated[
     Path | None, typer.Option(help="Importance matrix (.gguf or .dat).", metavar="FILE", rich_help_panel=TYPES)
 ]
 TensorType = Annotated[list[str] | None, typer.Option(help="REGEX=TYPE for some tensors.", rich_help_panel=TYPES)]
-OutputType = Annotated[str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES)]
-EmbeddingType = Annotated[str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES)]
+OutputType = Annotated[
+    str | None, typer.Option(help="Of output.weight.", rich_help_panel=TYPES, autocompletion=complete.types)
+]
+EmbeddingType = Annotated[
+    str | None, typer.Option(help="Of token_embd.", rich_help_panel=TYPES, autocompletion=complete.types)
+]
 LeaveOutput = Annotated[
     bool, typer.Option("--leave-output-tensor", help="Keep output.weight's type.", rich_help_panel=TYPES)
 ]
@@ -85,11 +101,99 @@ SplitMaxSize = Annotated[
 ]
 
 
-def parse_split_size(text: str | None) -> int | None:
-    """Return the bytes in ``text`` such as ``300M`` or ``4G`` (powers of 1000); ``WrongUse`` if it is no size."""
-    if text is None:
-        return None
-    unit = {"M": 10**6, "G": 10**9}.get(text[-1:].upper())
-    if unit is None or not text[:-1].isdecimal() or not 0 < int(text[:-1][:9]) * unit < 1 << 60:
-        raise WrongUse("is no size", where=f"--split-max-size {text}", remedy="write for example 300M or 4G")
-    return int(text[:-1]) * unit
+@dataclass(frozen=True)
+class QuantFlags:
+    """What the flags say; a field is a parameter of the command."""
+
+    threads: Threads = None
+    kernels: Kernels = "auto"
+    quant: Quants = None
+    recipe: RecipeFile = None
+    fit: FitSize = None
+    fit_probe: FitProbe = None
+    imatrix: ImatrixFile = None
+    tensor_type: TensorType = None
+    output_tensor_type: OutputType = None
+    token_embedding_type: EmbeddingType = None
+    leave_output_tensor: LeaveOutput = False
+    pure: Pure = False
+    keep_split: KeepSplit = False
+    split_max_size: SplitMaxSize = None
+    override_kv: OverrideKv = None
+    prune_layers: PruneLayers = None
+    include_weights: IncludeWeights = None
+    exclude_weights: ExcludeWeights = None
+    allow_requantize: AllowRequantize = False
+    allow_nonfinite: AllowNonfinite = False
+
+    def recipes(self, source: str, place: Path | None, out: Out, *, reserve: int = 0) -> list[Recipe]:
+        """Return a recipe a preset, or the one of ``--fit``, which is left in ``place``.
+
+        ``reserve`` is what the file holds beyond the quantized model, in bytes. Raises as ``make_recipe`` and
+        ``fit_file``.
+        """
+        from strata_pack.cli.fitting import fitted, refuse_with_fit
+        from strata_pack.weights.quantize.recipes import make_recipe
+
+        if self.fit is not None:
+            refuse_with_fit(self.quant, self.recipe)
+        named = [
+            make_recipe(
+                preset,
+                self.recipe,
+                tensor_types=self.tensor_type or (),
+                output=self.output_tensor_type,
+                embedding=self.token_embedding_type,
+                leave_output=self.leave_output_tensor,
+                pure=self.pure,
+            )
+            for preset in self.quant or (None,)
+        ]
+        if self.fit is None:
+            return named
+        return [fitted(source, self.fit, self.imatrix, self.fit_probe, self.threads, place, out, reserve=reserve)]
+
+    def edits(self) -> Edits:
+        """Return the changes to the model; raises as ``make_edits``."""
+        from strata_pack.weights.quantize.edits import make_edits
+
+        return make_edits(
+            self.override_kv or (), self.prune_layers, self.include_weights or (), self.exclude_weights or ()
+        )
+
+    def split_bytes(self) -> int | None:
+        """Return the bytes in ``--split-max-size``, ``300M`` or ``4G`` (powers of 1000); ``WrongUse`` if it is none."""
+        text = self.split_max_size
+        if text is None:
+            return None
+        unit = {"M": 10**6, "G": 10**9}.get(text[-1:].upper())
+        if (
+            unit is None
+            or not text.isascii()
+            or not text[:-1].isdecimal()
+            or not 0 < int(text[:-1][:9]) * unit < 1 << 60
+        ):
+            raise WrongUse("is no size", where=f"--split-max-size {text}", remedy="write for example 300M or 4G")
+        return int(text[:-1]) * unit
+
+
+def with_quant_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give ``command(..., flags: QuantFlags)`` the parameters that the fields of ``QuantFlags`` describe."""
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        taken = {field.name: kwargs.pop(field.name) for field in fields(QuantFlags) if field.name in kwargs}
+        command(*args, flags=QuantFlags(**taken), **kwargs)
+
+    signature = inspect.signature(command, eval_str=True)
+    kept = [parameter for parameter in signature.parameters.values() if parameter.name != "flags"]
+    hints = get_type_hints(QuantFlags, include_extras=True)
+    added = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(QuantFlags)
+    ]
+    wrapper.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+    del wrapper.__wrapped__
+    return wrapper

@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strata_pack.cli.fitting import fitted, refuse_with_fit
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
-from strata_pack.cli.quant_options import (
-    AllowNonfinite,
-    AllowRequantize,
-    EmbeddingType,
-    ExcludeWeights,
-    FitProbe,
-    FitSize,
-    ImatrixFile,
-    IncludeWeights,
-    KeepSplit,
-    Kernels,
-    LeaveOutput,
-    OutputType,
-    OverrideKv,
-    PruneLayers,
-    Pure,
-    Quants,
-    RecipeFile,
-    SplitMaxSize,
-    TensorType,
-    Threads,
-    parse_split_size,
-)
+from strata_pack.cli.quant_options import QuantFlags, with_quant_flags
 from strata_pack.cli.report_files import ReportFiles
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
+    from strata_pack.weights.quantize.command import QuantizeRequest
+    from strata_pack.weights.quantize.recipes import Recipe
     from strata_pack.weights.quantize.run import QuantPlan
 
 app = typer.Typer()
@@ -44,33 +24,16 @@ app = typer.Typer()
 
 @app.command(epilog="Example: strata-pack quantize qwen3-f16.gguf qwen3-Q4_K_M.gguf --quant Q4_K_M --dry-run")
 @with_shared_flags
+@with_quant_flags
 def quantize(
     source: Annotated[str, typer.Argument(help="A .gguf (or any shard of one), or a folder with safetensors.")],
     dest: Annotated[Path | None, typer.Argument(metavar="FILE", help="The .gguf to write, or a folder.")] = None,
-    quant: Quants = None,
-    recipe: RecipeFile = None,
-    fit: FitSize = None,
-    fit_probe: FitProbe = None,
-    imatrix: ImatrixFile = None,
-    tensor_type: TensorType = None,
-    output_tensor_type: OutputType = None,
-    token_embedding_type: EmbeddingType = None,
-    leave_output_tensor: LeaveOutput = False,
-    pure: Pure = False,
-    keep_split: KeepSplit = False,
-    split_max_size: SplitMaxSize = None,
-    override_kv: OverrideKv = None,
-    prune_layers: PruneLayers = None,
-    include_weights: IncludeWeights = None,
-    exclude_weights: ExcludeWeights = None,
-    allow_requantize: AllowRequantize = False,
-    allow_nonfinite: AllowNonfinite = False,
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
-    threads: Threads = None,
-    kernels: Kernels = "auto",
+    yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and stop.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="With --dry-run: the plan as a page.")] = None,
     *,
+    flags: QuantFlags,
     out: Out,
 ) -> None:
     """Quantize a model; the file is byte-identical to llama-quantize's.
@@ -79,65 +42,58 @@ def quantize(
 
     An interrupted run is resumed by the same command.
     """
-    from strata_pack import report
     from strata_pack.errors import WrongUse
-    from strata_pack.files import write_atomic
-    from strata_pack.weights.quantize.command import QuantizeRequest, open_plans, quantize_file, quantize_files
-    from strata_pack.weights.quantize.edits import make_edits
-    from strata_pack.weights.quantize.output import make_report
-    from strata_pack.weights.quantize.recipes import make_recipe
+    from strata_pack.weights.quantize.command import QuantizeRequest, existing_outputs, quantize_files
 
     if html is not None and not dry_run:
         raise WrongUse("--html writes the plan that --dry-run shows")
-    recipes = [
-        make_recipe(
-            preset,
-            recipe,
-            tensor_types=tensor_type or (),
-            output=output_tensor_type,
-            embedding=token_embedding_type,
-            leave_output=leave_output_tensor,
-            pure=pure,
-        )
-        for preset in quant or (None,)
-    ]
+    edits, split_bytes = flags.edits(), flags.split_bytes()
+    recipes = flags.recipes(source, None if dest is None else dest.parent / f"{dest.stem}.fit.toml", out)
     request = QuantizeRequest(
         source=source,
         dest=dest,
         recipe=recipes[0],
-        imatrix=imatrix,
-        keep_split=keep_split,
-        allow_requantize=allow_requantize,
-        allow_nonfinite=allow_nonfinite,
+        imatrix=flags.imatrix,
+        keep_split=flags.keep_split,
+        allow_requantize=flags.allow_requantize,
+        allow_nonfinite=flags.allow_nonfinite,
         force=force,
-        threads=threads,
-        kernels=kernels,
-        edits=make_edits(override_kv or (), prune_layers, include_weights or (), exclude_weights or ()),
-        split_bytes=parse_split_size(split_max_size),
+        threads=flags.threads,
+        kernels=flags.kernels,
+        edits=edits,
+        split_bytes=split_bytes,
     )
-    if fit is not None:
-        refuse_with_fit(quant, recipe)
-        place = None if dest is None else dest.with_suffix(".fit.toml")
-        request = replace(request, recipe=fitted(source, fit, imatrix, fit_probe, threads, place, out))
-        recipes = [request.recipe]
     if dry_run:
-        ReportFiles(html=html).try_all(source, imatrix)
-        with open_plans(request, recipes) as plans:
-            shown = [show_plan(plan, out) for plan in plans]
-            if html is not None:
-                write_atomic(html, report.html(make_report(plans)))
-        out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
+        _show_plans(request, recipes, html, out)
         return
+    if force:
+        consent(
+            lambda: [f"{path}: will be replaced" for path in existing_outputs(request, recipes)],
+            out,
+            yes=yes,
+            named=True,
+        )
     with out.progress() as progress:
-        if len(recipes) == 1:
-            results = [quantize_file(request, progress)]
-        else:
-            results = quantize_files(request, recipes, progress)
+        results = quantize_files(request, recipes, progress)
     for file in (file for result in results for file in result.files):
         out.line(f"{file.path}: {file.size / (1 << 20):,.1f} MiB, sha256 {file.sha256}")
     answers = [result.to_dict() for result in results]
     outputs = {one.label: answer for one, answer in zip(recipes, answers, strict=True)}
     out.result({"ok": True, **(answers[0] if len(answers) == 1 else {"outputs": outputs})})
+
+
+def _show_plans(request: QuantizeRequest, recipes: Sequence[Recipe], html: Path | None, out: Out) -> None:
+    from strata_pack import report
+    from strata_pack.files import write_atomic
+    from strata_pack.weights.quantize.command import open_plans
+    from strata_pack.weights.quantize.output import make_report
+
+    ReportFiles(html=html).try_all(request.source, request.imatrix)
+    with open_plans(request, recipes) as plans:
+        shown = [show_plan(plan, out) for plan in plans]
+        if html is not None:
+            write_atomic(html, report.html(make_report(plans)))
+    out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
 
 
 def show_plan(plan: QuantPlan, out: Out) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strata_pack.cli.confirm import DryRun
+from strata_pack.cli.confirm import DryRun, Yes, can_ask, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.errors import WrongUse
@@ -61,6 +61,7 @@ def init(
         "release.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
+    yes: Yes = False,
     *,
     out: Out,
 ) -> None:
@@ -71,6 +72,7 @@ def init(
 
     check_outputs([file], [source])
     check_file_output(file, force=force)
+    consent(lambda: [f"{file}: will be replaced"] if file.exists() else [], out, yes=yes, named=force)
     with out.progress() as progress:
         looked = look_at(source, progress)
     write_atomic(file, release_text(source, looked).encode())
@@ -176,10 +178,14 @@ def publish(
     workers: Workers = None,
     dask: Dask = None,
     threads: Threads = None,
+    yes: Yes = False,
     *,
     out: Out,
 ) -> None:
-    """Run everything that is not done yet, and publish every pack that passes its gates."""
+    """Run everything that is not done yet, and publish every pack that passes its gates.
+
+    On a terminal it asks before it replaces or removes a published file.
+    """
     from strata_pack.release.publish_node import check_key, publish_dry_run
     from strata_pack.release.release_file import read_release
     from strata_pack.release.run import open_schedule, run_releases
@@ -195,11 +201,30 @@ def publish(
         schedule = open_schedule(release, wanted=lambda _node: True, progress=progress)
         if schedule.states["publish"] == "done":
             schedule.requeue("publish")
+        asking = can_ask() and not yes
+        if asking and schedule.states["publish"] == "waits":
+            # What would be replaced is known when all is made.
+            making = open_schedule(release, progress=progress)
+            with _executor([making], workers, dask, threads, progress) as executor:
+                run_releases([making], executor, progress)
+            schedule = open_schedule(release, wanted=lambda _node: True, progress=progress)
+        if asking and schedule.states["publish"] == "ready":
+            consent(lambda: _replaced(publish_dry_run(schedule, progress)), out, yes=False)
         with _executor([schedule], workers, dask, threads, progress) as executor:
             outcome = run_releases([schedule], executor, progress)
     if "publish" in schedule.found:
         _show_published(out, schedule.found["publish"]["data"]["targets"])
     _end(out, outcome)
+
+
+def _replaced(targets: list[dict[str, Any]]) -> list[str]:
+    lost = {"replace": "replaced", "remove": "removed"}
+    return [
+        f"{target['target']}: {change['path']} will be {lost[change['change']]}"
+        for target in targets
+        for change in target["changes"]
+        if change["change"] in lost
+    ]
 
 
 def _show_published(out: Out, targets: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 from strata_pack.cli import complete
-from strata_pack.cli.confirm import DryRun, Yes, confirmed
+from strata_pack.cli.confirm import DryRun, Yes, confirm
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 
@@ -182,9 +182,10 @@ def install(
     plan = plan_install(backend, index_url)
     for line in plan:
         out.note(line)
-    if dry_run or not confirmed("Fetch and install it?", yes=yes):
+    if dry_run:
         out.result({"installed": None, "plan": plan})
         return
+    confirm("Fetch and install it?", out, yes=yes)
     with out.progress() as progress:
         runtime = install_runtime(backend, index_url, sha256, progress)
     out.line(f"{runtime.name}: {runtime.path or runtime.python}, sha256 {' '.join(runtime.details['sha256'])}")

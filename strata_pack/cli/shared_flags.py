@@ -48,10 +48,15 @@ SHARED: tuple[tuple[str, Any, Any], ...] = (
 
 INTERRUPTED = 130
 TERMINATED = 143
+FAULT = 70
+
+
+class _Terminated(BaseException):
+    """SIGTERM has come."""
 
 
 def _terminate(_signum: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(TERMINATED)
+    raise _Terminated
 
 
 def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
@@ -64,7 +69,8 @@ def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
 def leave(out: Out, sentence: str, code: int) -> NoReturn:
     """Print ``sentence`` on stderr and, in JSON mode, the failure as an object on stdout; exit with ``code``."""
     sentence = out.as_given(sentence)
-    print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk behind stderr must not cost the exit code
+        print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
     # Last, so that a full disk or a closed pipe does not suppress the message.
     with contextlib.suppress(OSError):
         out.finish(code, sentence)
@@ -76,6 +82,15 @@ def os_failure(error: OSError) -> StrataError:
     wrong = isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError)
     kind = WrongUse if wrong and error.filename else EnvironmentFailure
     return kind(str(error.strerror or error), where=str(error.filename) if error.filename else None)
+
+
+def fault(out: Out, error: Exception, *, debug: bool) -> NoReturn:
+    """Leave after an exception that no user can be blamed for."""
+    if debug:
+        traceback.print_exception(error, file=sys.stderr)
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    remedy = "report it with what --debug and `strata-pack env` print"
+    leave(out, f"this is a fault of strata-pack ({said}); {remedy}", FAULT)
 
 
 def with_shared_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -107,11 +122,20 @@ def with_shared_flags(command: Callable[..., None]) -> Callable[..., None]:
             fail(out, error, debug=debug)
         except KeyboardInterrupt:
             leave(out, "interrupted; what was finished is kept", INTERRUPTED)
+        except _Terminated:
+            leave(out, "terminated; what was finished is kept", TERMINATED)
         except BrokenPipeError:
             sys.stderr.close()
             raise SystemExit(0) from None
         except OSError as error:
             fail(out, os_failure(error), debug=debug)
+        except MemoryError as error:
+            failure = EnvironmentFailure("there is not enough memory", remedy="free some, or take a smaller model")
+            fail(out, failure.with_traceback(error.__traceback__), debug=debug)
+        except Exception as error:
+            if hasattr(error, "format_message"):  # of typer's own click or of the installed one
+                raise
+            fault(out, error, debug=debug)
 
     signature = inspect.signature(command, eval_str=True)
     kept = [p for p in signature.parameters.values() if p.name != "out"]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
@@ -77,10 +78,17 @@ def install(
 
 
 @with_shared_flags
-def rollback(target: Target, dry_run: DryRun = False, *, out: Out) -> None:
-    """Undo the last installation: every file gets its former bytes."""
+def rollback(target: Target, dry_run: DryRun = False, yes: Yes = False, *, out: Out) -> None:
+    """Undo the last installation: every file gets its former bytes. The present template is lost."""
     from strata_pack.pack.template.install import rollback_template as roll_back
 
+    def lost() -> list[str]:
+        plan = roll_back(target, dry_run=True)
+        what = f"template {_short(plan.before['sha256'])} ({plan.before['status']})"
+        return [f"{target}: {what} will be replaced by the earlier {_short(plan.after['sha256'])}"]
+
+    if not dry_run:
+        consent(lost, out, yes=yes, named=True)
     with out.progress() as progress:
         result = roll_back(target, dry_run=dry_run, progress=progress)
     back = "would go back" if dry_run else "back"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from strata_pack.cli import complete
 from strata_pack.cli.output import Out
 from strata_pack.cli.policy import PolicyFile, load_policy
 from strata_pack.cli.report_files import HtmlFile, ReportFiles
@@ -30,9 +31,16 @@ def lint(
         typer.Argument(metavar="TEMPLATE", help="An id, a file, a .gguf, a model folder, a pack or a hub id."),
     ] = None,
     select: Annotated[
-        str, typer.Option(metavar="IDS", help="Only these rules: ST501, or ST3 for all that begin with it.")
+        str,
+        typer.Option(
+            metavar="IDS",
+            help="Only these rules: ST501, or ST3 for all that begin with it.",
+            autocompletion=complete.rules,
+        ),
     ] = "",
-    ignore: Annotated[str, typer.Option(metavar="IDS", help="Skip these rules (comma-separated).")] = "",
+    ignore: Annotated[
+        str, typer.Option(metavar="IDS", help="Skip these rules (comma-separated).", autocompletion=complete.rules)
+    ] = "",
     fail_on: Annotated[FailOn, typer.Option(help="The lowest severity that makes the command fail.")] = FailOn.warning,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF 2.1.0.")] = None,
     html: HtmlFile = None,
@@ -44,9 +52,9 @@ def lint(
     A comment {# strata: noqa ST301 #} silences a rule on its line, {# strata: noqa-file ST301 #} in the whole file.
     """
     from strata_pack.chat.lint.model import SEVERITIES
-    from strata_pack.chat.lint.output import rule_table, rules_dict, terminal, to_dict, to_report
+    from strata_pack.chat.lint.output import rule_table, terminal, to_dict, to_report
     from strata_pack.chat.lint.output import sarif as to_sarif
-    from strata_pack.chat.lint.rules import lint_template, worst
+    from strata_pack.chat.lint.rules import RULES, lint_template, worst
     from strata_pack.errors import CheckFailed, WrongUse
     from strata_pack.files import write_atomic
     from strata_pack.outputs import check_outputs
@@ -55,7 +63,7 @@ def lint(
 
     if rules:
         out.show(rule_table())
-        out.result({"rules": rules_dict()})
+        out.result({"rules": [rule.to_dict() for rule in RULES]})
         return
     if target is None:
         raise WrongUse("no template is given", remedy="name one, or use --rules to list the rules")

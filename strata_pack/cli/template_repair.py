@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli import complete
+from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.differences import show_difference
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
@@ -33,6 +34,7 @@ def repair(
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the template file.")] = False,
     show_diff: Annotated[bool, typer.Option("--diff", help="Show the change.")] = False,
+    yes: Yes = False,
     engine: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,6 +69,7 @@ def repair(
     wanted = place if in_place else output
     for_tools = None if wanted is None else wanted.parent / ADDITIONAL_DIR / f"{TOOLS_NAME}.jinja"
     check_outputs((output,), (target,))
+    check_outputs((wanted,), ())
     with out.progress() as progress:
         found = load_set(target, progress)
     if in_place and place.name == MAIN_FILE and for_tools is not None and for_tools.is_file():
@@ -85,10 +88,15 @@ def repair(
                 _show_difference(refused, out)
                 raise
             results.append((one, result, path, diff(source, result.text)))
-    for one, result, path, change in results:
-        if show_diff:
+    if show_diff:
+        for _, _, _, change in results:
             out.line(change.rstrip("\n"))
-        if path is not None and (result.changed or not in_place):
+    written = [path for _, result, path, _ in results if path is not None and (result.changed or not in_place)]
+    lost = [f"{path}: will be replaced" for path in written if path.exists()]
+    consent(lambda: lost, out, yes=yes, named=True)
+    for one, result, path, _ in results:
+        if path in written:
+            assert path is not None
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, result.text.encode("utf-8"))
         _say(target if one is found.main else one.where, result, path, out)

@@ -17,7 +17,7 @@ from strata_pack.chat.engines.engines import available_engines
 from strata_pack.chat.golden.check import GoldenReport, check_golden
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_json_object
-from strata_pack.outputs import check_outputs, is_inside
+from strata_pack.outputs import check_outputs, enclosing_pack, is_inside
 from strata_pack.pack.build_dir import check_target, partial_folder
 from strata_pack.pack.forecast import Forecast, forecast
 from strata_pack.pack.loadable import config_problems, header_problems
@@ -31,6 +31,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.edit import CHUNK_END, EDGE_KEY, PAD_KEY, RESERVE, pad_value
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo
 from strata_pack.weights.local_weights import open_weights
+from strata_pack.weights.preflight import size_text
 from strata_pack.weights.quantize.edits import EditedSource, edit_imatrix
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
 from strata_pack.weights.quantize.run import QuantPlan, plan_quantization
@@ -76,10 +77,27 @@ def check_places(requests: Sequence[BuildRequest], source: Source) -> list[Path]
     places = [place for out in outs for place in (out, partial_folder(out))]
     check_outputs(places, [path for request in requests for path in read_paths(request, source)])
     for out in outs:
+        pack = enclosing_pack(out)
+        if pack is not None:
+            raise WrongUse(f"lies in the pack {pack}, which holds no other", where=out, remedy="choose another folder")
         around = next((other for other in outs if other != out and is_inside(out, other)), None)
         if around is not None:
             raise WrongUse(f"is inside {around}, another pack", where=out, remedy="give each pack its own folder")
     return outs
+
+
+def replaced_packs(requests: Sequence[BuildRequest]) -> list[str]:
+    """Return a sentence for every pack or bare GGUF that a forced build of ``requests`` replaces; raises as it does."""
+    check_places(requests, parse_source(requests[0].source))
+    sentences = []
+    for request in requests:
+        kept = check_target(request.out, force=True)
+        held = [path for path in request.out.rglob("*") if path.is_file()] if request.out.is_dir() else []
+        if held:
+            size = size_text(sum(path.stat().st_size for path in held))
+            stays = f"; kept: {', '.join(kept)}" if kept else ""
+            sentences.append(f"{request.out}: {len(held) - len(kept)} files of {size} will be replaced{stays}")
+    return sentences
 
 
 def read_imatrices(requests: Sequence[BuildRequest]) -> list[Imatrix | None]:

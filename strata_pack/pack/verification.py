@@ -57,7 +57,7 @@ def verify(path: Path, progress: Progress | None = None, further: Iterable[Furth
         if not is_pack(path):
             raise
         check = Check("manifest", "the manifest is valid", "failed", str(error))
-        return Report(f"verify {path.name}", (check,), {"pack": path.name}, seconds=monotonic() - started)
+        return Report(f"verify {path.name}", (check,), {"pack": str(path)}, seconds=monotonic() - started)
     watcher = progress or Silent()
     digests: dict[str, str] = {}
     checks = [
@@ -78,7 +78,7 @@ def verify(path: Path, progress: Progress | None = None, further: Iterable[Furth
     ]
     checks += [check(pack, digests) for check in further]
     facts = {
-        "pack": pack.path.name,
+        "pack": str(path),
         "model": pack.manifest["model"]["name"],
         "quant": pack.manifest["recipe"]["preset"],
         "template": pack.manifest["template"]["id"] or pack.manifest["template"]["sha256"][:12],

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from strata_pack.publish.exports import Exported as Exported
     from strata_pack.publish.exports import ExportOptions as ExportOptions
     from strata_pack.publish.exports import export as export
+    from strata_pack.publish.exports import exported_file as exported_file
     from strata_pack.publish.exports import find_program as find_program
+    from strata_pack.publish.items import Change as Change
     from strata_pack.publish.keys import KeyPair as KeyPair
     from strata_pack.publish.keys import make_keys as make_keys
     from strata_pack.publish.keys import read_private_key as read_private_key
@@ -28,7 +30,8 @@ __getattr__, __dir__, __all__ = door(
     {
         "publish.card": ("Figures",),
         "publish.card_reading": ("card_check",),
-        "publish.exports": ("ExportOptions", "Exported", "export", "find_program"),
+        "publish.exports": ("ExportOptions", "Exported", "export", "exported_file", "find_program"),
+        "publish.items": ("Change",),
         "publish.keys": ("KeyPair", "make_keys", "read_private_key"),
         "publish.publishing": ("LicenceQuestion", "PublishOptions", "Published", "publish"),
         "publish.signing": ("Signed", "is_signed", "sign_pack", "signature_check"),

@@ -92,6 +92,11 @@ def export(
     return Exported((target,), then(facts, target))
 
 
+def exported_file(program: Program, out: Path) -> Path | None:
+    """Return the file that ``export`` writes into ``out``; ``None`` for an OCI layout, which only grows."""
+    return None if program == "oci" else out / _PROGRAMS[program][0]
+
+
 @dataclass(frozen=True)
 class _Facts:
     """What the formats say of a pack."""

@@ -7,7 +7,7 @@ finds nothing to do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,8 @@ class Published:
 @dataclass(frozen=True)
 class PublishOptions:
     """How packs are published. ``private`` counts for a repository that is made; ``base_model`` goes before what the
-    packs know; ``figures`` are by pack name, those of an earlier release are kept."""
+    packs know; ``figures`` are by pack name, those of an earlier release are kept. ``agree`` is called with the files
+    that would be replaced or removed, before anything is; what it raises ends the publishing."""
 
     accept_licence: bool = False
     private: bool = False
@@ -86,6 +87,13 @@ class PublishOptions:
     base_model: str | None = None
     message: str | None = None
     figures: Mapping[str, Figures] | None = None
+    agree: Callable[[Sequence[Change]], None] | None = None
+
+    def ask(self, changes: Sequence[Change]) -> None:
+        """Call ``agree``, if something would be lost."""
+        lost = [change for change in changes if change.kind in ("replace", "remove")]
+        if lost and self.agree is not None:
+            self.agree(lost)
 
 
 def publish(
@@ -225,6 +233,7 @@ def _to_oci(release: _Release, target: str, out: Path, *, dry_run: bool, asked: 
     items = oci_items(release.packs, out)
     changes = oci_changes(items, out)
     if not dry_run:
+        release.options.ask(changes)
         write_oci(out, items, changes, release.progress)
     return Published(target, tuple(changes), None, dry_run, tuple(asked))
 
@@ -235,6 +244,7 @@ def _to_folder(release: _Release, out: Path, *, dry_run: bool, asked: Sequence[s
     items = release.whole(None, _figures(earlier))
     changes = plan_changes(items.values(), there, release.folders)
     if not dry_run and _moving(changes):
+        release.options.ask(changes)
         _say_unsigned(changes, release.progress)
         write_folder(out, items, changes, release.progress)
     return Published(str(out), tuple(changes), None, dry_run, tuple(asked))
@@ -254,6 +264,8 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             open_to_all(hub, repo, release.progress, private=release.options.private)
         if dry_run or not _moving(changes):
             return Published(repo, tuple(changes), state.commit, dry_run, tuple(asked))
+        if first is None:
+            release.options.ask(changes)
         _say_unsigned(changes, release.progress)
         first = state
         message = release.options.message or f"Publish {', '.join(release.folders)} with strata-pack"

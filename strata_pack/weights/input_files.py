@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strata_pack.errors import BadInput
@@ -18,19 +18,29 @@ _REMEDY = "make sure that nothing writes it, and run again"
 
 @dataclass(frozen=True)
 class FileState:
-    """The identity of a file's content. ``changed_ns`` (ctime) cannot be reset by the program that writes the file."""
+    """The identity of a file's content. ``changed_ns`` (ctime) cannot be reset by the program that writes the file.
+
+    It also moves with ``about``: the count of hard links, owner, group and mode, which say nothing of the content.
+    """
 
     device: int
     inode: int
     size: int
     modified_ns: int
     changed_ns: int
+    about: tuple[int, ...]
 
     @classmethod
     def of(cls, path: Path) -> FileState:
         """Return the state of the file at ``path`` (links are followed); raises ``OSError`` if there is none."""
         info = os.stat(path)
-        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        about = (info.st_nlink, info.st_uid, info.st_gid, info.st_mode)
+        return cls(info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, about)
+
+    def same_bytes(self, before: FileState) -> bool:
+        """Return whether nothing was written since ``before``; a new hard link, owner or mode is not a change."""
+        known = replace(before, changed_ns=self.changed_ns, about=self.about)
+        return self == before or (self == known and self.about != before.about)
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class InputFiles:
                 now = FileState.of(path)
             except OSError:
                 raise BadInput("was removed while it was read", where=path, remedy=_REMEDY) from None
-            if now == before:
+            if now.same_bytes(before):
                 continue
             if (now.device, now.inode) != (before.device, before.inode):
                 problem = "was replaced by another file while it was read"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 
-SCREEN = 75
+SCREEN = 78
 """Lines; the tallest help is that of `serve`."""
 
 
@@ -35,6 +35,15 @@ def test_help_shows_an_example_on_one_screen(words: tuple[str, ...], monkeypatch
     assert result.exit_code == 0
     assert f"strata-pack {' '.join(words)}" in " ".join(result.stdout.partition("Example")[2].split())
     assert len(result.stdout.splitlines()) <= SCREEN
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_help_of_a_narrow_terminal_cuts_no_flag(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "COLUMNS", "60")
+    shown = CliRunner().invoke(app, [*words, "--help"]).stdout
+    flags = {flag for one in ALL[words].params if not getattr(one, "hidden", False) for flag in one.opts}
+    assert [flag for flag in flags if flag.startswith("--") and flag not in shown] == []
+    assert "…" not in shown
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)

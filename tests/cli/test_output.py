@@ -129,8 +129,12 @@ def test_a_mistyped_scenario_gets_the_nearest_one() -> None:
         (complete.templates, "qwen", {"qwen3.8-flash-next"}),
         (complete.engines, "", {*ENGINE_NAMES, "all"}),
         (complete.runtimes, "emb", {"embedded"}),
+        (complete.outtypes, "b", {"bf16"}),
+        (complete.types, "q4", {"Q4_0", "Q4_K"}),
+        (complete.programs, "", {"ollama", "oci"}),
+        (complete.rules, "ST30", {"ST301", "ST303"}),
     ],
-    ids=["presets", "templates", "engines", "runtimes"],
+    ids=["presets", "templates", "engines", "runtimes", "outtypes", "types", "programs", "rules"],
 )
 def test_values_are_completed(complete_names: Callable[[str], list[str]], start: str, wanted: set[str]) -> None:
     assert wanted <= set(complete_names(start))

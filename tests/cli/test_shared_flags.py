@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
-from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
+from strata_pack.errors import MEANINGS, BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 
 
 def run(error: BaseException | None, *flags: str) -> tuple[int, str, str]:
@@ -49,7 +49,7 @@ def test_debug_shows_the_traceback() -> None:
 
 def test_json_mode_reports_the_error_as_an_object() -> None:
     _, out, _ = run(BadInput("is truncated"), "--json")
-    assert json.loads(out) == {"ok": False, "error": "is truncated", "exit_code": 2}
+    assert json.loads(out) == {"ok": False, "error": "is truncated", "exit_code": 2, "meaning": MEANINGS[2]}
 
 
 def test_json_mode_prints_one_object_on_stdout_and_lines_on_stderr() -> None:
@@ -75,7 +75,8 @@ def test_an_interrupt_is_130_without_a_traceback() -> None:
 )
 def test_json_mode_reports_what_is_no_error_of_ours_as_an_object(error: BaseException, code: int) -> None:
     _, out, err = run(error, "--json")
-    assert json.loads(out) == {"ok": False, "error": err.strip().removeprefix("strata-pack: "), "exit_code": code}
+    said = err.strip().removeprefix("strata-pack: ")
+    assert json.loads(out) == {"ok": False, "error": said, "exit_code": code, "meaning": MEANINGS[code]}
 
 
 def test_json_mode_prints_no_second_object() -> None:
@@ -115,7 +116,8 @@ def test_ok_is_what_the_exit_code_says() -> None:
         raise CheckFailed("three findings")
 
     result = CliRunner().invoke(app, ["--json"])
-    assert json.loads(result.stdout) == {"ok": False, "error": "three findings", "exit_code": 1, "found": 3}
+    failure = {"ok": False, "error": "three findings", "exit_code": 1, "meaning": MEANINGS[1]}
+    assert json.loads(result.stdout) == {**failure, "found": 3}
 
 
 @pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\u202eb", "a\nb", "a\udcffb"])
@@ -127,3 +129,13 @@ def test_a_path_cannot_drive_the_terminal(text: str) -> None:
 @pytest.mark.parametrize(("number", "kind"), [(errno.ENOENT, 2), (errno.EISDIR, 2), (errno.EACCES, 3), (errno.EIO, 3)])
 def test_what_the_system_says_of_a_path_has_the_code_of_its_cause(number: int, kind: int) -> None:
     assert run(OSError(number, os.strerror(number), "file"))[0] == kind
+
+
+def test_a_fault_of_ours_is_one_sentence_and_70() -> None:
+    code, out, err = run(ZeroDivisionError("division by zero"), "--json")
+    assert (code, json.loads(out)["meaning"], "Traceback" in err) == (70, MEANINGS[70], False)
+    assert "report it" in err
+
+
+def test_no_memory_is_the_environment() -> None:
+    assert run(MemoryError())[0] == 3

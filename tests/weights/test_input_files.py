@@ -79,6 +79,16 @@ def test_a_file_that_is_read_has_not_changed(file: Path) -> None:
     inputs.check_unchanged()
 
 
+@pytest.mark.parametrize(
+    "change", [lambda file: os.link(file, f"{file}.link"), lambda file: os.chmod(file, 0o400)], ids=["link", "mode"]
+)
+def test_a_new_link_or_mode_is_no_change(file: Path, change: Callable[[Path], None]) -> None:
+    inputs = InputFiles.of([file])
+    _wait_for_the_clock(file)
+    change(file)
+    inputs.check_unchanged()
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no such file"):
         InputFiles.of([tmp_path / "none"])

@@ -58,6 +58,9 @@ class Rule:
     remedy: str
     check: Callable[[Subject], Iterable[Found]]
 
+    def to_dict(self) -> dict[str, str]:
+        return {name: getattr(self, name) for name in ("id", "name", "severity", "summary", "remedy")}
+
 
 RuleCheck = Callable[["Subject"], Iterable[Found]]
 

@@ -31,20 +31,6 @@ def to_dict(findings: Sequence[Finding], path: str) -> dict[str, Any]:
     }
 
 
-def rules_dict() -> list[dict[str, str]]:
-    """Return every rule as JSON."""
-    return [
-        {
-            "id": rule.id,
-            "name": rule.name,
-            "severity": rule.severity,
-            "summary": rule.summary,
-            "remedy": rule.remedy,
-        }
-        for rule in RULES
-    ]
-
-
 def rule_table() -> Table:
     """Return the table of all rules."""
     table = Table("rule", "name", "severity", "finds", box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from strata_pack.chat.lint import history, portable, properties, safety, scopes, text
 from strata_pack.chat.lint.model import SEVERITIES, Finding, Found, Rule, Severity, Subject
 from strata_pack.errors import WrongUse
+from strata_pack.suggest import hint
 
 __all__ = ["RULES", "Finding", "Rule", "Severity", "lint_template", "worst"]
 
@@ -49,7 +50,8 @@ def lint_template(
     """
     for prefix in (*select, *ignore):
         if not prefix or not any(rule.id.startswith(prefix) for rule in RULES):
-            raise WrongUse(f"no lint rule starts with {prefix!r}", remedy="see docs/lint.md for the rules")
+            told = hint(prefix, [rule.id for rule in RULES])
+            raise WrongUse(f"no lint rule starts with {prefix!r}{told}", remedy="see docs/lint.md for the rules")
     subject = Subject(source, path, copies or {})
     silenced = _noqa(subject)
     findings = [

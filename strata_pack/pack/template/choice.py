@@ -16,6 +16,7 @@ from strata_pack.chat.triggers.check import NOT_FINISHED, Trigger, search_trigge
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
+from strata_pack.suggest import hint
 
 AUTO = "auto"
 KEEP = "keep"
@@ -68,9 +69,9 @@ def choose_template(
     else:
         path = Path(option)
         if not path.is_file():
-            raise WrongUse(
-                f"no template {option!r}: neither a file nor one of {_ids()}, auto, keep", where="--template"
-            )
+            names = [*(shipped.id for shipped in list_templates()), AUTO, KEEP]
+            told = f"neither a file nor one of {', '.join(names)}{hint(option, names)}"
+            raise WrongUse(f"no template {option!r}: {told}", where="--template")
         text, origin, identity = read_template(path), "file", None
     ChatTemplate(text)
     allowed, notes = _triggers(text, allow=allow_triggers)

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_json_object
 from strata_pack.progress import Progress
+from strata_pack.suggest import hint
 from strata_pack.weights.checkpoint_index import INDEX_SUFFIX
 from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F32
@@ -112,7 +113,9 @@ class SafetensorsSource:
         refuse_adapter(folder)
         if outtype != "auto" and outtype not in OUTTYPES:
             raise WrongUse(
-                "is not an output type", where=f"--outtype {outtype}", remedy=f"give auto, {', '.join(OUTTYPES)}"
+                f"is not an output type{hint(outtype, ['auto', *OUTTYPES])}",
+                where=f"--outtype {outtype}",
+                remedy=f"give auto, {', '.join(OUTTYPES)}",
             )
         self.label = str(folder)
         self._folder, self._name = folder, name

@@ -28,6 +28,9 @@ NOT_A_HUB = "check HF_ENDPOINT, and whether a proxy or a login page answers in i
 
 T = TypeVar("T")
 
+LOST = (httpx.TooManyRedirects, httpx.InvalidURL, httpx.UnsupportedProtocol)
+"""Faults of redirects, which another try does not cure."""
+
 
 class _Answer(Exception):
     """An HTTP answer with an error status."""
@@ -96,10 +99,8 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
                 raise failure from None
         except (ValueError, RecursionError, httpx.DecodingError) as error:
             raise _odd(hub, where, str(error)) from None
-        except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
-            raise EnvironmentFailure(
-                f"{hub.endpoint} redirects without end ({error})", where=where, remedy=NOT_A_HUB
-            ) from None
+        except LOST as error:
+            raise EnvironmentFailure(f"{hub.endpoint}: {lost(error)}", where=where, remedy=NOT_A_HUB) from None
         except httpx.TransportError as error:
             failure = EnvironmentFailure(
                 f"{hub.endpoint} cannot be reached ({error or type(error).__name__})",
@@ -112,6 +113,12 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
         ):
             raise failure
         time.sleep(hub.patience.wait(failures, retry_after))
+
+
+def lost(error: Exception) -> str:
+    """Return what is wrong with redirects that ended in ``error``, one of ``LOST``."""
+    end = "without end" if isinstance(error, httpx.TooManyRedirects) else "to an address that is not on the web"
+    return f"redirected {end} ({error})"
 
 
 def _odd(hub: Hub, where: str, why: str) -> EnvironmentFailure:

@@ -18,7 +18,7 @@ import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import CHUNK, disk_errors
-from strata_pack.weights.hub.api import NOT_A_HUB
+from strata_pack.weights.hub.api import LOST, NOT_A_HUB, lost
 from strata_pack.weights.hub.connection import LOGIN_REMEDY, Patience, may_pass, retry_after_seconds
 from strata_pack.weights.hub.tree import RepoFile
 
@@ -176,10 +176,8 @@ def _fill(client: httpx.Client, job: BodyJob, part: _Part) -> None:
         try:
             _request(client, job, part)
             fault = _Fault(f"the body ended at byte {part.offset} of {job.file.size}")
-        except (httpx.TooManyRedirects, httpx.InvalidURL) as error:
-            raise EnvironmentFailure(
-                f"{job.file.path}: redirected without end ({error})", where=job.url, remedy=NOT_A_HUB
-            ) from None
+        except LOST as error:
+            raise EnvironmentFailure(f"{job.file.path}: {lost(error)}", where=job.url, remedy=NOT_A_HUB) from None
         except httpx.RequestError as error:
             fault = _Fault(f"the connection broke ({error or type(error).__name__})")
         except _Fault as error:
@@ -190,7 +188,7 @@ def _fill(client: httpx.Client, job: BodyJob, part: _Part) -> None:
         farthest = max(farthest, part.offset)
         if failures >= job.patience.tries or (fault.retry_after or 0) > job.patience.longest_wait_seconds:
             raise EnvironmentFailure(
-                f"{job.file.path}: {fault}, after {failures} tries",
+                f"{job.file.path}: {fault}, after {failures} {'try' if failures == 1 else 'tries'}",
                 where=job.url,
                 remedy=f"run again later, {part.offset} bytes are kept",
             )

@@ -12,6 +12,7 @@ import httpx2 as httpx
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import disk_errors, fsync_dir
+from strata_pack.plural import counted
 from strata_pack.progress import Progress, ProgressTask
 from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.body import BodyJob, fetch_body, verified_sha256
@@ -129,7 +130,7 @@ class FetchRun:
         travelling = [file for file in files if self._origins[file.path] == "network"]
         if not travelling:
             return
-        total = self._progress.task(f"{len(travelling)} files", sum(file.size for file in travelling))
+        total = self._progress.task(counted(len(travelling), "file"), sum(file.size for file in travelling))
         client = self.hub.client(self._parallel)
         try:
             run_all(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypedDict
 
+from strata_pack.plural import counted
 from strata_pack.weights.hub.select import Selection
 from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.preflight import size_text
@@ -80,12 +82,17 @@ class FetchPlan:
     origins: dict[str, FileOrigin]
     to_travel: int
 
+    def replaced(self, dest: Path) -> list[Path]:
+        """Return the files in ``dest`` that are not the repository's and that the fetch replaces."""
+        places = {dest / path for path, origin in self.origins.items() if origin != "present"}
+        return sorted(place for place in places if os.path.lexists(place))
+
     def sentence(self) -> str:
         """Return the plan as one line."""
-        count, skipped = len(self.selection.files), len(self.selection.skipped)
+        count, skipped = counted(len(self.selection.files), "file"), len(self.selection.skipped)
         here = self.selection.nbytes - self.to_travel
         return (
-            f"{self.tree.repo_id} at {self.tree.commit[:12]}: {count} files, {size_text(self.selection.nbytes)} "
+            f"{self.tree.repo_id} at {self.tree.commit[:12]}: {count}, {size_text(self.selection.nbytes)} "
             f"({self.selection.weights.format}); {size_text(here)} here already, {size_text(self.to_travel)} to fetch; "
             f"{skipped} other files are not needed"
         )

@@ -14,6 +14,7 @@ from types import TracebackType
 import httpx2 as httpx
 
 from strata_pack.errors import EnvironmentFailure
+from strata_pack.weights.hub.api import LOST, NOT_A_HUB, lost
 from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, may_pass, retry_after_seconds
 from strata_pack.weights.hub.small import body_url
 from strata_pack.weights.hub.tree import RepoFile, RepoTree
@@ -57,6 +58,8 @@ class RangeFetcher:
             try:
                 at = self._request(url, file, at, stop, descriptor)
                 fault = _Fault(f"the body ended at byte {at} of {stop}")
+            except LOST as error:
+                raise EnvironmentFailure(f"{name}: {lost(error)}", where=url, remedy=NOT_A_HUB) from None
             except httpx.RequestError as error:
                 fault = _Fault(f"the connection broke ({error or type(error).__name__})")
             except _Fault as error:
@@ -67,7 +70,7 @@ class RangeFetcher:
             patience = self._hub.patience
             if failures >= patience.tries or (fault.retry_after or 0) > patience.longest_wait_seconds:
                 raise EnvironmentFailure(
-                    f"{name}, bytes {start} to {stop}: {fault}, after {failures} tries",
+                    f"{name}, bytes {start} to {stop}: {fault}, after {failures} {'try' if failures == 1 else 'tries'}",
                     where=url,
                     remedy="run again later; what has arrived is kept",
                 )

@@ -114,7 +114,8 @@ def read_collected(path: Path) -> Collected:
             plain = _values(file, name + PLAIN) if name + PLAIN in names else empty
             if plain.size not in (0, squares.size) or not np.isfinite(plain).all():
                 plain = empty
-            rows = np.rint(counts.reshape(-1)).astype(np.int64)
+            known = np.nan_to_num(counts.reshape(-1), nan=0.0, posinf=0.0, neginf=0.0)
+            rows = np.rint(known).astype(np.int64)
             sums[name] = Sums(squares, plain.reshape(squares.shape) if plain.size else plain, rows)
         chunk_size = file.integer("imatrix.chunk_size") or CHUNK
     return Collected(sums, imatrix.chunks or 0, chunk_size, imatrix.datasets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -96,35 +97,42 @@ def open_plan(request: QuantizeRequest) -> Iterator[QuantPlan]:
 
 
 def quantize_file(request: QuantizeRequest, progress: Progress | None = None) -> QuantResult:
-    """Quantize according to ``request``. ``WrongUse`` without a destination, or if it exists already.
-
-    The disk space is checked first, less the bytes that an interrupted run has written.
-    """
-    if request.dest is None:
-        raise WrongUse("no FILE to write is given", remedy="name one, or show the plan with --dry-run")
-    if request.dest.suffix != ".gguf":
-        raise WrongUse("the name of a GGUF file must end in .gguf", where=request.dest)
-    return _quantize(request, [(request.recipe, request.dest)], progress)[0]
+    """Quantize by the recipe of ``request``: ``quantize_files`` with one recipe."""
+    return quantize_files(request, [request.recipe], progress)[0]
 
 
 def quantize_files(
     request: QuantizeRequest, recipes: Sequence[Recipe], progress: Progress | None = None
 ) -> list[QuantResult]:
-    """Quantize with every recipe from one reading of the source, into the folder ``request.dest`` (created if missing).
+    """Quantize to every recipe from one reading of the source.
 
-    The files are named after source and recipe. ``WrongUse`` as in ``quantize_file``, and for two recipes with the same
-    name.
+    With one recipe ``request.dest`` is the file; with several it is a folder (created if missing), and the files are
+    named after source and recipe. The disk space is checked first, less the bytes that an interrupted run has written.
+    ``WrongUse`` without a destination, for one of the wrong kind or that exists already, and for two recipes with the
+    same name.
     """
-    if request.dest is None:
-        raise WrongUse("no folder to write to is given", remedy="name one, or show the plans with --dry-run")
-    if request.dest.suffix == ".gguf" or (request.dest.exists() and not request.dest.is_dir()):
-        raise WrongUse("several presets need a folder to write to, not a file", where=request.dest)
-    labels = [recipe.label for recipe in recipes]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise WrongUse(f"{twice} is named twice", where="--quant", remedy="name each preset once")
-    stem = model_stem(request.source)
-    return _quantize(request, [(recipe, request.dest / f"{stem}-{recipe.label}.gguf") for recipe in recipes], progress)
+    targets = _targets(request, recipes)
+    with open_plans(request, recipes) as plans:
+        outputs = [Output(plan, dest) for plan, dest in zip(plans, targets, strict=True)]
+        paths = _checked_paths(request, outputs)
+        written = sum(path.stat().st_size for path in map(partial_path, paths) if path.is_file())
+        needed = max(0, sum(sum(output_sizes(plan)) for plan in plans) - written)
+        check_disk([Stage("quantized model", targets[0].parent, needed)])
+        return run_plans(
+            outputs,
+            progress=progress or Silent(),
+            threads=request.threads,
+            allow_nonfinite=request.allow_nonfinite,
+            kernels=request.kernels,
+        )
+
+
+def existing_outputs(request: QuantizeRequest, recipes: Sequence[Recipe]) -> list[Path]:
+    """Return the files that ``quantize_files`` would replace; raises as it does before it writes."""
+    targets = _targets(request, recipes)
+    with open_plans(request, recipes) as plans:
+        outputs = [Output(plan, dest) for plan, dest in zip(plans, targets, strict=True)]
+        return [path for path in _checked_paths(request, outputs) if os.path.lexists(path)]
 
 
 def model_stem(source: str) -> str:
@@ -134,26 +142,35 @@ def model_stem(source: str) -> str:
     return re.sub(r"[-_.](f16|bf16|f32|fp16|fp32)$", "", name, flags=re.IGNORECASE)
 
 
-def _quantize(
-    request: QuantizeRequest, targets: Sequence[tuple[Recipe, Path]], progress: Progress | None
-) -> list[QuantResult]:
-    with open_plans(request, [recipe for recipe, _ in targets]) as plans:
-        outputs = [Output(plan, dest) for plan, (_, dest) in zip(plans, targets, strict=True)]
-        paths = [path for output in outputs for path in output_paths(output.plan, output.path)]
-        partial = [partial_path(path) for path in paths]
-        read = [*plans[0].source.inputs.paths, request.imatrix, *(recipe.path for recipe, _ in targets)]
-        check_outputs([*paths, *partial], read)
-        for output in outputs:
-            # If its journal exists, the file is one of several that an interrupted run has finished.
-            for path in output_paths(output.plan, output.path):
-                check_file_output(path, force=request.force or (len(outputs) > 1 and output.journal_path.is_file()))
-        written = sum(path.stat().st_size for path in partial if path.is_file())
-        needed = max(0, sum(sum(output_sizes(plan)) for plan in plans) - written)
-        check_disk([Stage("quantized model", targets[0][1].parent, needed)])
-        return run_plans(
-            outputs,
-            progress=progress or Silent(),
-            threads=request.threads,
-            allow_nonfinite=request.allow_nonfinite,
-            kernels=request.kernels,
-        )
+def _targets(request: QuantizeRequest, recipes: Sequence[Recipe]) -> list[Path]:
+    """Return the file of every recipe."""
+    dest = request.dest
+    if len(recipes) == 1:
+        if dest is None:
+            raise WrongUse("no FILE to write is given", remedy="name one, or show the plan with --dry-run")
+        if dest.suffix != ".gguf":
+            raise WrongUse("the name of a GGUF file must end in .gguf", where=dest)
+        return [dest]
+    if dest is None:
+        raise WrongUse("no folder to write to is given", remedy="name one, or show the plans with --dry-run")
+    if dest.suffix == ".gguf" or (dest.exists() and not dest.is_dir()):
+        raise WrongUse("several presets need a folder to write to, not a file", where=dest)
+    labels = [recipe.label for recipe in recipes]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise WrongUse(f"{twice} is named twice", where="--quant", remedy="name each preset once")
+    stem = model_stem(request.source)
+    return [dest / f"{stem}-{label}.gguf" for label in labels]
+
+
+def _checked_paths(request: QuantizeRequest, outputs: Sequence[Output]) -> list[Path]:
+    """Return the files of ``outputs``; ``WrongUse`` for one that must not be written."""
+    paths = [path for output in outputs for path in output_paths(output.plan, output.path)]
+    plans = [output.plan for output in outputs]
+    read = [*plans[0].source.inputs.paths, request.imatrix, *(plan.recipe.path for plan in plans)]
+    check_outputs([*paths, *map(partial_path, paths)], read)
+    for output in outputs:
+        # If its journal exists, the file is one of several that an interrupted run has finished.
+        for path in output_paths(output.plan, output.path):
+            check_file_output(path, force=request.force or (len(outputs) > 1 and output.journal_path.is_file()))
+    return paths

@@ -21,6 +21,8 @@ from strata_pack.weights.tensor_source import RowReader, SourceTensor, TensorSou
 
 MAX_KEY = 127
 """Maximum length of an overridden key and of a string value; llama.cpp stores both in 128 bytes."""
+_LAYOUT = re.compile(r"general\.alignment|split\..*|GGUF\..*")
+"""Keys that describe the layout of the file: with another value its tensors cannot be read."""
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
@@ -55,6 +57,8 @@ def parse_override(text: str) -> tuple[str, MetaValue]:
     if not equals or not colon or not key or len(key.encode()) > MAX_KEY or not key.isprintable():
         remedy = "for example tokenizer.ggml.add_bos_token=bool:false"
         raise WrongUse("needs the form KEY=TYPE:VALUE", where=where, remedy=remedy)
+    if _LAYOUT.fullmatch(key):
+        raise WrongUse(f"{key} describes the layout of the file, which no override changes", where=where)
     maker = _MAKERS.get(type)
     if maker is None:
         raise WrongUse(f"{type!r} is not a type of a value", where=where, remedy=f"choose one of {', '.join(_MAKERS)}")
@@ -93,6 +97,8 @@ def _text(value: MetaValue) -> str:
 
 
 def _integer(text: str) -> MetaValue:
+    if not text.isascii():
+        raise ValueError(text)
     return MetaValue.uint32(int(text))
 
 
@@ -124,7 +130,7 @@ _TYPE_NAMES = {
 def parse_layers_to_prune(text: str | None) -> frozenset[int]:
     """Return the layer numbers in ``text``, such as ``"3,7,8"``; ``WrongUse`` for another form."""
     parts = [] if text is None else text.split(",")
-    if not all(part.strip().isdecimal() and len(part) < 7 for part in parts):
+    if not all(part.isascii() and part.strip().isdecimal() and len(part) < 7 for part in parts):
         raise WrongUse(
             "is not a list of layer numbers", where=f"--prune-layers {text}", remedy="write for example 3,7,8"
         )

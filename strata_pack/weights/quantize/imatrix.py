@@ -104,7 +104,8 @@ def _read_gguf(path: Path, sha256: str) -> Imatrix:
     with GgufFile.open(path) as file:
         kind = file.text("general.type")
         if kind != "imatrix":
-            raise BadInput(f"is a GGUF of type {kind!r}, not an imatrix", where=path)
+            told = "without a type" if kind is None else f"of type {kind!r}"
+            raise BadInput(f"is a GGUF {told}, not an imatrix", where=path)
         tensors = {info.name: info for info in file.tensors}
         entries: dict[str, Entry] = {}
         for name, info in tensors.items():

@@ -17,6 +17,7 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
+from strata_pack.suggest import hint
 from strata_pack.weights.quantize.presets import Preset, find_preset
 
 MAX_RECIPE = 1 << 20
@@ -81,7 +82,8 @@ def parse_type(text: str, where: str) -> Q:
     """Return the type called ``text`` (any case); ``WrongUse`` lists the types."""
     type = _TYPES.get(text.strip().upper())
     if type is None:
-        raise WrongUse(f"there is no type {text!r}", where=where, remedy=f"choose one of {', '.join(_TYPES)}")
+        remedy = f"choose one of {', '.join(_TYPES)}"
+        raise WrongUse(f"there is no type {text!r}{hint(text, _TYPES)}", where=where, remedy=remedy)
     return type
 
 

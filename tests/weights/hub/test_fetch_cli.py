@@ -50,6 +50,17 @@ def test_dry_run_table_names_every_file(dest: Path) -> None:
     assert all(name in result.stdout for name in SELECTED)
 
 
+def test_a_changed_file_is_replaced_only_with_consent(dest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(REPO, "--out", dest)
+    (dest / "config.json").write_text("mine")
+    monkeypatch.setattr("strata_pack.cli.confirm.can_ask", lambda: True)
+    refused = CliRunner().invoke(app, ["fetch", REPO, "--out", str(dest)], input="n\n")
+    assert (refused.exit_code, (dest / "config.json").read_text()) == (130, "mine")
+    assert "config.json: differs from the repository and will be replaced" in refused.stderr
+    assert run(REPO, "--out", dest, "--yes").exit_code == 0
+    assert (dest / "config.json").read_bytes() == FILES["config.json"]
+
+
 def test_quiet_prints_nothing(dest: Path) -> None:
     result = run(REPO, "--out", dest, "--quiet")
     assert (result.exit_code, result.output) == (0, "")

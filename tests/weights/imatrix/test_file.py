@@ -12,6 +12,7 @@ from strata_pack.llama.activations import Sums
 from strata_pack.weights.imatrix.file import Collected, merge, read_collected, write_imatrix
 from strata_pack.weights.imatrix.show import coverage_of
 from strata_pack.weights.quantize.imatrix import read_imatrix
+from tests.weights.quantize.test_imatrix import write_gguf
 
 
 def collected(seed: int = 0, idle: int = 0) -> Collected:
@@ -101,3 +102,9 @@ def test_a_column_that_dominates_is_an_outlier() -> None:
     (worst,) = coverage_of(one, "i.gguf").outliers(1)
     assert worst.name == "blk.0.attn_q.weight"
     assert worst.top_share > 0.95
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), float("-inf")])
+def test_a_count_that_is_no_number_counts_no_rows(tmp_path: Path, count: float) -> None:
+    path = write_gguf(tmp_path / "i.gguf", {"w.in_sum2": ((2, 1), [1.0, 2.0]), "w.counts": ((1, 1), [count])})
+    assert read_collected(path).sums["w"].counts.tolist() == [0]
