@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +12,12 @@ from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.asking import Asked, new_generation
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.metrics import Metrics, RequestRecord
+from strata_pack.gateway.plain import Frame, ShortWay
 from strata_pack.gateway.reply import Choice, Logprobs, Writer
 from strata_pack.gateway.settings import Settings
+from strata_pack.gateway.streams import Outlet
 from strata_pack.gateway.tally import close_choice
-from strata_pack.parsing import Event, ToolCall
+from strata_pack.parsing import Event, EventKind, ToolCall
 
 QUEUED_PARTS = 4
 """Parts of several choices that wait for the client: few, so that a slow one slows the generations."""
@@ -43,19 +45,26 @@ async def collect(job: Job) -> list[Choice]:
         await _cancel(tasks)
 
 
-def stream(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGenerator[bytes, None]:
-    """Return the parts of all choices as ``writer`` writes them; each choice is added to ``choices`` at its end."""
-    return _parts(job, writer, choices, 0) if job.asked.turn.choices == 1 else _together(job, writer, choices)
+def stream(job: Job, writer: Writer, choices: list[Choice], outlet: Outlet) -> AsyncGenerator[bytes, None]:
+    """Return the parts of all choices as ``writer`` writes them, but those that go out by ``outlet``.
+
+    Each choice is added to ``choices`` at its end.
+    """
+    if job.asked.turn.choices > 1:
+        return _together(job, writer, choices)
+    return _parts(job, writer, choices, 0, outlet)
 
 
 @asynccontextmanager
-async def _running(job: Job, generation: Generation) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
+async def _running(
+    job: Job, generation: Generation, way: ShortWay | None
+) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
     """Hold a slot while the block reads the events of ``generation``; count it, also when it is cut off."""
     try:
         async with job.admission.slot(job.record.client) as waited:
             job.record.queued = max(job.record.queued, waited)
             generation.until = asyncio.get_running_loop().time() + job.settings.limits.request_seconds
-            async with aclosing(generation.events()) as batches:
+            async with aclosing(generation.events(way)) as batches:
                 yield batches
     except BaseException:
         close_choice(generation, job.record, job.metrics)
@@ -69,19 +78,24 @@ async def _collected(job: Job, index: int) -> Choice:
     content: list[str] = []
     calls: list[ToolCall] = []
     logprobs: list[dict[str, Any]] = []
-    async with _running(job, generation) as batches:
+
+    def add(events: list[Event]) -> None:
+        record.first_token(generation.outcome.usage.prompt)
+        for event in events:
+            if event.kind == "reasoning":
+                if turn.shows_reasoning:
+                    reasoning.append(event.text)
+            elif event.kind == "content":
+                content.append(event.text)
+            elif event.kind == "tool_call" and event.call is not None:
+                calls.append(event.call)
+        for entries in generation.take_logprobs() or ():
+            logprobs.extend(entries)
+
+    way = ShortWay(lambda: True, add, lambda _: None, lambda _: False, lambda *_: None)
+    async with _running(job, generation, way) as batches:
         async for events in batches:
-            record.first_token(generation.outcome.usage.prompt)
-            for event in events:
-                if event.kind == "reasoning":
-                    if turn.shows_reasoning:
-                        reasoning.append(event.text)
-                elif event.kind == "content":
-                    content.append(event.text)
-                elif event.kind == "tool_call" and event.call is not None:
-                    calls.append(event.call)
-            for entries in generation.take_logprobs() or ():
-                logprobs += entries
+            add(events)
     choice = close_choice(generation, record, job.metrics)
     record.finish_reason = choice.outcome.finish_reason
     choice.reasoning, choice.content, choice.calls = "".join(reasoning), "".join(content), calls
@@ -89,21 +103,44 @@ async def _collected(job: Job, index: int) -> Choice:
     return choice
 
 
-async def _parts(job: Job, writer: Writer, choices: list[Choice], index: int) -> AsyncGenerator[bytes, None]:
-    """Yield the parts of one choice, and add it to ``choices``."""
+async def _parts(
+    job: Job, writer: Writer, choices: list[Choice], index: int, outlet: Outlet | None = None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the parts of one choice, but those that go out by ``outlet``, and add it to ``choices``."""
     record = job.record
+    shows_reasoning = job.asked.turn.shows_reasoning
     generation = new_generation(job.asked, index, job.settings.implicit_end)
-    async with _running(job, generation) as batches:
+
+    def part(events: list[Event]) -> bytes:
+        logprobs = generation.take_logprobs()
+        if not shows_reasoning:
+            events, logprobs = _without_reasoning(events, logprobs)
+        return writer.delta(index, events, logprobs)
+
+    way = None if outlet is None else _short_way(writer, index, outlet, part, shows_reasoning=shows_reasoning)
+    async with _running(job, generation, way) as batches:
         async for events in batches:
             record.first_token(generation.outcome.usage.prompt)
-            logprobs = generation.take_logprobs()
-            if not job.asked.turn.shows_reasoning:
-                events, logprobs = _without_reasoning(events, logprobs)
-            yield writer.delta(index, events, logprobs)
+            yield part(events)
     choice = close_choice(generation, record, job.metrics)
     record.finish_reason = choice.outcome.finish_reason
     choices.append(choice)
     yield writer.finish(index, choice)
+
+
+def _short_way(
+    writer: Writer, index: int, outlet: Outlet, part: Callable[[list[Event]], bytes], *, shows_reasoning: bool
+) -> ShortWay:
+    """Return the short way of choice ``index`` to the client, whose events ``part`` writes."""
+
+    def deliver(events: list[Event]) -> None:
+        if data := part(events):
+            outlet.write(data)
+
+    def frame(kind: EventKind) -> Frame | None:
+        return writer.frame(index, kind) if shows_reasoning or kind != "reasoning" else None
+
+    return ShortWay(outlet.is_open, deliver, frame, outlet.write, writer.written)
 
 
 async def _together(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGenerator[bytes, None]:

@@ -18,9 +18,8 @@ from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.models import Loaded, Models, NoMemory
 from strata_pack.gateway.options import ServeOptions
 from strata_pack.gateway.server.access import access_log
+from strata_pack.gateway.server.listening import Tls, bind, url_of
 from strata_pack.gateway.server.run import (
-    Tls,
-    bind,
     check_exposure,
     check_origins,
     kept_alive,
@@ -28,7 +27,6 @@ from strata_pack.gateway.server.run import (
     make_gateway,
     read_keys,
     serve_gateway,
-    url_of,
 )
 from strata_pack.gateway.server.telemetry import telemetry
 from strata_pack.gateway.service import Gateway
@@ -91,7 +89,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
         else:
             making = _at_once(options, keys, stack, note, stopping)
         url = url_of(sock, secure=tls is not None)
-        line = f"{making.told} at {url}"
+        line = f"{making.summary} at {url}"
         announce({"ok": True, "url": url, **making.facts}, line)
         serve_gateway(
             making.served,
@@ -110,7 +108,7 @@ class _Made:
 
     served: Gateway | Fleet
     facts: dict[str, Any]
-    told: str
+    summary: str
     close: Callable[[], Awaitable[None]] | None = None
 
 
@@ -185,8 +183,8 @@ def _on_demand(
         gateway = Gateway(_settings(options, source.served, keys), None, host=host, store=store)
         store = gateway.store
         gateways.append(gateway)
-    told = f"{', '.join(names)} (each loaded when it is asked for)"
-    return _Made(Fleet(gateways), {"models": names}, told, models.close)
+    summary = f"{', '.join(names)} (each loaded when it is asked for)"
+    return _Made(Fleet(gateways), {"models": names}, summary, models.close)
 
 
 def _loaded(source: _Source, options: ServeOptions, stopping: threading.Event) -> Loaded:
@@ -254,7 +252,7 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
         served = Served(options.model_name or model["name"], quant=recipe["preset"], runtime=runtime.name, pack=facts)
         file, projector = pack.model_files[0], pack.projector_path if options.images else None
         template = template or str(pack.template_path)
-    # What is damaged, or belongs to another model, is told in one sentence; the server would tell it in its log, and
+    # What is damaged, or belongs to another model, is summary in one sentence; the server would tell it in its log, and
     # much later.
     with GgufFile.open(file) as opened:
         refuse_other_kinds(opened.metadata, str(file))

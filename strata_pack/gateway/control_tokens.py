@@ -25,17 +25,35 @@ CONTROL_TYPES = (2, 3)
 LOOKS_LIKE_CONTROL = {
     "<": (
         r"[|｜][^<>\s]{1,64}?[|｜]>",
+        r"\|[A-Za-z_]{1,32}>",
+        r"[A-Za-z_]{1,32}\|>",
+        r"\[[^<>\[\]\s]{1,64}\]>",
         r"/?s>",
-        r"(?:bos|eos|pad|unk|mask|start_of_turn|end_of_turn|start_of_image|fim_[a-z]+)>",
+        r"/?(?:seed|minimax):[a-z_]{1,32}>",
+        r"(?:bos|eos|pad|unk|mask|sep|cls|sop|eop)>",
+        r"(?:BOS|EOS|PAD|UNK|MASK|SEP|CLS|EOP)(?:_TOKEN)?>",
+        r"/?role>",
+        r"(?:start|end)_of_(?:turn|image)>",
+        r"(?:fim|issue|jupyter|commit)_[a-z_]{1,24}>",
+        r"(?:reponame|filename|file_sep|gh_stars|empty_output|image_soft_token)>",
+        r"(?:unused|reserved_|SPECIAL_)[0-9]{1,6}>",
     ),
     "[": (
-        r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK|BOS|EOS|CLS|SEP|MASK|PAD|UNK)\]",
+        r"/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|TOOL_CONTENT|ARGS|CALL_ID|THINK)\]",
+        r"(?:MODEL_SETTINGS|IMG|IMG_BREAK|IMG_END|AUDIO|BEGIN_AUDIO|TRANSCRIBE|PREFIX|MIDDLE|SUFFIX)\]",
+        r"(?:gMASK|sMASK|BOS|EOS|EOT|CLS|SEP|MASK|PAD|UNK)\]",
+        r"\|[^\[\]\s]{1,64}\|\]",
+        r"e~\[",
     ),
+    "]": (r"~!?[a-z]{1,3}[\[\]]", r"![a-z]{1,3}~\[", r"<\][^\[\]\n]{1,32}\[>\["),
 }  # fmt: skip
 """What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read: the first
 character, and patterns of what follows it. (``re`` finds a fixed first character many times faster than a pattern.)"""
 
-_BEGUN = re.compile(r"<(?:[|｜][^<>\s]{0,66}|/?s?|[befmpsu][a-z_]{0,16})\Z|\[/?[A-Za-z_]{0,16}\Z")
+_BEGUN = re.compile(
+    r"<(?:[|｜][^<>\s]{0,66}|/?s?|/?[A-Za-z][A-Za-z_:]{0,40}\|?|\[[^<>\s]{0,66})\Z"
+    r"|\[(?:/?[A-Za-z_]{0,16}|e~|\|[^\[\]\s]{0,66})\Z|\][~!<][^\n]{0,40}\Z"
+)
 """The beginning of something that looks like a control token, at the end of a text: the next one may complete it."""
 
 LONGEST_GUESS = 80
@@ -49,6 +67,9 @@ _ESCAPED = re.compile(r"u((?:e[0-9a-f]|f[0-8])[0-9a-f]{2})", re.IGNORECASE)
 ESCAPE_LENGTH = 5
 
 _OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
+_CLOSERS = ("]~b]", "]~!b[", "[e~[", "]!p~[", "]!d~[")
+"""Tokens of which an end at the beginning of a text counts, but no first character at the end of one: half of all JSON
+ends in ``]``."""
 
 
 class ControlTokens:
@@ -64,12 +85,17 @@ class ControlTokens:
         self._starts = re.compile("|".join(starts) or r"(?!)")
         edges = {*self.known, *(_OPENERS if guess else ())}
         self._heads = {text[:size] for text in edges for size in range(1, len(text))}
-        self._tails = {text[-size:] for text in edges for size in range(2, len(text))}
+        closers = {*edges, *(_CLOSERS if guess else ())}
+        self._tails = {text[-size:] for text in closers for size in range(2, len(text))}
         self._longest = max(map(len, edges), default=0)
         self._window = max(self._longest, LONGEST_GUESS if guess else 0)
         # Every head has the first character of a token and every tail the last one: most texts have neither.
-        self._first = re.compile(_any_of({text[0] for text in edges}))
-        self._last = re.compile(_any_of({text[-1] for text in edges}))
+        firsts = {text[0] for text in edges} | ({"<", "[", "]"} if guess else set())
+        lasts = {text[-1] for text in closers}
+        self._first = re.compile(_any_of(firsts))
+        self._last = re.compile(_any_of(lasts))
+        # A text without any of these holds nothing to be marked.
+        self._edge = re.compile(_any_of({*firsts, *lasts, *follows}))
 
     def mark(self, text: str, mark: str) -> str:
         """Return ``text`` with ``mark`` after the first character of every control token that starts in it.
@@ -77,6 +103,8 @@ class ControlTokens:
         Its end counts too, if it is the beginning of one, and its beginning, if it is the end of one: what stands
         next to it in the prompt could complete them.
         """
+        if len(text) <= PIECE and not self._edge.search(text):
+            return text
         if len(text) > PIECE or self._starts.search(text):
             heads = [
                 found.end()
@@ -99,15 +127,12 @@ class ControlTokens:
     def _mark_end(self, text: str, mark: str) -> str:
         end = len(text.rstrip())
         earliest = max(0, end - self._window)
-        if not self._first.search(text, earliest, end):
-            return text
-        if self.guess and (begun := _BEGUN.search(text, earliest, end)):
-            start = begun.start()
-            return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
-        earliest = max(0, end - self._longest)
-        for start in range(earliest, end):
-            if text[start:end] in self._heads:
-                return f"{text[: start + 1]}{mark}{text[start + 1 :]}"
+        heads = [found.start() for found in self._first.finditer(text, earliest, end)]
+        # All of them: one beginning may stand in another.
+        for start in reversed(heads):
+            if text[start:end] in self._heads or (self.guess and _BEGUN.match(text, start, end)):
+                text = f"{text[: start + 1]}{mark}{text[start + 1 :]}"
+                end += len(mark)
         return text
 
     def mark_all(self, value: Any, mark: str) -> Any:
@@ -208,7 +233,11 @@ def gguf_control_tokens(path: Path) -> list[str]:
 
 def template_literals(source: str) -> list[str]:
     """Return the texts in a template's source that may be control tokens, to ask a server about."""
-    found = re.findall(r"<[^<>\s{}%'\"=]{1,64}>|\[[A-Z_/]{2,32}\]", source)
+    found = re.findall(
+        r"<[^<>\s{}%'\"=]{1,64}>|\[/?[A-Za-z_]{2,32}\]|\[\|[^\[\]\s{}%'\"]{1,64}\|\]"
+        r"|\]~!?[a-z]{1,3}[\[\]]|\][!][a-z]{1,3}~\[|\[e~\[",
+        source,
+    )
     return sorted(set(found))
 
 

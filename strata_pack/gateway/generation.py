@@ -10,18 +10,18 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.logprobs import ContentLogprobs
+from strata_pack.gateway.outcome import Ending, FinishReason, GenerationOutcome
+from strata_pack.gateway.plain import PlainText, ShortWay
 from strata_pack.gateway.prompt import Prompt, Prompts
 from strata_pack.gateway.token_ids import TokenPieces
+from strata_pack.gateway.trials import begins_call, check_grammar
 from strata_pack.gateway.turn import GrammarAnswer, Turn
-from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.upstream import Stream, Upstream
 from strata_pack.parsing import Event, OutputParser
 
-PEEK_TOKENS = 4
 TAIL_EVENTS = 200
 """Pieces of reasoning that are kept to show what stood before an implicit end."""
 
@@ -36,38 +36,6 @@ FINAL_FIELDS = [
     "timings",
 ]
 """What the last event of a stream must tell; without this list it repeats the whole prompt."""
-
-
-FinishReason = Literal["stop", "length", "tool_calls"]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How one completion ended: llama-server's ``stop_type`` ("eos", "word", "limit"), or by us: "budget", "call"."""
-
-    kind: str
-    stop_text: str = ""
-
-
-@dataclass
-class Usage:
-    """Tokens of one reply. ``read_again``: prompt tokens that the server's cache did not save."""
-
-    prompt: int = 0
-    cached: int = 0
-    read_again: int = 0
-    completion: int = 0
-    reasoning: int = 0
-
-
-@dataclass
-class GenerationOutcome:
-    """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
-
-    finish_reason: FinishReason = "stop"
-    stop_text: str | None = None
-    budget_closed: bool = False
-    usage: Usage = field(default_factory=Usage)
 
 
 class Generation:
@@ -104,6 +72,7 @@ class Generation:
         """Whether the ids of the running completion say which tags are special tokens."""
         self._spelled = ""
         """What ordinary tokens have spelled, while it may become a tag."""
+        self._plain: PlainText | None = None
         self._checked = False
         self._thinking = prompt.thinking
         """Whether what comes is thinking; some models open it themselves."""
@@ -136,16 +105,19 @@ class Generation:
         taken, self._taken = self._taken, []
         return taken
 
-    async def events(self) -> AsyncGenerator[list[Event], None]:
-        """Yield the parser's events as they come, never an empty list.
+    async def events(self, way: ShortWay | None = None) -> AsyncGenerator[list[Event], None]:
+        """Yield the parser's events as they come, never an empty list; those that can go the short ``way`` do.
 
         Raises ``ApiError`` if the upstream refuses or goes away. Closing the iterator stops the generation.
         """
+
         reason: FinishReason | None = None
         while reason is None:
             body = await self._body()
             opened = await self._upstream.open("/completion", body, until=self.until)
             async with opened as stream:
+                if way is not None and not self._may_cut:
+                    self._divert(stream, way)
                 over: Ending | None = None
                 while over is None:
                     batch = await stream.events()
@@ -177,6 +149,42 @@ class Generation:
                 reason = "length"
         self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
 
+    def _divert(self, stream: Stream, way: ShortWay) -> None:
+        """Let what arrives while ``events`` waits go the short way, where that is open."""
+
+        def take(batch: list[dict[str, Any]]) -> bool:
+            if not way.is_open() or (self._believes_ids and self._may_spell(batch)):
+                return False
+            found, _ = self._read(batch)
+            if found:
+                way.deliver(found)
+            return True
+
+        self._plain = PlainText(
+            way, lambda: None if self._spelled or self._logprobs is not None else self.parser.flowing
+        )
+        stream.divert(take, self._plain.take)
+
+    def catch_up(self) -> None:
+        """Count what went out as plain text, and tell the parser."""
+        run = None if self._plain is None else self._plain.end()
+        if run is None:
+            return
+        self.parser.flowed(run.text)
+        if not self._answering:
+            self._generated.append(run.text)
+        if run.kind == "reasoning":
+            self._reasoning.append(run.text)
+        fresh = self._count_tokens(run.predicted)
+        if self._thinking and self.parser.in_thinking:
+            self.outcome.usage.reasoning += fresh
+
+    def _count_tokens(self, predicted: int) -> int:
+        """Count what the completion has generated so far; return how many of it are new."""
+        fresh, self._spent = predicted - self._spent, predicted
+        self.outcome.usage.completion += fresh
+        return fresh
+
     def _cut_call(self) -> bool:
         """Return whether the reply breaks off in a call: to a client that is "length", or it would take half a call for
         whole.
@@ -197,9 +205,10 @@ class Generation:
         constraint: dict[str, Any] = {}
         if self._constraint and self._thinking:
             if isinstance(turn.answer, GrammarAnswer) and not self._checked:
-                await self._check_grammar(turn.answer)
+                self._checked = True
+                await check_grammar(self._upstream, turn.answer)
             stop.append(self.dialect.think_close)
-        elif self._constraint and not await self._wants_call(self._prompt):
+        elif self._constraint and not await self._wants_call():
             constraint = self._constraint
         body = {
             **turn.sampling,
@@ -221,42 +230,16 @@ class Generation:
             body["timings_per_token"] = True
         self._spent = 0
         # A grammar makes the model spell tags with whatever tokens fit: there they are meant.
-        self._believes_ids = self._pieces is not None and self._pieces.told and not constraint
+        self._believes_ids = self._pieces is not None and self._pieces.reliable and not constraint
         self._spelled = ""
         return body
 
-    async def _check_grammar(self, answer: GrammarAnswer) -> None:
-        """Raise the server's refusal of a client's grammar, before the thinking that it would come after."""
-        self._checked = True
-        body = {"prompt": " ", "n_predict": 0, "cache_prompt": False, "grammar": answer.grammar}
-        try:
-            await self._upstream.json("POST", "/completion", body, generates=True)
-        except ApiError as error:
-            if error.status == 400:
-                raise bad_request(f"{answer.field}: {error.message}", answer.field) from error
-            raise
-
-    async def _wants_call(self, prompt: Prompt) -> bool:
-        """Return whether a turn whose answer must be JSON, but which may call tools, goes on with a call.
-
-        A grammar of JSON would forbid the call, and a JSON Schema cannot be joined to a grammar: so the model is asked
-        for the first few tokens without one.
-        """
-        if self.turn.answer is None or not self.turn.callable_tools or self.turn.tool_choice == "required":
+    async def _wants_call(self) -> bool:
+        """Return whether a turn whose answer must be JSON, but which may call tools, goes on with a call."""
+        turn = self.turn
+        if turn.answer is None or not turn.callable_tools or turn.tool_choice == "required":
             return False
-        body = {
-            **self.turn.sampling,
-            "prompt": await self._prompts.wire(prompt),
-            "cache_prompt": True,
-            "n_predict": PEEK_TOKENS,
-        }
-        if self.turn.seed is not None:
-            body["seed"] = self.turn.seed
-        start = str(
-            (await self._upstream.json("POST", "/completion", body, generates=True)).get("content", "")
-        ).lstrip()
-        opener = self.dialect.call_open
-        return start.startswith(opener) or (start != "" and opener.startswith(start))
+        return await begins_call(self._upstream, turn, await self._prompts.wire(self._prompt), self.dialect.call_open)
 
     @property
     def _may_cut(self) -> bool:
@@ -280,12 +263,12 @@ class Generation:
                 if ending is not None:
                     return events, ending
             return events, None
+        self.catch_up()
         last = batch[-1]
         delta = last["content"] if len(batch) == 1 else "".join([event["content"] for event in batch])
         tokens = _count(last, "tokens_predicted", self._spent + len(batch))
         usage = self.outcome.usage
-        fresh, self._spent = tokens - self._spent, tokens
-        usage.completion += fresh
+        fresh = self._count_tokens(tokens)
         if self._logprobs is not None:
             self._logprobs.add(delta, last.get("completion_probabilities") or [])
         events = self._feed(delta, self._special(last) if self._believes_ids else None)
@@ -310,7 +293,7 @@ class Generation:
     async def _learn(self, batch: list[dict[str, Any]]) -> None:
         assert self._pieces is not None
         await self._pieces.learn(batch)
-        self._believes_ids = self._pieces.told
+        self._believes_ids = self._pieces.reliable
 
     def _special(self, event: dict[str, Any]) -> bool | None:
         """Return whether an event's text is a special token; ``None`` where that is not known, or does not matter."""
@@ -404,7 +387,7 @@ class Generation:
         return events
 
 
-def _count(told: Mapping[str, Any], name: str, default: int = 0) -> int:
+def _count(fields: Mapping[str, Any], name: str, default: int = 0) -> int:
     """Return a number of tokens that the server tells; ``default`` if it tells none."""
-    value = told.get(name)
+    value = fields.get(name)
     return value if isinstance(value, int) else default

@@ -8,17 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.generation import GenerationOutcome
+from strata_pack.gateway.outcome import GenerationOutcome
+from strata_pack.gateway.plain import Frame
 from strata_pack.gateway.turn import CUSTOM_INPUT
-from strata_pack.parsing import Counters, Event, ToolCall
+from strata_pack.parsing import Counters, Event, EventKind, ToolCall
 
 quoted = json.JSONEncoder(ensure_ascii=False).encode
 """A string as JSON; the encoder is made once, because this runs for every token."""
 
 
+_compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def encode(value: Any) -> bytes:
     """Return ``value`` as compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _compact(value).encode("utf-8", "replace")
 
 
 def data_event(value: Any) -> bytes:
@@ -62,6 +66,15 @@ class Writer(Protocol):
 
     def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
         """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""
+
+    def frame(self, index: int, kind: EventKind) -> Frame | None:
+        """Return what stands around a text of ``kind`` that goes on, ``None`` where that differs from event to event.
+
+        The text joined to it is what ``delta`` would return for it.
+        """
+
+    def written(self, kind: EventKind, text: str) -> None:
+        """Know of text that was sent in a frame."""
 
     def finish(self, index: int, choice: Choice) -> bytes:
         """Return the end of choice ``index`` (whose texts are not kept in a stream)."""

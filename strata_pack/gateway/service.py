@@ -20,7 +20,7 @@ from strata_pack.gateway.failures import ApiError, bad_request, internal, unavai
 from strata_pack.gateway.metrics import Metrics, RequestRecord
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
 from strata_pack.gateway.settings import Served, Settings
-from strata_pack.gateway.streams import EventStream, ReplyStream, whole_events
+from strata_pack.gateway.streams import EventStream, Outlet, ReplyStream, whole_events
 from strata_pack.gateway.turn import Turn
 
 log = logging.getLogger("strata_pack.gateway")
@@ -51,8 +51,8 @@ class Gateway:
     @property
     def served(self) -> Served:
         """What is served, as far as it is known yet."""
-        told = self._engine.served if self._engine else None
-        return told or self.settings.served
+        served = self._engine.served if self._engine else None
+        return served or self.settings.served
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[RunningModel]:
@@ -75,25 +75,28 @@ class Gateway:
             turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
         record = caller.record(api, stream=turn.stream)
         if turn.stream:
-            body = self._stream(turn, writer, record)
-            return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds)
+            outlet = Outlet()
+            body = self._stream(turn, writer, record, outlet)
+            return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds, outlet=outlet)
         with self.counted(record):
             async with self.held() as engine:
                 choices = await collect(await self._job(turn, engine, record))
         return ReplyStream(encode(writer.whole(choices)))
 
-    async def _stream(self, turn: Turn, writer: Writer, record: RequestRecord) -> AsyncGenerator[bytes, None]:
+    async def _stream(
+        self, turn: Turn, writer: Writer, record: RequestRecord, outlet: Outlet
+    ) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
             async with self.held() as engine:
                 choices: list[Choice] = []
-                begun = False
-                async with aclosing(stream(await self._job(turn, engine, record), writer, choices)) as parts:
+                job = await self._job(turn, engine, record)
+                async with aclosing(stream(job, writer, choices, outlet)) as parts:
                     async for part in parts:
                         if part:
-                            yield part if begun else writer.start(record.prompt_tokens) + part
-                            begun = True
+                            yield part if outlet.begun else writer.start(record.prompt_tokens) + part
+                            outlet.begun = True
                 end = writer.end(choices)
-                yield end if begun else writer.start(record.prompt_tokens) + end
+                yield end if outlet.begun else writer.start(record.prompt_tokens) + end
 
     async def _job(self, turn: Turn, engine: RunningModel, record: RequestRecord) -> Job:
         if turn.top_logprobs is not None and self.served.drafts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from contextlib import suppress
+from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -37,23 +38,72 @@ class ReplyStream:
         await send({"type": "http.response.body", "body": self.body})
 
 
+class Taker(Protocol):
+    """The client's side of an answer that has begun."""
+
+    @property
+    def takes(self) -> bool:
+        """Whether more may be written now."""
+
+    def write(self, data: bytes) -> None:
+        """Write a piece of the body, not its end."""
+
+
+class Outlet:
+    """The short way to the client of a stream, for what comes while the stream waits for more.
+
+    It is open from the first piece on that the stream itself has sent, while the client takes what it is sent and no
+    ping is on its way.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        """Whether the stream has sent its beginning (a ping is none)."""
+        self.taker: Taker | None = None
+        self.pinging = False
+        self.last = 0.0
+        """When something was sent last, in the loop's time."""
+        self._loop = asyncio.get_running_loop()
+
+    def is_open(self) -> bool:
+        """Whether ``write`` would write."""
+        return self.begun and not self.pinging and self.taker is not None and self.taker.takes
+
+    def write(self, data: bytes) -> bool:
+        """Send ``data`` at once; false if it may not."""
+        taker = self.taker
+        if taker is None or self.pinging or not self.begun or not taker.takes:
+            return False
+        self.last = self._loop.time()
+        taker.write(data)
+        return True
+
+
 class EventStream:
     """A stream of server-sent events.
 
     Until the first bytes are there, a failure of ``body`` is raised, to become a plain error answer. Whenever nothing
     was sent for ``ping_seconds`` (a long prefill, a long queue, a long call that is held back until it is whole) a
-    comment is, so that no proxy gives up. ``failure`` writes the end of a stream that breaks later.
+    comment is, so that no proxy gives up. ``failure`` writes the end of a stream that breaks later. ``outlet`` is the
+    short way that ``body`` may take while it waits.
     """
 
     def __init__(
-        self, body: AsyncGenerator[bytes, None], failure: Callable[[ApiError], bytes], *, ping_seconds: float
+        self,
+        body: AsyncGenerator[bytes, None],
+        failure: Callable[[ApiError], bytes],
+        *,
+        ping_seconds: float,
+        outlet: Outlet | None = None,
     ) -> None:
         self._body = body
         self._failure = failure
         self._ping_seconds = ping_seconds
+        self._outlet = outlet or Outlet()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        out = _Out(send, self._ping_seconds)
+        connection = scope.get("strata.connection")
+        out = _Out(send, self._ping_seconds, self._outlet, None if connection is None else connection.taker)
         try:
             async for data in self._body:
                 await out.write(data)
@@ -76,12 +126,16 @@ class EventStream:
 class _Out:
     """The client's side of a stream: starts with the first bytes, and sends pings while nothing else is sent."""
 
-    def __init__(self, send: Send, ping_seconds: float) -> None:
+    def __init__(
+        self, send: Send, ping_seconds: float, outlet: Outlet, find_taker: Callable[[], Taker | None] | None
+    ) -> None:
         self.started = False
         self._send = send
+        self._outlet = outlet
+        self._find_taker = find_taker
         self._ping_seconds = ping_seconds
         self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time()
+        outlet.last = self._loop.time()
         self._timer = self._loop.call_later(ping_seconds, self._check)
         self._ping: asyncio.Task[None] | None = None
 
@@ -97,22 +151,29 @@ class _Out:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
-        self._last = self._loop.time()
+            self._outlet.taker = self._find_taker() if self._find_taker is not None else None
+        self._outlet.last = self._loop.time()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def close(self) -> None:
         """Stop everything, also a ping that waits."""
+        self._outlet.taker = None
         self._timer.cancel()
         if self._ping is not None:
             self._ping.cancel()
 
     def _check(self) -> None:
-        wait = self._last + self._ping_seconds - self._loop.time()
+        wait = self._outlet.last + self._ping_seconds - self._loop.time()
         if wait <= 0:
-            if self._ping is None or self._ping.done():
+            if not self._outlet.pinging:
+                self._outlet.pinging = True
                 self._ping = self._loop.create_task(self._write(PING))
+                self._ping.add_done_callback(self._pinged)
             wait = self._ping_seconds
         self._timer = self._loop.call_later(wait, self._check)
+
+    def _pinged(self, _: asyncio.Task[None]) -> None:
+        self._outlet.pinging = False
 
 
 async def whole_events(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:

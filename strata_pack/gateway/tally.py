@@ -14,6 +14,7 @@ log = logging.getLogger("strata_pack.gateway")
 
 def close_choice(generation: Generation, record: RequestRecord, metrics: Metrics) -> Choice:
     """Add what ``generation`` counted to ``record``; return its choice, still without texts."""
+    generation.catch_up()
     outcome, counters = generation.outcome, generation.parser.counters
     counts = {**_counts(counters), "budget_closed": int(outcome.budget_closed)}
     for name in COUNTS:

@@ -26,11 +26,11 @@ class TokenPieces:
     say nothing. Nor do they where the server does not tell.
     """
 
-    def __init__(self, upstream: Upstream, dialect: Dialect, *, told: bool) -> None:
+    def __init__(self, upstream: Upstream, dialect: Dialect, *, reliable: bool) -> None:
         self._upstream = upstream
         self._tags = dialect.tags
         self._texts: dict[int, str] = {}
-        self.told = told
+        self.reliable = reliable
         """Whether ids say anything."""
 
     async def learn(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -40,7 +40,7 @@ class TokenPieces:
             try:
                 answer = await self._upstream.json("POST", "/detokenize", {"tokens": [token]})
             except ApiError:
-                self.told = False
+                self.reliable = False
                 return
             if len(self._texts) >= MAX_PIECES:
                 self._texts.clear()
@@ -51,7 +51,7 @@ class TokenPieces:
 
         ``OutputParser.feed`` takes the answer.
         """
-        token = id_of(event) if self.told else None
+        token = id_of(event) if self.reliable else None
         text = event["content"]
         return None if token is None or self._texts.get(token) != text else text in self._tags
 

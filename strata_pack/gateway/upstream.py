@@ -1,10 +1,4 @@
-"""The llama.cpp server behind the gateway: JSON calls and token streams by a protocol of our own.
-
-A request is one TCP connection: closing it is how llama-server learns that nobody wants the rest. httpx costs about
-as much per chunk as everything else the gateway does to a token together, and its pool loses connections for good
-when their requests are cancelled, as those of clients that leave are. Hence ``_Wire``, which gives the bytes of the
-body as they arrive to the one coroutine that waits for them, without a queue or a task in between.
-"""
+"""The llama.cpp server behind the gateway: JSON calls, and streams of tokens."""
 
 from __future__ import annotations
 
@@ -12,17 +6,17 @@ import asyncio
 import json
 import math
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
-import httptools
 from pydantic_core import from_json
 
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, bad_request, prompt_too_long, unavailable
+from strata_pack.gateway.wire import AWAY, Wire
 
 CONNECT_SECONDS = 5.0
 IDLE_SECONDS = 300.0
@@ -34,12 +28,6 @@ MAX_LINE = 8 << 20
 
 MAX_ANSWER = 256 << 20
 """Bytes of an answer that is no stream (the tokens of a long prompt are the longest)."""
-
-MAX_BUFFERED = 256 << 10
-"""Bytes that wait for a slow client before its upstream connection is not read any more."""
-
-GONE = "the llama.cpp server went away while it was generating; try again"
-AWAY = "the llama.cpp server does not answer; it may be restarting, try again"
 
 
 class Upstream:
@@ -82,12 +70,12 @@ class Upstream:
         finally:
             wire.abort()
 
-    async def _connect(self, idle_seconds: float, until: float) -> _Wire:
+    async def _connect(self, idle_seconds: float, until: float) -> Wire:
         loop = asyncio.get_running_loop()
         try:
             with Deadline(CONNECT_SECONDS):
                 _, wire = await loop.create_connection(
-                    lambda: _Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
+                    lambda: Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
                 )
         except OSError as error:  # a TimeoutError is one
             raise unavailable(AWAY) from error
@@ -114,7 +102,7 @@ class Upstream:
         )
 
 
-async def _asked(wire: _Wire, head: str, data: bytes) -> Stream:
+async def _asked(wire: Wire, head: str, data: bytes) -> Stream:
     """Post a request over ``wire`` and return its stream; raises ``ApiError`` for a refusal."""
     stream = Stream(wire)
     try:
@@ -129,7 +117,7 @@ async def _asked(wire: _Wire, head: str, data: bytes) -> Stream:
     return stream
 
 
-async def _all(wire: _Wire) -> bytes:
+async def _all(wire: Wire) -> bytes:
     parts: list[bytes] = []
     size = 0
     while (data := await wire.read()) is not None:
@@ -140,8 +128,11 @@ async def _all(wire: _Wire) -> bytes:
     return b"".join(parts)
 
 
+_json = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    return _json(body).encode("utf-8", "replace")
 
 
 def _object(status: int, content: bytes) -> dict[str, Any]:
@@ -158,10 +149,10 @@ def _object(status: int, content: bytes) -> dict[str, Any]:
 def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
     """Return what the upstream's error answer means to our client."""
     error = value.get("error")
-    told = error if isinstance(error, dict) else {}
-    message = str(told.get("message") or f"the llama.cpp server answers with status {status}")
-    limit, asked = told.get("n_ctx"), told.get("n_prompt_tokens")
-    if told.get("type") == "exceed_context_size_error" and isinstance(limit, int) and isinstance(asked, int):
+    details = error if isinstance(error, dict) else {}
+    message = str(details.get("message") or f"the llama.cpp server answers with status {status}")
+    limit, asked = details.get("n_ctx"), details.get("n_prompt_tokens")
+    if details.get("type") == "exceed_context_size_error" and isinstance(limit, int) and isinstance(asked, int):
         return prompt_too_long(asked, limit)
     if status in (400, 413, 422):
         return bad_request(f"the llama.cpp server refuses the request: {message}")
@@ -172,12 +163,40 @@ def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
     return ApiError(502, f"the llama.cpp server failed: {message}", kind="upstream_error")
 
 
+Take = Callable[[list[dict[str, Any]]], bool]
+"""Takes events of a stream where they arrive; false: it has not, and they have to be asked for."""
+
+
 class Stream:
     """A running ``/completion``: lists of decoded events, as many as have arrived. Close it to stop the generation."""
 
-    def __init__(self, wire: _Wire) -> None:
+    def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._rest = b""
+
+    def divert(self, take: Take, plain: Callable[[bytes], bool]) -> None:
+        """Give events to ``take`` whenever ``events`` waits for them; what it does not take, ``events`` returns.
+
+        It gets whole events of a completion that goes on, never its last one nor an error; and only those that
+        ``plain`` has not taken, which is offered whole chunks.
+        """
+
+        def tap(data: bytes) -> bool:
+            if self._rest or not data.endswith(b"\n"):
+                return False
+            try:
+                events = _events(data.split(b"\n"))
+            except ApiError:
+                return False
+            if any(event.get("stop") for event in events):
+                return False
+            return take(events) if events else True
+
+        def take_chunk(chunk: bytes) -> bool:
+            return not self._rest and plain(chunk)
+
+        self._wire.tap = tap
+        self._wire.plain = take_chunk
 
     async def raw(self) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of the body as they come."""
@@ -194,7 +213,7 @@ class Stream:
             self._rest = lines.pop()
             if len(self._rest) > MAX_LINE:
                 raise ApiError(502, "the llama.cpp server sends an endless line", kind="upstream_error")
-            if found := [_event(line) for line in lines if line.startswith((b"data: ", b"error: "))]:
+            if found := _events(lines):
                 return found
         raise ApiError(502, "the llama.cpp server ended its answer in the middle", kind="upstream_error")
 
@@ -209,6 +228,10 @@ class Stream:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _events(lines: list[bytes]) -> list[dict[str, Any]]:
+    return [_event(line) for line in lines if line.startswith((b"data: ", b"error: "))]
 
 
 def _event(line: bytes) -> dict[str, Any]:
@@ -231,148 +254,3 @@ def _read_again(data: bytes) -> Any:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise ApiError(502, "the llama.cpp server sends no JSON", kind="upstream_error") from None
-
-
-class _Wire(asyncio.Protocol):
-    """One HTTP/1.1 exchange. Callbacks of ``httptools`` collect; one coroutine at a time waits."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, idle_seconds: float, until: float) -> None:
-        self._loop = loop
-        self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._status: int | None = None
-        self._complete = False
-        self._framed = False
-        self._failure: ApiError | None = None
-        self._paused = False
-        self._idle_seconds = idle_seconds
-        self._until = until
-        self._last = 0.0
-        self._watch: asyncio.TimerHandle | None = None
-
-    # Called by asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        # Not before: uvloop makes a protocol for connections too that do not come about.
-        self._last = self._loop.time()
-        self._check_time()
-
-    def data_received(self, data: bytes) -> None:
-        self._last = self._loop.time()
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._fail(ApiError(502, "the llama.cpp server does not speak HTTP", kind="upstream_error"))
-        self._wake()
-        if self._size > MAX_BUFFERED and self._open is not None and not self._paused:
-            self._paused = True
-            self._open.pause_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._stop_watching()
-        if self._status is not None and not self._framed and error is None:
-            self._complete = True  # neither a length nor chunks: the end of the connection is the end of the body
-        if self._complete:
-            self._wake()
-        else:
-            self._fail(unavailable(AWAY if self._status is None else GONE, kind="upstream_gone"))
-
-    # Called by httptools
-
-    def on_header(self, name: bytes, value: bytes) -> None:  # noqa: ARG002
-        self._framed = self._framed or name.lower() in (b"content-length", b"transfer-encoding")
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status >= 200:  # else it is a note before the answer
-            self._status = status
-
-    def on_body(self, body: bytes) -> None:
-        self._parts.append(body)
-        self._size += len(body)
-
-    def on_message_complete(self) -> None:
-        self._complete = self._status is not None
-
-    # Called by the one who reads
-
-    def post(self, head: str, body: bytes) -> None:
-        """Send the request; raises ``ApiError`` if the server has closed the connection already."""
-        if self._open is None:
-            raise unavailable(AWAY)
-        self._open.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
-
-    async def headers(self) -> int:
-        """Return the status; raises ``ApiError`` if the connection ends before."""
-        while self._status is None:
-            if self._failure is not None:
-                raise self._failure
-            await self._wait()
-        return self._status
-
-    async def read(self) -> bytes | None:
-        """Return what has arrived, ``None`` at the end of the body; raises ``ApiError`` if it is cut."""
-        while not self._parts:
-            if self._complete:
-                return None
-            if self._failure is not None:
-                raise self._failure
-            await self._wait()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self._size = 0
-        if self._paused:
-            self._paused = False
-            if self._open is not None:
-                self._open.resume_reading()
-        return data
-
-    def abort(self) -> None:
-        """Drop the connection at once."""
-        self._stop_watching()
-        if self._open is not None:
-            self._open.abort()
-
-    @property
-    def _open(self) -> asyncio.Transport | None:
-        """The transport, unless it is closing: uvloop's then refuses every call."""
-        transport = self._transport
-        return None if transport is None or transport.is_closing() else transport
-
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def _fail(self, failure: ApiError) -> None:
-        if self._failure is None:
-            self._failure = failure
-        self._wake()
-
-    def _check_time(self) -> None:
-        now = self._loop.time()
-        silent = self._last + self._idle_seconds
-        if now >= self._until:
-            self._give_up("the reply was not whole in the time that a request has", "request_timeout")
-        elif now >= silent and not self._paused:
-            self._give_up("the llama.cpp server sent nothing for too long", "upstream_timeout")
-        elif (at := min(max(silent, now + 1.0), self._until)) < math.inf:
-            self._watch = self._loop.call_at(at, self._check_time)
-
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-
-    def _give_up(self, message: str, kind: str) -> None:
-        self._fail(ApiError(504, message, kind=kind))
-        self.abort()

@@ -130,18 +130,18 @@ class Vision:
         """Return the tokens that the model gets for a picture, with those around it that the server adds."""
         # Their number follows from the size in pixels alone.
         if picture.size not in self._counts:
-            self._counts[picture.size] = await self._told(picture) or await self._read_to_count(picture)
+            self._counts[picture.size] = await self._counted_by_server(picture) or await self._read_to_count(picture)
             if len(self._counts) > CACHED_COUNTS:
                 self._counts.popitem(last=False)
         return self._counts[picture.size]
 
-    async def _told(self, picture: Picture) -> int:
+    async def _counted_by_server(self, picture: Picture) -> int:
         """Return the tokens by which a message with two pictures is longer than one with one; 0 if nobody tells.
 
         The server counts them without running its tower. Older ones count none of them, or do not count at all.
         """
         part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture.data}"}}
-        told: list[int] = []
+        counts: list[int] = []
         for number in (1, 2):
             body = {"messages": [{"role": "user", "content": [part] * number}]}
             try:
@@ -151,8 +151,8 @@ class Vision:
                     raise
                 return 0
             found = answer.get("input_tokens")
-            told.append(found if isinstance(found, int) else 0)
-        return max(0, told[1] - told[0])
+            counts.append(found if isinstance(found, int) else 0)
+        return max(0, counts[1] - counts[0])
 
     async def _read_to_count(self, picture: Picture) -> int:
         """Return the tokens of a picture by letting the server read it."""
@@ -160,10 +160,10 @@ class Vision:
         for text, pictures in (("a", []), (f"a{self.marker}", [picture])):
             prompt = self.wire([text], pictures) if pictures else text
             body = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
-            told = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
-            if not isinstance(told, int):
+            tokens = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
+            if not isinstance(tokens, int):
                 raise ApiError(502, "the llama.cpp server counts no tokens", kind="upstream_error")
-            counts.append(told)
+            counts.append(tokens)
         return counts[1] - counts[0]
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from strata_pack.parsing.dialect import Dialect
-    from strata_pack.parsing.events import Counters, Event
+    from strata_pack.parsing.events import Counters, Event, EventKind
     from strata_pack.parsing.machine import CallFormat, ImplicitEnd
 
 
@@ -78,6 +78,15 @@ class OutputParser:
     @property
     def in_implicit_call(self) -> bool:
         """Whether a call, or what may become one, is being read inside the thinking."""
+        raise NotImplementedError
+
+    @property
+    def flowing(self) -> EventKind | None:
+        """The kind of text that ``feed`` would return as it is: any without "<", "`", CR and LF. None: not certain."""
+        raise NotImplementedError
+
+    def flowed(self, text: str) -> None:
+        """Know of text, not empty, that the caller passed on itself instead of ``feed``, because it is ``flowing``."""
         raise NotImplementedError
 
     def feed(self, delta: str, special: bool | None = None) -> list[Event]:

@@ -72,7 +72,16 @@ class LayeredParser(AnswerStates):
             ParserState.TO_THE_END,
         )
 
+    @property
+    def flowing(self) -> EventKind | None:
+        """The kind of text that ``feed`` would return as it is: any without "<", "`", CR and LF."""
+        return None if self._spelling.rest else self._flowing
+
     # Reading.
+
+    def flowed(self, text: str) -> None:
+        """Know of text that was passed on without ``feed``, because it is ``flowing``."""
+        self._last = text
 
     def feed(self, delta: str, special: bool | None = None) -> list[Event]:
         """Read the next piece of the reply; return the events that are now certain."""

@@ -21,7 +21,8 @@ from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.server.run import GatewayServer, bind, make_gateway, url_of, uvicorn_config
+from strata_pack.gateway.server.listening import bind, url_of
+from strata_pack.gateway.server.run import GatewayServer, make_gateway, uvicorn_config
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import GatewayLimits, Served, Settings
 from strata_pack.gateway.upstream import Upstream

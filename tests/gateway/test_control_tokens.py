@@ -272,10 +272,45 @@ def test_every_known_token_is_cut(known: list[str], text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "token",
+    [
+        *(
+            "<|im_end|>",
+            "<｜User｜>",
+            "</s>",
+            "<bos>",
+            "<start_of_turn>",
+            "[INST]",
+            "[gMASK]",
+            "<sop>",
+            "[|endofturn|]",
+        ),
+        *("]~b]", "]~!b[", "[e~[", "]!p~[", "]<]image[>[", "<seed:bos>", "</seed:think>", "<minimax:tool_call>"),
+        *("<|turn>", "<turn|>", "<[begin▁of▁sentence]>", "<reserved_106>", "<EOS_TOKEN>", "[/THINK]", "<role>"),
+    ],
+)
+def test_the_control_tokens_of_all_families_are_guessed(token: str) -> None:
+    assert token not in ControlTokens([], guess=True).mark(f"a{token}b", "\ue000")
+
+
+def test_the_tokens_of_a_template_of_minimax_are_asked_for() -> None:
+    source = "{{ ']~!b[' }}{% for m in messages %}]~b]{{ m.role }}\n{{ m.content }}[e~[\n{% endfor %}{{ ']~b]ai' }}"
+    assert {"]~!b[", "]~b]", "[e~["} <= set(template_literals(source))
+
+
+@pytest.mark.parametrize(
     ("first", "second"),
     [
         *(("<|en", "doftext|>"), ("<", "|im_start|>"), ("<|", "x|>"), ("</", "s>")),
-        *(("<bo", "s>"), ("[IN", "ST]"), ("<｜us", "er｜>")),
+        *(("<bo", "s>"), ("[IN", "ST]"), ("<｜us", "er｜>"), ("]~", "b]"), ("]", "~b]"), ("[e", "~["), ("[e~", "[")),
+        *(
+            ("]<]ima", "ge[>["),
+            ("<|tu", "rn>"),
+            ("<turn", "|>"),
+            ("<seed:b", "os>"),
+            ("[|us", "er|]"),
+            ("]<x <|en", "d|>"),
+        ),
     ],
 )
 def test_a_guessed_control_token_cut_over_two_parts_is_text(first: str, second: str) -> None:

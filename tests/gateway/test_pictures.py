@@ -123,13 +123,13 @@ def test_a_bad_image_is_one_sentence(name: str) -> None:
     data = make()
     tracemalloc.start()
     try:
-        with pytest.raises(BadPicture, match=words) as told:
+        with pytest.raises(BadPicture, match=words) as refused:
             read_picture(data)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert "\n" not in str(told.value)
-    assert "0x" not in str(told.value)
+    assert "\n" not in str(refused.value)
+    assert "0x" not in str(refused.value)
     assert peak < 80 << 20
 
 

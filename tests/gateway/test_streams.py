@@ -53,8 +53,8 @@ def test_a_failure_of_the_gateway_in_a_stream_is_an_event(
         body = {**BODY, "max_tokens": 50} if path != "/v1/responses" else {"input": "Hi", "stream": True}
         with caplog.at_level(logging.ERROR):
             last = events(house.post(body, path).text)[-1]
-        told = last.get("error") or last["response"]["error"]
-        assert "its log says why" in told["message"]
+        error = last.get("error") or last["response"]["error"]
+        assert "its log says why" in error["message"]
         assert "ZeroDivisionError" in caplog.text
         assert house.totals()["errors"] == {"internal": 1}
 

@@ -121,5 +121,5 @@ def test_the_real_server_names_the_token_of_each_event(tmp_path: Path) -> None:
             token = ask.tokenize(text, parse_special=True)[-1]
             first, *_ = ask.stream_completion("x", n_predict=2, temperature=0.0, logit_bias=[[token, 100]])
             assert (first.raw["content"], first.raw["tokens"]) == (text, [token])
-            told = httpx.post(f"{server.url}/detokenize", json={"tokens": [token]}, timeout=30).json()
-            assert told["content"] == text
+            answer = httpx.post(f"{server.url}/detokenize", json={"tokens": [token]}, timeout=30).json()
+            assert answer["content"] == text

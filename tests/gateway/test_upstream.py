@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from strata_pack.errors import WrongUse
-from strata_pack.gateway.upstream import Upstream, _Wire
+from strata_pack.gateway.upstream import Upstream
+from strata_pack.gateway.wire import Wire
 from tests.gateway.conftest import House, events, free_port
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -173,7 +174,7 @@ def test_an_unreachable_upstream_leaves_no_connection_open() -> None:
             assert house.post(BODY).status_code == 503
             assert house.post(CONTROL).status_code == 503
         gc.collect()
-        assert not [one for one in gc.get_objects() if isinstance(one, _Wire)]
+        assert not [one for one in gc.get_objects() if isinstance(one, Wire)]
 
 
 def test_a_note_before_the_answer_is_not_the_answer() -> None:

@@ -428,17 +428,17 @@ def test_images_are_counted(number: int, seeing: House) -> None:
     assert counted == len(wire_tokens(text.replace(MARKER, ""))) + number * IMAGE_TOKENS
 
 
-@pytest.mark.parametrize("told", [None, 193], ids=["no endpoint", "one that counts no images"])
-def test_images_are_counted_by_an_older_server(told: int | None) -> None:
+@pytest.mark.parametrize("count", [None, 193], ids=["no endpoint", "one that counts no images"])
+def test_images_are_counted_by_an_older_server(count: int | None) -> None:
     asked: list[tuple[str, str, bool]] = []
 
     class Older(Upstream):
         async def json(self, method: str, path: str, body: Any = None, *, generates: bool = False) -> dict[str, Any]:
             asked.append((method, path, generates))
             if path != "/completion":
-                if told is None:
+                if count is None:
                     raise refusal(404, {})
-                return {"input_tokens": told}
+                return {"input_tokens": count}
             # Such a server merges two images that follow each other.
             return {"tokens_evaluated": 1 if body["prompt"] == "a" else 41}
 

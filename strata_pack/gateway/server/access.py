@@ -58,16 +58,16 @@ RECORD_FIELDS: Mapping[str, str] = {
 
 def json_line(access: Access) -> str:
     """Return the entry as one JSON object."""
-    told = asdict(access)
-    del told["record"], told["traceparent"]
-    told["at"] = datetime.fromtimestamp(access.at, UTC).isoformat(timespec="milliseconds")
-    told["seconds"] = round(access.seconds, 4)
-    told["path"] = access.path[:MAX_PATH]
+    fields = asdict(access)
+    del fields["record"], fields["traceparent"]
+    fields["at"] = datetime.fromtimestamp(access.at, UTC).isoformat(timespec="milliseconds")
+    fields["seconds"] = round(access.seconds, 4)
+    fields["path"] = access.path[:MAX_PATH]
     if access.record is not None:
         for name, shown in RECORD_FIELDS.items():
             value = getattr(access.record, name)
-            told[shown] = round(value, 4) if isinstance(value, float) else value
-    return json.dumps(told, ensure_ascii=True)
+            fields[shown] = round(value, 4) if isinstance(value, float) else value
+    return json.dumps(fields, ensure_ascii=True)
 
 
 def text_line(access: Access) -> str:

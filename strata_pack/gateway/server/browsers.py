@@ -64,14 +64,14 @@ class Doors:
                 403, f"web pages of {origin[:100]!r} may not use this gateway; if they should, start it with "
                 "--cors ORIGIN", kind="foreign_origin",
             )  # fmt: skip
-        told = {
+        headers = {
             "access-control-allow-methods": METHODS,
             "access-control-allow-headers": headers.get("access-control-request-headers", "content-type"),
             "access-control-max-age": PREFLIGHT_SECONDS,
         }
         if headers.get("access-control-request-private-network") == "true":
-            told["access-control-allow-private-network"] = "true"
-        return ReplyStream(b"", 204, told)
+            headers["access-control-allow-private-network"] = "true"
+        return ReplyStream(b"", 204, headers)
 
     def response_headers(self, headers: Mapping[str, str]) -> Headers:
         """Return what every response to this request says, also one that is an error."""

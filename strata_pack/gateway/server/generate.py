@@ -96,7 +96,7 @@ async def responses(fleet: Fleet, request: Request) -> Response:
     gateway = fleet.named(name)
     keep = None
     if memory is not None and turn.store:
-        keep = partial(memory.add, body=body, previous_id=turn.told["previous_response_id"])
+        keep = partial(memory.add, body=body, previous_id=turn.echoed["previous_response_id"])
     writer = ResponsesWriter(caller.request_id, gateway.served.model, turn, show_extra=wants_extra(request), keep=keep)
     return await gateway.answer("responses", turn, writer, caller)
 

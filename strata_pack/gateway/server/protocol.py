@@ -16,11 +16,17 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from strata_pack.gateway.streams import Taker
+
 
 class Connection:
-    """One client's connection: ``abort`` drops it, ``on_close`` are called when it is lost; then it is ``closed``."""
+    """One client's connection: ``abort`` drops it, ``on_close`` are called when it is lost; then it is ``closed``.
 
-    def __init__(self) -> None:
+    ``taker`` returns the client's side of the answer that has begun and is not over.
+    """
+
+    def __init__(self, taker: Callable[[], Taker | None]) -> None:
+        self.taker = taker
         self.closed = False
         self.on_close: list[Callable[[], None]] = []
         self.transport: asyncio.Transport | None = None
@@ -33,6 +39,23 @@ class Connection:
         self.closed = True
         for tell in tuple(self.on_close):
             tell()
+
+
+class _AnswerBody:
+    """The body of an answer, written past ``send``, which is a coroutine and costs as much as all else of a token."""
+
+    def __init__(self, cycle: Any) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._transport = cycle.transport
+        self._chunked = cycle.chunked_encoding
+
+    @property
+    def takes(self) -> bool:
+        return not (self._flow.write_paused or self._cycle.disconnected)
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
 
 class _AnyLength(int):
@@ -57,7 +80,7 @@ USED = (
     *("cycle", "headers", "loop", "scope", "transport", "url"),
     *("timeout_keep_alive", "timeout_keep_alive_handler", "timeout_keep_alive_task", "_unset_keepalive_if_required"),
     *("chunked_encoding", "disconnected", "expected_content_length", "message_event"),
-    *("response_complete", "response_started"),
+    *("response_complete", "response_started", "flow", "write_paused"),
 )
 """What is used of uvicorn's protocol and of its request cycle."""
 
@@ -99,7 +122,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def __init__(self, config: LimitedConfig, server_state: Any, app_state: dict[str, Any], **more: Any) -> None:
         super().__init__(config, server_state, app_state, **more)
         self._limits = config.limits
-        self._connection = Connection()
+        self._connection = Connection(self._taker)
         self._cycles: list[Any] = []
         self._taken: asyncio.TimerHandle | None = None
 
@@ -191,7 +214,12 @@ class LimitedProtocol(HttpToolsProtocol):
     @property
     def _written(self) -> bool:
         """Whether part of an answer has gone out, so that what is written now would land in it."""
-        return any(cycle.response_started and not cycle.response_complete for cycle in self._cycles)
+        return self._taker() is not None
+
+    def _taker(self) -> _AnswerBody | None:
+        """Return the client's side of the answer that has begun and is not over."""
+        begun = (cycle for cycle in self._cycles if cycle.response_started and not cycle.response_complete)
+        return next((_AnswerBody(cycle) for cycle in begun), None)
 
     def _keep_alive(self) -> None:
         self._unset_keepalive_if_required()

@@ -10,7 +10,6 @@ import math
 import re
 import signal
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.app import create_app
 from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.keys import Keys
+from strata_pack.gateway.server.listening import Tls
 from strata_pack.gateway.server.protocol import ConnectionLimits, LimitedConfig
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
@@ -55,6 +55,9 @@ READY_SECONDS = 60.0
 ANSWER_SECONDS = 0.7
 SAY_AGAIN_SECONDS = 30.0
 KEY_FILE_LIMIT = 1 << 20
+COLLECTED_AFTER = (20_000, 10, 10)
+"""New objects after which Python looks for cycles among them, and how often it looks further."""
+
 RESTART_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
 """Seconds before the restarts of a server that keeps dying; the last one goes on."""
 
@@ -182,7 +185,7 @@ def make_engine(
         chosen = gateway_template(template, props.chat_template)
         control = _control_tokens(chosen.source, client, model_file or Path(props.model_path))
         dialect = dialect_of(chosen.source)
-        told = tags_are_tokens(dialect, client.tokenize)
+        reliable = tags_are_tokens(dialect, client.tokenize)
         adds_bos = bool(props.bos_token) and client.tokenize("", add_special=True) == client.tokenize(props.bos_token)
     compiled = ChatTemplate(chosen.source, bos_token=props.bos_token, eos_token=props.eos_token)
     prompts = Prompts(
@@ -202,7 +205,7 @@ def make_engine(
         template_id=chosen.id,
         template_status=chosen.status,
     )
-    pieces = TokenPieces(upstream, dialect, told=told)
+    pieces = TokenPieces(upstream, dialect, reliable=reliable)
     return RunningModel(upstream, prompts, chosen.call_format, served, props.slots, pieces)
 
 
@@ -275,46 +278,6 @@ class GatewayServer(uvicorn.Server):
             await self._close()
 
 
-@dataclass(frozen=True)
-class Tls:
-    """The files of a certificate (with its chain) and of its key, both PEM."""
-
-    certificate: Path
-    key: Path
-
-    def check(self) -> None:
-        """Raise ``BadInput`` unless the two can be served."""
-        for file in (self.certificate, self.key):
-            if not file.is_file():
-                raise BadInput("no such file", where=file)
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
-        except (ssl.SSLError, OSError, ValueError) as error:
-            raise BadInput(
-                f"the certificate and the key {self.key} cannot be served ({error})",
-                where=self.certificate,
-                remedy="give PEM files that belong together; the key must have no password",
-            ) from error
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises ``EnvironmentFailure`` if the address is taken or not ours."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"cannot listen ({error.strerror})", where=f"{host}:{port}", remedy="choose another --port"
-        ) from error
-
-
-def url_of(sock: socket.socket, *, secure: bool = False) -> str:
-    """Return the URL of a listening socket."""
-    host, port = sock.getsockname()[:2]
-    scheme = "https" if secure else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
 def uvicorn_config(
     served: Gateway | Fleet, *, keys: Keys | None = None, sinks: Sequence[Sink] = (), tls: Tls | None = None
 ) -> uvicorn.Config:
@@ -365,9 +328,11 @@ def serve_gateway(
             log.info("SIGHUP: keys and certificate were read again")
 
     config = uvicorn_config(served, keys=keys, sinks=sinks, tls=tls)
-    # What is there now stays: no collection while tokens flow has to look at it again.
+    # What is there now stays: no collection while tokens flow has to look at it again. A request makes thousands of
+    # objects, nearly all without cycles: with Python's own 700 each one would be searched several times.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*COLLECTED_AFTER)
     GatewayServer(config, served, reread, close, begin_end).run(sockets=[sock])
 
 

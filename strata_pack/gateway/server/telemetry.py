@@ -179,7 +179,7 @@ def _route(path: str) -> str:
 
 
 def _attributes(access: Access) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "http.request.method": access.method,
         "http.response.status_code": access.status,
         "url.path": access.path[:200],
@@ -189,7 +189,7 @@ def _attributes(access: Access) -> dict[str, Any]:
     }
     record = access.record
     if record is not None:
-        told |= {
+        attributes |= {
             "gen_ai.operation.name": _operation(record.api),
             "gen_ai.request.model": access.model,
             "gen_ai.usage.input_tokens": record.prompt_tokens,
@@ -201,5 +201,5 @@ def _attributes(access: Access) -> dict[str, Any]:
             "strata.queued_seconds": record.queued,
         }
         if record.finish_reason:
-            told["gen_ai.response.finish_reasons"] = [record.finish_reason]
-    return told
+            attributes["gen_ai.response.finish_reasons"] = [record.finish_reason]
+    return attributes

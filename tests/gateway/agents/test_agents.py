@@ -86,9 +86,9 @@ def session(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def run(command: list[str], arguments: tuple[str, ...], agent: Agent, place: Place) -> str:
     """Return what the agent printed."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    told = [argument.replace("~", str(place.home)) for argument in arguments]
+    given = [argument.replace("~", str(place.home)) for argument in arguments]
     done = subprocess.run(
-        [*command, *told],
+        [*command, *given],
         cwd=place.work,
         env={**kept, "HOME": str(place.home), "CI": "1", **agent.environment(place)},
         stdin=subprocess.DEVNULL,

@@ -98,8 +98,8 @@ def test_a_call_of_a_namespace_comes_back_with_name_and_namespace_apart(house: H
 def test_a_call_of_a_namespace_streams_with_name_and_namespace_apart(house: House) -> None:
     path, body = responses(tools=[NAMESPACE], stream=True)
     house.says(SPAWN_CALL)
-    told = events(house.post(body, path).text)
-    items = [event["item"] for event in told if event["type"] == "response.output_item.done"]
+    sent = events(house.post(body, path).text)
+    items = [event["item"] for event in sent if event["type"] == "response.output_item.done"]
     assert (items[-1]["name"], items[-1]["namespace"]) == ("spawn", "agents")
 
 
@@ -127,12 +127,12 @@ def test_a_custom_tool_is_called_with_one_text(house: House) -> None:
 def test_a_custom_tools_input_streams_whole(house: House) -> None:
     path, body = responses(tools=[PATCH], stream=True)
     house.says(PATCH_CALL)
-    told = events(house.post(body, path).text)
-    deltas = [event["delta"] for event in told if event["type"] == "response.custom_tool_call_input.delta"]
-    done = [event["input"] for event in told if event["type"] == "response.custom_tool_call_input.done"]
+    sent = events(house.post(body, path).text)
+    deltas = [event["delta"] for event in sent if event["type"] == "response.custom_tool_call_input.delta"]
+    done = [event["input"] for event in sent if event["type"] == "response.custom_tool_call_input.done"]
     assert "".join(deltas) == "*** Begin\n*** End"
     assert done == ["*** Begin\n*** End"]
-    assert not [event for event in told if event["type"].startswith("response.function_call")]
+    assert not [event for event in sent if event["type"].startswith("response.function_call")]
 
 
 @pytest.mark.parametrize("stream", [False, True])

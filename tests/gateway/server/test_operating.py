@@ -24,7 +24,7 @@ import pytest
 from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.gateway.server.access import Access, json_line, text_line
 from strata_pack.gateway.server.keys import Keys
-from strata_pack.gateway.server.run import Tls
+from strata_pack.gateway.server.listening import Tls
 from strata_pack.gateway.server.telemetry import telemetry
 from tests.e2e.command import run
 from tests.gateway.conftest import SETTINGS, House
@@ -64,14 +64,14 @@ def test_a_request_is_logged_with_its_tokens_and_its_end(stream: bool, observed:
     observed.says("Hm.\n</think>\n\nHi")
     body = {"messages": [{"role": "user", "content": SECRET_TEXT}], "stream": stream}
     assert observed.post(body, headers={"x-request-id": "one"}).status_code == 200
-    told = last(observed)
-    assert (told.request_id, told.status, told.outcome, told.path) == ("one", 200, "ok", "/v1/chat/completions")
-    assert told.record is not None
-    assert told.record.completion_tokens > 0
-    for line in (json_line(told), text_line(told)):
+    access = last(observed)
+    assert (access.request_id, access.status, access.outcome, access.path) == ("one", 200, "ok", "/v1/chat/completions")
+    assert access.record is not None
+    assert access.record.completion_tokens > 0
+    for line in (json_line(access), text_line(access)):
         assert SECRET_TEXT not in line
         assert "\n" not in line
-    shown = json.loads(json_line(told))
+    shown = json.loads(json_line(access))
     assert shown["finish_reason"] == "stop"
     assert shown["prompt_tokens"] > 0
 
@@ -395,8 +395,8 @@ def test_spans_and_metrics_reach_a_collector(upstream: str) -> None:
     (span,) = traces.resource_spans[0].scope_spans[0].spans
     assert span.name == "POST /v1/chat/completions"
     assert span.trace_id.hex() == parent
-    told = {one.key: one.value for one in span.attributes}
-    assert told["gen_ai.usage.output_tokens"].int_value == 2
+    attributes = {one.key: one.value for one in span.attributes}
+    assert attributes["gen_ai.usage.output_tokens"].int_value == 2
     service = {one.key: one.value.string_value for one in traces.resource_spans[0].resource.attributes}
     assert service["service.name"] == "tea-room"
     metrics = ExportMetricsServiceRequest.FromString(got["/v1/metrics"])

@@ -20,7 +20,7 @@ CYCLE = re.compile(r"cycle\.([a-z_]+)")
 
 @pytest.mark.parametrize("name", protocol.USED)
 def test_uvicorn_has_what_is_used_of_it(name: str) -> None:
-    assert re.search(rf"self\.{name}\b|def {name}\b", inspect.getsource(httptools_impl))
+    assert re.search(rf"self\.(?:flow\.)?{name}\b|def {name}\b", inspect.getsource(httptools_impl))
 
 
 def test_what_is_used_of_a_cycle_is_in_the_list() -> None:

@@ -13,7 +13,8 @@ import pytest
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.gateway.server.run import bind, call_format_of, check_exposure, gateway_template, read_keys
+from strata_pack.gateway.server.listening import bind
+from strata_pack.gateway.server.run import call_format_of, check_exposure, gateway_template, read_keys
 from tests.e2e.command import run
 from tests.gateway.conftest import TEMPLATE_ID, events
 from tests.gateway.server.served import Served

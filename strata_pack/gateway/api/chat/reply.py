@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.plain import Frame
 from strata_pack.gateway.reply import (
     Choice,
     Logprobs,
@@ -23,7 +24,7 @@ from strata_pack.gateway.reply import (
     x_strata,
 )
 from strata_pack.gateway.turn import Origin
-from strata_pack.parsing import Event, ToolCall
+from strata_pack.parsing import Event, EventKind, ToolCall
 
 DONE = b"data: [DONE]\n\n"
 
@@ -174,6 +175,18 @@ class ChatWriter:
         if event.kind == "tool_call" and event.call is not None:
             return self._call_end(index, event.call)
         return ""
+
+    def frame(self, index: int, kind: EventKind) -> Frame | None:
+        opening = self._openings.get(index)
+        if opening is None:
+            return None
+        end = b'"},"finish_reason":null}]}\n\n'
+        if kind == "content":
+            return (opening + b'"content":"', end)
+        return (opening + b'"reasoning_content":"', b'","reasoning":"', end)
+
+    def written(self, kind: EventKind, text: str) -> None:
+        """A chunk does not depend on those before it."""
 
     def finish(self, index: int, choice: Choice) -> bytes:
         shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": self._finish_reason(choice)}

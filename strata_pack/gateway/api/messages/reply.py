@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.plain import Frame
 from strata_pack.gateway.reply import Choice, Logprobs, add_usage, named_event, quoted, with_x_strata, x_strata
 from strata_pack.gateway.turn import Origin
-from strata_pack.parsing import Event, ToolCall
+from strata_pack.parsing import Event, EventKind, ToolCall
 
 STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens", "stop": "end_turn"}
 KINDS = {"reasoning": "thinking", "content": "text"}
@@ -104,6 +105,18 @@ class MessagesWriter:
                 parts.append(self._close())
         return b"".join(parts)
 
+    def frame(self, index: int, kind: EventKind) -> Frame | None:  # noqa: ARG002
+        block = KINDS.get(kind)
+        if block is None or self._open != block:
+            return None
+        name, key = DELTAS[block]
+        before, _, after = self._piece(f'"type":"{name}","{key}":"\0"').partition(b"\0")
+        return before, after
+
+    def written(self, kind: EventKind, text: str) -> None:
+        if KINDS.get(kind) == "thinking":
+            self._signature.add(text)
+
     def _begin(self, what: str, block: dict[str, Any]) -> bytes:
         closed = self._close()
         self._block += 1
@@ -129,8 +142,8 @@ class MessagesWriter:
         return signed + named_event("content_block_stop", {"type": "content_block_stop", "index": self._block})
 
     def finish(self, index: int, choice: Choice) -> bytes:  # noqa: ARG002
-        told = {"type": "message_delta", "delta": _ending(choice), "usage": _usage([choice])}
-        return self._close() + named_event("message_delta", with_x_strata(told, self._extra(choice)))
+        shown = {"type": "message_delta", "delta": _ending(choice), "usage": _usage([choice])}
+        return self._close() + named_event("message_delta", with_x_strata(shown, self._extra(choice)))
 
     def end(self, choices: list[Choice]) -> bytes:  # noqa: ARG002
         return named_event("message_stop", {"type": "message_stop"})

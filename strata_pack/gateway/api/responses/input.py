@@ -24,7 +24,7 @@ PARAGRAPH = "\n\n"
 REASONING_PARTS = ("reasoning_text", "summary_text", "thinking")
 TEXT_TYPES = ("text", "input_text", "output_text", "refusal", *REASONING_PARTS)
 ROLES = ("system", "developer", "user", "assistant")
-UNTOLD = "[the history does not tell the result]"
+NO_RESULT = "[the history does not tell the result]"
 REFERENCE = "item_reference"
 Messages = list[dict[str, Any]]
 
@@ -171,8 +171,8 @@ def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, 
             called = flat_name(str(given.get("server_label") or name), str(given.get("name") or "call"))
             arguments = given.get("arguments") or {}
         call_id = str(given.get("id") or "")
-        told = given.get("error") or (given.get(result) if result else None)
-        text = placeholder(kind) if kind else _dumped(told) if told else UNTOLD
+        outcome = given.get("error") or (given.get(result) if result else None)
+        text = placeholder(kind) if kind else _dumped(outcome) if outcome else NO_RESULT
         _add_call(messages, call_id, called, arguments)
         messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
@@ -181,8 +181,10 @@ def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, 
 
 def _compaction(messages: Messages, _where: str, given: dict[str, Any]) -> None:
     """Read what stands for a part of the conversation that is gone, where it is text."""
-    told = given.get("summary") or given.get("content")
-    text = "".join(str(piece) for piece in _pieces("", told, result=True)) if isinstance(told, (str, list)) else ""
+    summary = given.get("summary") or given.get("content")
+    text = (
+        "".join(str(piece) for piece in _pieces("", summary, result=True)) if isinstance(summary, (str, list)) else ""
+    )
     if text:
         messages.append({"role": "user", "content": text})
 

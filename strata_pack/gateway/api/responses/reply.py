@@ -10,6 +10,7 @@ from typing import Any
 from strata_pack.gateway.api.responses.encrypted_content import carried
 from strata_pack.gateway.api.responses.request import ResponsesTurn
 from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.plain import Frame
 from strata_pack.gateway.reply import (
     Choice,
     Logprobs,
@@ -21,7 +22,7 @@ from strata_pack.gateway.reply import (
     x_strata,
 )
 from strata_pack.gateway.turn import Origin
-from strata_pack.parsing import Event, ToolCall
+from strata_pack.parsing import Event, EventKind, ToolCall
 
 FIRST_EVENTS = ("response.created", "response.in_progress")
 """What a stream begins with; it may be written when the first delta has been."""
@@ -66,7 +67,7 @@ class ResponsesWriter:
             "error": None,
             "incomplete_details": None,
             "store": keep is not None,
-            **turn.told,
+            **turn.echoed,
         }
         self._sequence = len(FIRST_EVENTS)
         self._output: list[dict[str, Any]] = []
@@ -127,6 +128,12 @@ class ResponsesWriter:
         if self._call is not None:
             return self._item_id("custom_tool_call" if self._is_custom(self._call) else "function_call", self._number)
         return self._item_id(ITEM_KINDS[self._kind or "content"], self._number)
+
+    def frame(self, index: int, kind: EventKind) -> Frame | None:  # noqa: ARG002
+        return None  # every event has a number
+
+    def written(self, kind: EventKind, text: str) -> None:  # noqa: ARG002
+        raise AssertionError("there are no frames")
 
     @property
     def _number(self) -> int:
@@ -261,8 +268,8 @@ class ResponsesWriter:
         return b""
 
     def failure(self, error: ApiError) -> bytes:
-        told = {"code": error.code or error.kind, "message": error.message}
-        response = {**self._response(self._output, None), "status": "failed", "error": told}
+        failure = {"code": error.code or error.kind, "message": error.message}
+        response = {**self._response(self._output, None), "status": "failed", "error": failure}
         return self._event("response.failed", response=response)
 
 

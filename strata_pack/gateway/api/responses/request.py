@@ -99,11 +99,11 @@ class ResponsesRequest(ConstraintFields, ThinkingFields):
 class ResponsesTurn(Turn):
     """A turn, and what its response needs besides.
 
-    ``told``: the fields that a response repeats of its request; ``carries_thinking``: reasoning items have
+    ``echoed``: the fields that a response repeats of its request; ``carries_thinking``: reasoning items have
     ``encrypted_content``; ``store``: the client lets the response be kept.
     """
 
-    told: dict[str, Any] = field(default_factory=dict)
+    echoed: dict[str, Any] = field(default_factory=dict)
     carries_thinking: bool = False
     store: bool = True
 
@@ -140,7 +140,7 @@ def responses_turn(request: ResponsesRequest, recall: Recall) -> ResponsesTurn:
         shows_reasoning=thinking.shown,
         origins=listed.origins,
         left_out=(*listed.left_out, *read.left_out),
-        told=_told(request),
+        echoed=_echoed(request),
         carries_thinking=ENCRYPTED in (request.include or ()),
         store=request.store is not False,
     )
@@ -155,7 +155,7 @@ def _conversation(request: ResponsesRequest, recall: Recall) -> Read:
     return conversation([*(Item.model_validate(one) for one in before), *items], recall, recalled=len(before))
 
 
-def _told(request: ResponsesRequest) -> dict[str, Any]:
+def _echoed(request: ResponsesRequest) -> dict[str, Any]:
     """Return the fields that a response repeats, as the client wrote them, with the API's defaults."""
     reasoning, text = request.reasoning or Reasoning(), request.text or TextConfig()
     shown = {"format": _written(text.format) or {"type": "text"}}

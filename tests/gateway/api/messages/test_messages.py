@@ -169,11 +169,11 @@ def test_a_stream_signs_thinking_just_before_its_block_stops(after: str, house: 
     text = f"Hm, ö.\n</think>\n\n{after}"
     whole = ask(house, text, tools=[TOOL])["content"][0]
     streamed = house.stream(text, "/v1/messages", max_tokens=500, tools=[TOOL])
-    told = [event for event in streamed if event.get("index") == 0]
-    assert told[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
-    assert "".join(event["delta"].get("thinking", "") for event in told[1:-1]) == whole["thinking"]
-    assert told[-2]["delta"] == {"type": "signature_delta", "signature": whole["signature"]}
-    assert told[-1] == {"type": "content_block_stop", "index": 0}
+    block = [event for event in streamed if event.get("index") == 0]
+    assert block[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+    assert "".join(event["delta"].get("thinking", "") for event in block[1:-1]) == whole["thinking"]
+    assert block[-2]["delta"] == {"type": "signature_delta", "signature": whole["signature"]}
+    assert block[-1] == {"type": "content_block_stop", "index": 0}
     assert json.dumps(streamed).count("signature_delta") == 1
 
 

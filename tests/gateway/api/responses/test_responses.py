@@ -13,7 +13,7 @@ from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
 from strata_pack.gateway.api.responses.store import EmptyMemory
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.generation import GenerationOutcome
+from strata_pack.gateway.outcome import GenerationOutcome
 from strata_pack.gateway.reply import Choice
 from strata_pack.parsing import Counters, Event, ToolCall
 from tests.gateway.conftest import House, events
@@ -336,14 +336,14 @@ FORMAT = {"type": "json_schema", "name": "n", "schema": SCHEMA, "strict": True, 
     ],
 )
 def test_a_response_repeats_what_was_asked(field: str, value: Any) -> None:
-    assert turn_of(**{field: value}).told[field] == value
+    assert turn_of(**{field: value}).echoed[field] == value
 
 
 @pytest.mark.parametrize(
     "choice", ["none", "required", {"type": "function", "name": "lookup"}, allowed("auto", "lookup")]
 )
 def test_a_response_repeats_the_choice_of_tools(choice: Any) -> None:
-    assert turn_of(tools=[TOOL], tool_choice=choice).told["tool_choice"] == choice
+    assert turn_of(tools=[TOOL], tool_choice=choice).echoed["tool_choice"] == choice
 
 
 def test_a_response_to_a_bare_request_has_the_defaults(house: House) -> None:

@@ -51,8 +51,8 @@ def test_ids_differ_though_a_client_sends_one_request_id(house: House) -> None:
 def test_the_items_of_a_response_may_be_named_by_reference(stream: bool, house: House) -> None:
     if stream:
         house.says(CALL)
-        told = events(house.post({"input": "Find tea.", "tools": [TOOL], "stream": True}, "/v1/responses").text)
-        first = told[-1]["response"]
+        sent = events(house.post({"input": "Find tea.", "tools": [TOOL], "stream": True}, "/v1/responses").text)
+        first = sent[-1]["response"]
     else:
         first = ask(house, CALL)
     references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]

@@ -1,0 +1,37 @@
+"""How a completion, and a reply of one or two of them, ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one completion ended: llama-server's ``stop_type`` ("eos", "word", "limit"), or by us: "budget", "call"."""
+
+    kind: str
+    stop_text: str = ""
+
+
+@dataclass
+class Usage:
+    """Tokens of one reply. ``read_again``: prompt tokens that the server's cache did not save."""
+
+    prompt: int = 0
+    cached: int = 0
+    read_again: int = 0
+    completion: int = 0
+    reasoning: int = 0
+
+
+@dataclass
+class GenerationOutcome:
+    """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
+
+    finish_reason: FinishReason = "stop"
+    stop_text: str | None = None
+    budget_closed: bool = False
+    usage: Usage = field(default_factory=Usage)
