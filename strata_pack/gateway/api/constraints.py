@@ -45,7 +45,7 @@ class ConstraintFields(Body):
     """The fields of a request that constrain its answer.
 
     ``grammar`` and ``json_schema`` are llama.cpp's, ``guided_*`` and ``structured_outputs`` vLLM's, ``format`` is
-    Ollama's, ``regex`` and ``ebnf`` are SGLang's.
+    Ollama's, ``regex``, ``ebnf`` and ``structural_tag`` are SGLang's.
     """
 
     response_format: ResponseFormat | None = None
@@ -60,6 +60,8 @@ class ConstraintFields(Body):
     format: Literal["json", ""] | dict[str, Any] | None = None
     regex: str | None = None
     ebnf: str | None = None
+    structural_tag: Any = None
+    grammar_lazy: bool | None = None
 
 
 def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | None = None) -> AnswerForm | None:
@@ -126,6 +128,11 @@ def _refused(field: str, wanted: Any) -> None:
         raise bad_request(f"{field}: is not served here; use a grammar (GBNF) or a JSON Schema", field)
 
 
+def _lazy(field: str, wanted: bool) -> None:
+    if wanted:
+        raise bad_request(f"{field}: a grammar holds for the whole answer here; demand calls with tool_choice", field)
+
+
 def _structured(field: str, wanted: StructuredOutputs) -> AnswerForm | None:
     found: list[tuple[str, AnswerForm]] = []
     for name, read in STRUCTURED_READERS.items():
@@ -163,5 +170,7 @@ READERS: dict[str, ConstraintReader] = {
     "format": _format,
     "regex": _refused,
     "ebnf": _grammar,
+    "structural_tag": _refused,
+    "grammar_lazy": _lazy,
 }
 """How each field is read, ``None`` where it asks for nothing."""

@@ -90,7 +90,13 @@ StopTexts = Annotated[
 
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 Temperature = Annotated[float, Field(ge=0, le=100)]
-Budget = Annotated[int, Field(ge=0, le=1 << 30)]
+Budget = Annotated[
+    Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None,
+    _nothing_if(-1),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -1, "maximum": MOST_TOKENS}, {"type": "null"}]}),
+]
+"""Tokens of thinking; -1, as llama.cpp and Gemini's API have it, for no limit."""
+
 Effort = Annotated[str, Field(max_length=64)]
 
 

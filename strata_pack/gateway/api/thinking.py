@@ -19,7 +19,7 @@ class Reasoning(Body):
 
     effort: Effort | None = None
     summary: str | None = None
-    max_tokens: Budget | None = None
+    max_tokens: Budget = None
     enabled: bool | None = None
     exclude: bool | None = None
 
@@ -28,7 +28,7 @@ class Switch(Body):
     """``thinking`` of the makers of DeepSeek, GLM and Kimi."""
 
     type: str
-    budget_tokens: Budget | None = None
+    budget_tokens: Budget = None
 
 
 SWITCHES = {"enabled": True, "disabled": False}
@@ -44,8 +44,8 @@ class ThinkingFields(Body):
     include_reasoning: bool | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    reasoning_budget: Budget | None = None
-    thinking_budget: Budget | None = None
+    reasoning_budget: Budget = None
+    thinking_budget: Budget = None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import bad_request
-from strata_pack.gateway.turn import CUSTOM_INPUT, Origin
+from strata_pack.gateway.turn import CUSTOM_INPUT, Origin, ToolChoice
 
 SEPARATOR = "__"
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -36,17 +36,28 @@ def function_tool(name: str, description: Any, parameters: Any, **more: Any) -> 
     return {"type": "function", "function": {**function, **more}}
 
 
+def check_choice(
+    choice: ToolChoice, name: str | None, tools: list[dict[str, Any]], field: str = "tool_choice"
+) -> None:  # fmt: skip
+    """Raise a 400 for a choice, made in ``field``, that the tools cannot meet."""
+    if choice == "required" and not tools:
+        raise bad_request(f"{field}: demands a call, but there are no tools", field)
+    if name is not None and name not in [tool["function"]["name"] for tool in tools]:
+        raise bad_request(f"{field}: no tool is called {name!r}", field)
+
+
 class ToolList:
     """Collects the tools of one request.
 
     ``tools`` are OpenAI tool objects; ``origins`` say what those were that the client declared otherwise; ``left_out``
-    names what the model is not shown.
+    names what the model is not shown; ``absent`` has the names that such tools have.
     """
 
     def __init__(self) -> None:
         self.tools: list[dict[str, Any]] = []
         self.origins: dict[str, Origin] = {}
         self.left_out: list[str] = []
+        self.absent: set[str] = set()
 
     def add(self, tool: dict[str, Any], origin: Origin | None = None) -> None:
         """Add a function; ``origin`` if its calls do not come back under its name."""
@@ -54,9 +65,29 @@ class ToolList:
         if origin is not None:
             self.origins[tool["function"]["name"]] = origin
 
-    def leave_out(self, kind: str) -> None:
+    def leave_out(self, kind: str, name: Any = None) -> None:
         """Note a tool of ``kind`` that cannot be served."""
         self.left_out.append(f"tool {kind}")
+        if isinstance(name, str):
+            self.absent.add(name)
+
+    def settled(
+        self, choice: ToolChoice, name: str | None, tools: list[dict[str, Any]]
+    ) -> tuple[ToolChoice, str | None]:
+        """Return a choice among ``tools`` as far as it can be met: one that demands what was left out demands nothing.
+
+        Raises a 400 for one that demands what was never there.
+        """
+        if choice == "required" and (name in self.absent or (name is None and not tools and self.left_out)):
+            return "auto", None
+        check_choice(choice, name, tools)
+        return choice, name
+
+    def settled_kind(self, kind: str) -> ToolChoice:
+        """Return what becomes of a choice of a tool by its ``kind``, which is no function's."""
+        if not self.left_out:
+            raise bad_request(f"tool_choice.type: there is no tool of type {kind[:64]!r}", "tool_choice.type")
+        return "auto"
 
     def add_custom(self, where: str, given: Mapping[str, Any], namespace: str | None = None) -> None:
         """Add a custom tool, ``given`` as the Responses API has it (the Chat API: below ``custom``)."""

@@ -37,7 +37,10 @@ PASSED = {
 }
 """Paths of what a llama-server that was started for it does -> its own."""
 
-UNKNOWN_CONSTRAINTS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+UNKNOWN_CONSTRAINTS = (
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
+    *("regex", "ebnf", "structural_tag"),
+)
 """Constraints that llama-server would pass over without a word."""
 
 
@@ -58,6 +61,9 @@ class CompletionRequest(Body):
     guided_choice: Any = None
     guided_grammar: Any = None
     structured_outputs: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    structural_tag: Any = None
 
 
 class PassedRequest(Kept):

@@ -65,6 +65,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag"),
     ({"structured_outputs": {"json": SCHEMA, "choice": ["a"]}}, "structured_outputs"),
     ({"regex": "a"}, "regex"),
+    ({"structural_tag": "{}"}, "structural_tag"),
+    ({"grammar": GRAMMAR, "grammar_lazy": True}, "grammar_lazy"),
     ({"grammar": "start: /a/"}, "grammar"),
     ({"grammar": GRAMMAR, "json_schema": SCHEMA}, "json_schema"),
     ({"grammar": GRAMMAR, "response_format": {"type": "json_object"}}, "grammar"),

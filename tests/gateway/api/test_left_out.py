@@ -392,3 +392,32 @@ def test_a_result_of_other_json_stays_its_text(text: str, house: House) -> None:
     result = {"role": "tool", "tool_call_id": "c1", "content": text}
     served(house, chat(messages=[{"role": "user", "content": "Hi"}, RUN, result]))
     assert f"<tool_response>\n{text}\n</tool_response>" in house.prompt
+
+
+HOSTED = {"chat": {"type": "web_search"}, "messages": {"type": "web_search_20250305", "name": "web_search"}}
+DEMANDS = {
+    "chat, any": ("/v1/chat/completions", HOSTED["chat"], "required"),
+    "chat, by its type": ("/v1/chat/completions", HOSTED["chat"], {"type": "web_search"}),
+    "responses, any": ("/v1/responses", HOSTED["chat"], "required"),
+    "responses, by its type": ("/v1/responses", HOSTED["chat"], {"type": "web_search"}),
+    "messages, any": ("/v1/messages", HOSTED["messages"], {"type": "any"}),
+    "messages, by its name": ("/v1/messages", HOSTED["messages"], {"type": "tool", "name": "web_search"}),
+}
+
+
+@pytest.mark.parametrize("name", DEMANDS)
+def test_a_choice_that_demands_what_was_left_out_demands_nothing(name: str, house: House) -> None:
+    path, tool, choice = DEMANDS[name]
+    house.says("</think>\n\nok")
+    asked = {"input": "x"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "x"}]}
+    answer = house.post({**asked, "max_tokens": 50, "tools": [tool], "tool_choice": choice}, path)
+    assert answer.status_code == 200, answer.text
+    assert "grammar" not in house.replay.bodies[-1]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_choice_of_a_hosted_tool_that_was_not_declared_is_refused(path: str, house: House) -> None:
+    asked = {"input": "x"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "x"}]}
+    answer = house.post({**asked, "tool_choice": {"type": "web_search"}}, path)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tool_choice.type"

@@ -106,7 +106,7 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "logit_bias": {"x": 1}}, "logit_bias"),
     ({"messages": USER, "top_logprobs": 50}, "top_logprobs"),
     ({"messages": USER, "chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages"),
-    ({"messages": USER, "reasoning_budget": -1}, "reasoning_budget"),
+    ({"messages": USER, "reasoning_budget": -2}, "reasoning_budget"),
     ({"messages": USER, "continue_final_message": True}, "continue_final_message"),
     (
         {"messages": [*USER, {"role": "assistant", "tool_calls": [LIST_CALL]}], "continue_final_message": True},

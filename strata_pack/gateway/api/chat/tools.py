@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from strata_pack.gateway.api.fields import Body, Kept, Name, ToolFunction
-from strata_pack.gateway.api.tools import ToolList, flat_name
+from strata_pack.gateway.api.tools import ToolList, check_choice, flat_name
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.turn import Origin, ToolChoice
 
@@ -44,7 +44,7 @@ class AllowedTools(Body):
 class ChosenTools(Body):
     """A choice of one tool, or of those that may be called; ``type`` says which field it needs."""
 
-    type: Literal["function", "custom", "allowed_tools"]
+    type: Annotated[str, Field(max_length=64)]
     function: NamedFunction | None = None
     custom: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
@@ -90,12 +90,14 @@ def wanted_calls(request: ToolFields) -> Calls:
         choice = wanted or "auto"
     elif wanted.type == "allowed_tools":
         choice, tools = _allowed(wanted.allowed_tools, tools)
+    elif wanted.type not in ("function", "custom"):
+        choice = listed.settled_kind(wanted.type)
     else:
         chosen = getattr(wanted, wanted.type)
         if chosen is None:
             raise bad_request(f"tool_choice.{wanted.type}: is missing", f"tool_choice.{wanted.type}")
         choice, name = "required", flat_name(chosen.namespace, chosen.name)
-    check_choice(choice, name, tools)
+    choice, name = listed.settled(choice, name, tools)
     parallel = request.parallel_tool_calls is not False
     return Calls(tools, choice, name, parallel, listed.origins, tuple(listed.left_out))
 
@@ -115,18 +117,8 @@ def _listed(tools: list[Tool]) -> ToolList:
             inner = given.get("namespace")
             listed.add_namespace(where, inner if isinstance(inner, dict) else given)
         else:
-            listed.leave_out(tool.type)
+            listed.leave_out(tool.type, given.get("name"))
     return listed
-
-
-def check_choice(
-    choice: ToolChoice, name: str | None, tools: list[dict[str, Any]], field: str = "tool_choice"
-) -> None:  # fmt: skip
-    """Raise a 400 for a choice, made in ``field``, that the tools cannot meet."""
-    if choice == "required" and not tools:
-        raise bad_request(f"{field}: demands a call, but there are no tools", field)
-    if name is not None and name not in [tool["function"]["name"] for tool in tools]:
-        raise bad_request(f"{field}: no tool is called {name!r}", field)
 
 
 def _legacy(request: ToolFields, functions: list[ToolFunction]) -> Calls:

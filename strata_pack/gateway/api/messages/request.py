@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from strata_pack.gateway.api.chat.tools import check_choice
 from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
 from strata_pack.gateway.api.fields import (
     Body,
@@ -62,7 +61,7 @@ class ToolChoiceObject(Body):
 
 class Thinking(Body):
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: Budget | None = None
+    budget_tokens: Budget = None
 
 
 class OutputFormat(Body):
@@ -106,8 +105,7 @@ class MessagesRequest(CountRequest):
 def count_turn(request: CountRequest) -> Turn:
     """Return the turn whose prompt is to be counted."""
     listed = listed_tools(request.tools or [])
-    choice, name = _choice(request.tool_choice)
-    check_choice(choice, name, listed.tools)
+    choice, name = listed.settled(*_choice(request.tool_choice), listed.tools)
     left_out = [*listed.left_out]
     messages = [*_system(request.system), *_openai_messages(request.messages, left_out)]
     continues = request.messages[-1].role == "assistant"

@@ -110,5 +110,5 @@ def listed_tools(tools: list[AnthropicTool]) -> ToolList:
         elif kind == "namespace":
             listed.add_namespace(where, tool.given())
         else:
-            listed.leave_out(kind)
+            listed.leave_out(kind, tool.name)
     return listed

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from strata_pack.gateway.api.chat.request import llama_seed
-from strata_pack.gateway.api.chat.tools import check_choice
 from strata_pack.gateway.api.constraints import ConstraintFields, wanted_answer
 from strata_pack.gateway.api.fields import Body, Kept, Name, Probability, Seed, Temperature, TokenLimit, read_part
 from strata_pack.gateway.api.responses.input import Item, Read, Recall, conversation
@@ -53,7 +52,7 @@ class NamedTool(Body):
 class ResponseToolChoice(Body):
     """A ``tool_choice`` that names tools: ``name`` with a function, ``mode`` and ``tools`` with "allowed_tools"."""
 
-    type: Literal["function", "custom", "allowed_tools"]
+    type: Annotated[str, Field(max_length=64)]
     name: Name | None = None
     namespace: str | None = None
     mode: Literal["auto", "required"] | None = None
@@ -117,8 +116,8 @@ def responses_turn(request: ResponsesRequest, recall: Recall) -> ResponsesTurn:
         if getattr(request, unknown):
             raise bad_request(f"{unknown}: {remedy}", unknown)
     listed = _listed(request.tools or [])
-    choice, name, tools = _choice(request.tool_choice, listed.tools)
-    check_choice(choice, name, tools)
+    choice, name, tools = _choice(request.tool_choice, listed)
+    choice, name = listed.settled(choice, name, tools)
     read = _conversation(request, recall)
     system = [{"role": "system", "content": request.instructions}] if request.instructions else []
     thinking = wanted_thinking(request)
@@ -196,16 +195,19 @@ def _listed(tools: list[ResponseTool]) -> ToolList:
         elif tool.type == "namespace":
             listed.add_namespace(where, given)
         else:
-            listed.leave_out(tool.type)
+            listed.leave_out(tool.type, tool.name)
     return listed
 
 
 def _choice(
-    wanted: ToolChoice | ResponseToolChoice | None, tools: list[dict[str, Any]]
+    wanted: ToolChoice | ResponseToolChoice | None, listed: ToolList
 ) -> tuple[ToolChoice, str | None, list[dict[str, Any]]]:
     """Return the choice, the function that it names, and the tools that it allows."""
+    tools = listed.tools
     if not isinstance(wanted, ResponseToolChoice):
         return wanted or "auto", None, tools
+    if wanted.type not in ("function", "custom", "allowed_tools"):
+        return listed.settled_kind(wanted.type), None, tools
     if wanted.type != "allowed_tools":
         if wanted.name is None:
             raise bad_request("tool_choice.name: is missing", "tool_choice.name")
