@@ -31,12 +31,15 @@ class Doors:
         self._hosts = frozenset(host.lower() for host in hosts)
         self._keyed = keyed
 
-    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Raise 421 for a name that is not ours, 403 for a page that may not ask. Nothing of the body was read."""
+    def check(self, method: str, path: str, headers: Mapping[str, str], http_version: str = "1.1") -> None:
+        """Raise 421 for a name that is not ours, 403 for a page that may not ask. Nothing of the body was read.
+
+        HTTP/1.0 has no ``Host``, and no browser speaks it.
+        """
         if self._keyed:
             return
         host = host_name(headers.get("host", ""))
-        if host not in self._hosts:
+        if host not in self._hosts and not (http_version == "1.0" and "host" not in headers):
             # A web page can give its own name the address of this machine; its requests come with that name.
             raise ApiError(
                 421, f"this gateway is not known as {host[:100]!r}; if it should be, start it with --allow-host "
@@ -64,14 +67,14 @@ class Doors:
                 403, f"web pages of {origin[:100]!r} may not use this gateway; if they should, start it with "
                 "--cors ORIGIN", kind="foreign_origin",
             )  # fmt: skip
-        headers = {
+        answer = {
             "access-control-allow-methods": METHODS,
             "access-control-allow-headers": headers.get("access-control-request-headers", "content-type"),
             "access-control-max-age": PREFLIGHT_SECONDS,
         }
         if headers.get("access-control-request-private-network") == "true":
-            headers["access-control-allow-private-network"] = "true"
-        return ReplyStream(b"", 204, headers)
+            answer["access-control-allow-private-network"] = "true"
+        return ReplyStream(b"", 204, answer)
 
     def response_headers(self, headers: Mapping[str, str]) -> Headers:
         """Return what every response to this request says, also one that is an error."""

@@ -48,11 +48,17 @@ def decoded(data: bytes, encodings: str, limit: int) -> bytes:
     return data
 
 
-def _zlib(data: bytes, limit: int) -> bytes:
+def _deflate(data: bytes, limit: int) -> bytes:
+    """Read what HTTP calls deflate: with zlib's header, or without, as some clients send it."""
+    headed = data[:1] in (b"\x1f", b"\x78") or (data[:1] and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0)
+    return _zlib(data, limit, ANY_WRAPPER if headed else -zlib.MAX_WBITS)
+
+
+def _zlib(data: bytes, limit: int, window: int = ANY_WRAPPER) -> bytes:
     parts: list[bytes] = []
     left = limit
     while data:
-        reader = zlib.decompressobj(ANY_WRAPPER)
+        reader = zlib.decompressobj(window)
         try:
             part = reader.decompress(data, left + 1)
         except zlib.error as error:
@@ -95,6 +101,6 @@ def _zstd(data: bytes, limit: int) -> bytes:
 READERS: dict[str, Callable[[bytes, int], bytes]] = {
     "gzip": _zlib,
     "x-gzip": _zlib,
-    "deflate": _zlib,
+    "deflate": _deflate,
     "zstd": _zstd,
 }

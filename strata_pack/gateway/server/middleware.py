@@ -100,7 +100,7 @@ class Guard:
             if (preflight := self._doors.preflight(scope["method"], headers)) is not None:
                 await preflight(scope, receive, exchange.send)
                 return None
-            self._doors.check(scope["method"], scope["path"], headers)
+            self._doors.check(scope["method"], scope["path"], headers, scope["http_version"])
             exchange.caller = Caller(exchange.request_id, self._admit(scope, headers))
             scope["strata.caller"] = exchange.caller
             try:

@@ -93,6 +93,10 @@ def test_members_and_frames_that_follow_each_other_are_one_body() -> None:
     assert decoded(zstandard.compress(b"a") + zstandard.compress(b"b"), "zstd", 100) == b"ab"
 
 
+def test_a_deflated_body_may_lack_the_header_of_zlib() -> None:
+    assert decoded(zlib.compress(b"squeezed tea", wbits=-15), "deflate", 100) == b"squeezed tea"
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 def test_a_bomb_is_refused_before_it_is_whole(name: str) -> None:
     with pytest.raises(ApiError) as caught:
@@ -124,14 +128,15 @@ def test_a_body_that_ends_too_early_is_a_400(name: str) -> None:
 # HTTP/1.0
 
 
+@pytest.mark.parametrize("host", [b"", b"Host: localhost\r\n"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_of_http_1_0_gets_no_chunks(stream: bool, house: House) -> None:
+def test_a_client_of_http_1_0_gets_no_chunks(stream: bool, host: bytes, house: House) -> None:
     house.says("</think>\n\nHello there.")
     body = json.dumps({**BODY, "stream": stream}).encode()
-    host, port = house.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=120) as connection:
+    address, port = house.url.removeprefix("http://").split(":")
+    with socket.create_connection((address, int(port)), timeout=120) as connection:
         connection.sendall(
-            b"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            b"POST /v1/chat/completions HTTP/1.0\r\n%bContent-Length: %d\r\n\r\n%b" % (host, len(body), body)
         )
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
     head, _, content = answer.partition(b"\r\n\r\n")
