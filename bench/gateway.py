@@ -5,6 +5,9 @@ replay and the clients. Tokens per second are compared with the bare upstream, w
 the first token comes from a probe that asks bare and through the gateway in turn while the streams run.
 ``--real MODEL`` measures before a real llama.cpp server too.
 
+The replay and the clients compute on the same machine: what they cost a token is told too, because with two cores it
+decides how long the gateway waits for one. The gateway's own figure is the time that its process ran.
+
 ``--busy N`` lets N processes compute all the time beside it, which is what a gateway next to a model has.
 
     python bench/gateway.py [--streams 1 8 64] [--tokens 600] [--busy 2] [--real model.gguf]
@@ -113,7 +116,7 @@ def memory_mb(pid: int) -> float:
 
 
 REPLAY = """
-import asyncio, sys
+import asyncio, sys, uvloop
 sys.path.insert(0, {root!r})
 from tests.gateway.replay import Replay, ReplayServer
 async def main():
@@ -121,7 +124,7 @@ async def main():
     server.props["total_slots"] = 256
     print(await server.start(), flush=True)
     await asyncio.Event().wait()
-asyncio.run(main())
+uvloop.run(main())
 """
 
 
@@ -193,23 +196,35 @@ async def probe(bare: Request, through: Request, until: asyncio.Event) -> list[t
     return pairs
 
 
-async def rounds(count: int, bare: Request, through: Request, short: tuple[Request, Request], pid: int) -> dict:
+async def rounds(
+    count: int, bare: Request, through: Request, short: tuple[Request, Request], pids: tuple[int, int]
+) -> dict:
     """Run ``count`` streams bare, through the gateway, and again through it with a probe; return what was measured."""
     plain = await round_of(count, bare)
-    before = cpu_seconds(pid)
+    before, own = [cpu_seconds(pid) for pid in pids], time.process_time()
     streams = await round_of(count, through)
-    spent = cpu_seconds(pid) - before
+    own = time.process_time() - own
+    spent, replay = (cpu_seconds(pid) - began for pid, began in zip(pids, before, strict=True))
     over = asyncio.Event()
     probing = asyncio.create_task(probe(*short, over))
     await round_of(count, through)
     over.set()
-    return {"bare": plain, "through": streams, "cpu": spent, "pairs": await probing}
+    return {"bare": plain, "through": streams, "cpu": spent, "replay": replay, "clients": own, "pairs": await probing}
 
 
 def measure(
-    streams: int, upstream: str, gateway: str, pid: int, bare_body: dict, label: str, more: dict | None = None
+    streams: int,
+    upstream: str,
+    gateway: str,
+    pids: tuple[int, int],
+    bare_body: dict,
+    label: str,
+    more: dict | None = None,
 ) -> dict:
-    """Run ``ROUNDS`` rounds and return the row; ``more`` are further fields of the gateway's requests."""
+    """Run ``ROUNDS`` rounds and return the row.
+
+    ``pids`` are those of the gateway and of what it asks; ``more`` are further fields of the gateway's requests.
+    """
     limit = {"max_tokens": bare_body["n_predict"]} if "n_predict" in bare_body else {}
     bare = Request(*address(upstream), "/completion", bare_body, b'"content":')
     body = {**BODY, "tools": TOOLS, **limit, **(more or {})}
@@ -219,12 +234,12 @@ def measure(
         replace(through, body={**body, "max_tokens": 1}),
     )
     asyncio.run(round_of(8, short[1]))
-    found = [asyncio.run(rounds(streams, bare, through, short, pid)) for _ in range(ROUNDS)]
+    found = [asyncio.run(rounds(streams, bare, through, short, pids)) for _ in range(ROUNDS)]
     pairs = sorted(second - first for one in found for first, second in one["pairs"])
     tokens = sum(stream.tokens - 1 for one in found for stream in one["through"])  # a chunk with the role is no token
     probed = len(pairs)
     bare_rate = rate_of([stream for one in found for stream in one["bare"]], 0)
-    cpu = sum(one["cpu"] for one in found)
+    cpu, replay, clients = (sum(one[name] for one in found) for name in ("cpu", "replay", "clients"))
     return {
         "upstream": label,
         "streams": streams,
@@ -235,8 +250,10 @@ def measure(
         * rate_of([stream for one in found for stream in one["through"]], 1)
         / bare_rate,
         "cpu_us_per_token": 1e6 * cpu / tokens,
+        "upstream_cpu_us_per_token": 1e6 * replay / tokens,
+        "clients_cpu_us_per_token": 1e6 * clients / tokens,
         "cpu_s_per_1000_tokens": 1000 * cpu / tokens,
-        "memory_mb": memory_mb(pid),
+        "memory_mb": memory_mb(pids[0]),
         "tokens": tokens,
     }
 
@@ -255,7 +272,7 @@ def main() -> None:
     given = options.parse_args()
     rows = []
     with (
-        process(replay_command(given.tokens), "http://") as (_, upstream),
+        process(replay_command(given.tokens), "http://") as (replay, upstream),
         process(gateway_command(upstream, TEMPLATE), "http://") as (pid, gateway),
     ):
         bare_body = {"prompt": "x", "stream": True}
@@ -263,7 +280,7 @@ def main() -> None:
             label = "replay, 100 tokens/s" + (f", {processes} busy" if processes else "")
             with busy(processes):
                 for streams in given.streams:
-                    rows.append(measure(streams, upstream, gateway, pid, bare_body, label))
+                    rows.append(measure(streams, upstream, gateway, (pid, replay), bare_body, label))
                     show(rows[-1])
     if given.real is not None:
         rows += real_rows(given.real)
@@ -304,7 +321,7 @@ def real_rows(model: Path) -> list[dict]:
             }
             # No tools: a call that the model begins is held back, and so would be its tokens.
             more = {"logit_bias": {str(end): -100}, "tools": None}
-            rows.append(measure(streams, server.url, gateway, pid, bare, "llama.cpp, SmolLM2-135M", more))
+            rows.append(measure(streams, server.url, gateway, (pid, server.process.pid), bare, "llama.cpp, SmolLM2-135M", more))
             show(rows[-1])
     return rows
 
@@ -313,7 +330,8 @@ def show(row: dict) -> None:
     print(
         f"{row['upstream']:28} {row['streams']:3} streams  first token +{row['added_first_token_median_ms']:.2f} ms "
         f"(p99 +{row['added_first_token_p99_ms']:.2f})  {row['tokens_per_second_of_bare_percent']:.1f} % of bare  "
-        f"{row['cpu_us_per_token']:.1f} us/token  {row['memory_mb']:.0f} MB",
+        f"{row['cpu_us_per_token']:.1f} us/token (upstream {row['upstream_cpu_us_per_token']:.1f}, "
+        f"clients {row['clients_cpu_us_per_token']:.1f})  {row['memory_mb']:.0f} MB",
         flush=True,
     )
 
