@@ -321,7 +321,9 @@ def real_rows(model: Path) -> list[dict]:
             }
             # No tools: a call that the model begins is held back, and so would be its tokens.
             more = {"logit_bias": {str(end): -100}, "tools": None}
-            rows.append(measure(streams, server.url, gateway, (pid, server.process.pid), bare, "llama.cpp, SmolLM2-135M", more))
+            rows.append(
+                measure(streams, server.url, gateway, (pid, server.process.pid), bare, "llama.cpp, SmolLM2-135M", more)
+            )
             show(rows[-1])
     return rows
 

@@ -64,7 +64,7 @@ class PlainText:
         self._predicted = b"0"
 
     def take(self, chunks: bytes) -> bool:
-        """Send what whole chunks of the server hold if all of it is plain text; whether it was sent."""
+        """Send what whole chunks of the server hold if all of it is plain text; return whether it was sent."""
         frame = self._frame or self._find_frame()
         if frame is None:
             return False

@@ -66,7 +66,7 @@ class Outlet:
         self._loop = asyncio.get_running_loop()
 
     def is_open(self) -> bool:
-        """Whether ``write`` would write."""
+        """Return whether ``write`` would write."""
         return self.begun and not self.pinging and self.taker is not None and self.taker.takes
 
     def write(self, data: bytes) -> bool:

@@ -23,7 +23,7 @@ async def check_grammar(upstream: Upstream, answer: GrammarAnswer) -> None:
 
 
 async def begins_call(upstream: Upstream, turn: Turn, prompt: Any, opener: str) -> bool:
-    """Whether the model goes on from ``prompt`` with a call, which begins with ``opener``.
+    """Return whether the model goes on from ``prompt`` with a call, which begins with ``opener``.
 
     A grammar of JSON would forbid the call, and a JSON Schema cannot be joined to a grammar: so the model is asked for
     the first few tokens without one.

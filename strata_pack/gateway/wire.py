@@ -144,7 +144,7 @@ class Wire(asyncio.Protocol):
         return data
 
     def _offered(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """Whether ``take`` has taken ``data``, for which a coroutine waits; what fails in it, ``read`` raises."""
+        """Return whether ``take`` has taken ``data``, which a coroutine waits for; ``read`` raises what fails."""
         if self._waiter is None or self._waiter.done():
             return False
         try:
