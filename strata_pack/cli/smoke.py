@@ -90,7 +90,7 @@ def smoke(
     from strata_pack.pack.paths import is_pack
     from strata_pack.report import terminal
     from strata_pack.smoke.prove import keep_report
-    from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke, run_smoke_url
+    from strata_pack.smoke.run import SmokeOptions, is_complete_report, run_smoke, run_smoke_url
     from strata_pack.smoke.runner import Interrupted
     from strata_pack.smoke.target import one_of
 
@@ -122,7 +122,7 @@ def smoke(
         raise
     out.show(terminal(report))
     out.result(report.to_dict())
-    if target is not None and is_pack(target) and not only and template is None and played_to_its_end(report):
+    if target is not None and is_pack(target) and not only and template is None and is_complete_report(report):
         with out.progress() as progress:
             keep_report(Pack.open(target), "smoke", report, progress)
     code = files.write(report, out)

@@ -47,7 +47,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def keep(command: list[str]) -> int:
+def supervise(command: list[str]) -> int:
     """Run ``command`` until it ends or standard input closes; return its exit status (negative: the signal)."""
     me, owner = os.getpid(), os.getppid()
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _started_by(me))
@@ -69,7 +69,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started = time.monotonic()
     try:
-        status = keep(sys.argv[1:])
+        status = supervise(sys.argv[1:])
     except OSError as error:
         print(f"supervisor: {sys.argv[1]}: {error.strerror}", file=sys.stderr, flush=True)
         sys.exit(127)

@@ -56,7 +56,7 @@ class CallActions(CallReading):
         self._place = Place.WORDS
         return pos
 
-    def _words_behind_value(self, tag: Tag, text: str, pos: int) -> int:
+    def _words_after_value(self, tag: Tag, text: str, pos: int) -> int:
         if self._depth or self._pending is not None:
             return self._back(tag, text, pos)
         return self._words(tag, text, pos)
@@ -69,7 +69,7 @@ class CallActions(CallReading):
         """Make the words part of the value; if there is no value, this is not a call."""
         return self._back(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
 
-    def _parameter_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+    def _parameter_after_words(self, tag: Tag, text: str, pos: int) -> int:
         names = self._names()
         if self._is_seen(tag.name) or (names and tag.name not in names):
             self._defects += self._place is Place.WORDS_END
@@ -81,10 +81,10 @@ class CallActions(CallReading):
         self.dropped_text += 1
         return self._open_value(tag, text, pos)
 
-    def _call_closer_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+    def _call_closer_after_words(self, tag: Tag, text: str, pos: int) -> int:
         return self._broken_call_closer(tag, text, pos) if self._value_open else self._fail(tag, text, pos)
 
-    def _function_closer_behind_words(self, tag: Tag, text: str, pos: int) -> int:
+    def _function_closer_after_words(self, tag: Tag, text: str, pos: int) -> int:
         if not self._value_open:
             return self._fail(tag, text, pos)
         self._remark_end = self._value_end
@@ -156,11 +156,11 @@ class CallActions(CallReading):
         self._value_end = self._closed_at = self._raw.size
         return self._move(Place.LIKE_END, tag, text, pos)
 
-    def _closer_behind_like(self, tag: Tag, text: str, pos: int) -> int:
+    def _closer_after_like(self, tag: Tag, text: str, pos: int) -> int:
         self._defects += 1
         return self._function_closer(tag, text, pos)
 
-    def _parameter_behind_like(self, tag: Tag, text: str, pos: int) -> int:
+    def _parameter_after_like(self, tag: Tag, text: str, pos: int) -> int:
         names = self._names()
         if self._is_seen(tag.name) or (names and tag.name not in names):
             self._defects += 1
@@ -199,7 +199,7 @@ class CallActions(CallReading):
         self._defects += 1
         return self._next_parameter(tag, text, pos)
 
-    def _parameter_behind_loose_closer(self, tag: Tag, text: str, pos: int) -> int:
+    def _parameter_after_loose_closer(self, tag: Tag, text: str, pos: int) -> int:
         """Take the ``</function>`` before this parameter for ``</parameter>``, unless the name is repeated: then it
         ended the call."""
         if self._depth or self._pending is not None or not self._closer_is_due:
@@ -325,7 +325,7 @@ class CallActions(CallReading):
         self.function_follows = True
         return self._ended_loosely(tag, text, pos)
 
-    def _parameter_behind_function(self, tag: Tag, text: str, pos: int) -> int:
+    def _parameter_after_function(self, tag: Tag, text: str, pos: int) -> int:
         """A parameter with the name of a declared function opens that function. A repeated parameter belongs to a new
         call. A new parameter may belong to either call, so neither call is certain."""
         names = self._schema.argument_names

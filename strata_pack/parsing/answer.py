@@ -94,7 +94,7 @@ class AnswerStates(CallStates):
             return self._wait(text, at)
         if quoted:
             return self._text_tag(self._think_close, at)
-        self._behind_think_close(second=True)
+        self._after_think_close(second=True)
         return at + len(self._think_close)
 
     def _call_close_in_content(self, _text: str, at: int) -> int:
@@ -120,7 +120,7 @@ class AnswerStates(CallStates):
             self._state = ParserState.OPENER
             self._read_again(text[len(self._call_open) :])
 
-    def _behind_span(self, text: str, pos: int) -> int:
+    def _after_span(self, text: str, pos: int) -> int:
         """After a complete call that such a backtick precedes: if the span closes on this line, the call was quoted."""
         end, found = self._lookout.feed(text, pos)
         self._held.write(text[pos:end])

@@ -102,7 +102,7 @@ class CallStates(ThinkingStates):
         elif self._thinking and self._policy == "strict" and not self._granted:
             self._hold_strictly(reader)
         elif self._ticks and not reader.function_follows:
-            self._state = ParserState.BEHIND_SPAN
+            self._state = ParserState.AFTER_SPAN
             self._lookout = SpanLookout(self._ticks)
             for text in reader.again:
                 self._read_again(text)
@@ -177,7 +177,7 @@ class CallStates(ThinkingStates):
                 if any(newline in self._take_held() for newline in NEWLINES):
                     self._content.dropped_newline()
                 if tag == self._think_close:
-                    self._behind_think_close(second=True)
+                    self._after_think_close(second=True)
                 return end + len(tag)
             if due and text[end:] in self._beginnings[tag]:
                 return self._wait(text, end)

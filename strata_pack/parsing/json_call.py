@@ -26,7 +26,7 @@ class _Place(Enum):
     OBJECT = auto()
     STRING = auto()
     ESCAPE = auto()
-    BEHIND = auto()
+    AFTER_OBJECT = auto()
     """After the last brace: the closing tag must follow."""
 
 
@@ -68,8 +68,8 @@ class JsonCall:
         self.suspects: list[str] = []
         self.unfinished = False
         self._closer = dialect.call_close
-        self._behind_tags = (dialect.call_close, dialect.call_open, dialect.think_close)
-        self._beginnings = prefixes(self._behind_tags)
+        self._after_tags = (dialect.call_close, dialect.call_open, dialect.think_close)
+        self._beginnings = prefixes(self._after_tags)
         self._raw = HeldText()
         self._objects: list[tuple[int, int]] = []
         """Start and end of each complete object in the text."""
@@ -89,15 +89,15 @@ class JsonCall:
     def feed(self, text: str, pos: int) -> int:
         """Read ``text`` from ``pos`` on; return the position reached: before an incomplete tag, or after the call."""
         while pos < len(text) and self.status is ReaderStatus.READING:
-            end = self._behind(text, pos) if self._place is _Place.BEHIND else self._step(text, pos)
-            if end == pos and self._place is _Place.BEHIND:
+            end = self._after_object(text, pos) if self._place is _Place.AFTER_OBJECT else self._step(text, pos)
+            if end == pos and self._place is _Place.AFTER_OBJECT:
                 break
             pos = end
         return pos
 
     def finish(self, rest: str, *, cut: bool) -> None:
         """End the text after ``rest``, an incomplete tag."""
-        if self._place is _Place.BEHIND and not cut and self._closer.startswith(rest):
+        if self._place is _Place.AFTER_OBJECT and not cut and self._closer.startswith(rest):
             self._complete(closed=False)
         else:
             self._raw.write(rest)
@@ -128,11 +128,11 @@ class JsonCall:
         else:
             self._depth += 1 if mark == "{" else -1
             if self._depth == 0:
-                self._place = _Place.BEHIND
+                self._place = _Place.AFTER_OBJECT
                 self._objects.append((self._object_at, self._raw.size))
         return end
 
-    def _behind(self, text: str, pos: int) -> int:
+    def _after_object(self, text: str, pos: int) -> int:
         """Read what follows an object: the next one, ``</tool_call>``, or an end that replaces it."""
         space = WHITESPACE.match(text, pos)
         end = space.end() if space else pos
@@ -143,7 +143,7 @@ class JsonCall:
             self._object_at = self._raw.size
             self._place = _Place.OBJECT
             return end
-        for tag in self._behind_tags:
+        for tag in self._after_tags:
             if text.startswith(tag, end):
                 self._complete(closed=tag == self._closer)
                 if self.status is ReaderStatus.DONE and tag == self._closer:

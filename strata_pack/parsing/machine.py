@@ -40,7 +40,7 @@ class ParserState(Enum):
 
     START = auto()
     """Only white space so far."""
-    BEHIND_THINK = auto()
+    AFTER_THINK = auto()
     """A ``<think>`` that the model wrote itself."""
     REASONING = auto()
     OPENER = auto()
@@ -55,7 +55,7 @@ class ParserState(Enum):
     SPAN = auto()
     """``<tool_call>`` after a backtick on the same line, held until it is known whether a code span closes on this
     line."""
-    BEHIND_SPAN = auto()
+    AFTER_SPAN = auto()
     """A complete call after such a backtick, held until the same is known for its last line."""
     STRICT = auto()
     """Policy "strict": a complete call in the thinking, held: only calls may follow."""

@@ -52,7 +52,7 @@ class LayeredParser(AnswerStates):
         return self._state in (
             ParserState.OPENER,
             ParserState.SPAN,
-            ParserState.BEHIND_SPAN,
+            ParserState.AFTER_SPAN,
             ParserState.STRICT,
             ParserState.TO_THE_END,
         )
@@ -228,7 +228,7 @@ class LayeredParser(AnswerStates):
         if state is ParserState.START:
             self._start_text()
             self._plain(rest)
-        elif state in (ParserState.REASONING, ParserState.BEHIND_THINK):
+        elif state in (ParserState.REASONING, ParserState.AFTER_THINK):
             self._state = ParserState.REASONING
             if rest == self._think_close:
                 self._end_thinking()
@@ -242,7 +242,7 @@ class LayeredParser(AnswerStates):
             self._leave_call(self._reader)
         elif state is ParserState.SPAN:
             self._leave_span(quoted=self._lookout.finish())
-        elif state is ParserState.BEHIND_SPAN:
+        elif state is ParserState.AFTER_SPAN:
             self._leave_call_in_span(quoted=self._lookout.finish())
         elif state in (ParserState.STRICT, ParserState.TO_THE_END):
             self._strict.write(self._take_held() + rest)
@@ -251,7 +251,7 @@ class LayeredParser(AnswerStates):
             else:
                 self._grant()
         elif rest == self._think_close and state is ParserState.CONTENT and self._think_close_due:
-            self._behind_think_close(second=False)
+            self._after_think_close(second=False)
         else:
             self._state = ParserState.CONTENT
             self._answer(self._take_held() + rest)
@@ -259,12 +259,12 @@ class LayeredParser(AnswerStates):
 
     _read_in = {  # noqa: RUF012
         ParserState.START: AnswerStates._start,
-        ParserState.BEHIND_THINK: AnswerStates._behind_think,
+        ParserState.AFTER_THINK: AnswerStates._after_think_tag,
         ParserState.REASONING: AnswerStates._in_reasoning,
         ParserState.AFTER_THINKING: AnswerStates._after_thinking,
         ParserState.CONTENT: AnswerStates._in_content,
         ParserState.SPAN: AnswerStates._in_span,
-        ParserState.BEHIND_SPAN: AnswerStates._behind_span,
+        ParserState.AFTER_SPAN: AnswerStates._after_span,
         ParserState.OPENER: AnswerStates._in_opener,
         ParserState.CALL: AnswerStates._in_call,
         ParserState.AFTER_CALL: AnswerStates._after_call,

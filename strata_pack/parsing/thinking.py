@@ -22,7 +22,7 @@ class ThinkingStates(Machine):
         if text.startswith(self._think_open, end):
             self._held.clear()
             self._thinking = True
-            self._state = ParserState.BEHIND_THINK
+            self._state = ParserState.AFTER_THINK
             return end + len(self._think_open)
         if text[end:] in self._beginnings[self._think_open]:
             return self._wait(text, end)
@@ -35,13 +35,13 @@ class ThinkingStates(Machine):
         self._begin_text()
         self._plain(self._take_held())
 
-    def _behind_think(self, text: str, pos: int) -> int:
+    def _after_think_tag(self, text: str, pos: int) -> int:
         """Drop the line end after a ``<think>`` that the model wrote itself."""
         self._state = ParserState.REASONING
         if text.startswith("\r\n", pos):
             return pos + 2
         if text[pos:] == "\r":
-            self._state = ParserState.BEHIND_THINK
+            self._state = ParserState.AFTER_THINK
             return self._wait(text, pos)
         return pos + (text[pos] == "\n")
 
@@ -115,9 +115,9 @@ class ThinkingStates(Machine):
         self._stranded.finish()
         self._tracker = MarkdownTracker(spans=True)
         self._last = ""
-        self._behind_think_close(second=True)
+        self._after_think_close(second=True)
 
-    def _behind_think_close(self, *, second: bool) -> None:
+    def _after_think_close(self, *, second: bool) -> None:
         self._think_close_due = False
         self._second_close = second
         self._state = ParserState.AFTER_THINKING
@@ -136,7 +136,7 @@ class ThinkingStates(Machine):
         if self._second_close:
             if text.startswith(self._think_close, end):
                 self._held.clear()
-                self._behind_think_close(second=False)
+                self._after_think_close(second=False)
                 return end + len(self._think_close)
             if text[end:] in self._beginnings[self._think_close]:
                 return self._wait(text, end)

@@ -27,7 +27,7 @@ from strata_pack.release.results import Results
 from strata_pack.release.task import NodeOutput, Task
 from strata_pack.report import Report, html
 from strata_pack.smoke.prove import keep_report, prove_golden
-from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke
+from strata_pack.smoke.run import SmokeOptions, is_complete_report, run_smoke
 
 GATES = ("verify", "golden", "smoke", "kl", "calls")
 """In the order of the page."""
@@ -68,7 +68,7 @@ def smoke(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Play the scenarios on a real server."""
     path = _pack(task, results)
     report = run_smoke(path, options=SmokeOptions(threads=task.threads), progress=progress)
-    if played_to_its_end(report):
+    if is_complete_report(report):
         keep_report(Pack.open(path), "smoke", report, progress)
     return _kept(task, results, report)
 

@@ -56,19 +56,19 @@ def session() -> Session:
     return Session("session", messages[:-1], read("tools"))
 
 
-def predicted(stage: SmokeContext) -> dict[ModeName, Run]:
+def predicted(context: SmokeContext) -> dict[ModeName, Run]:
     """Return the prediction of `template prefix` for the template over the session, in each mode."""
-    report = check_prefix(ChatTemplate(stage.template), session(), modes=("kept", "stripped"))
+    report = check_prefix(ChatTemplate(context.template), session(), modes=("kept", "stripped"))
     return {run.mode.name: run for run in report.runs}
 
 
-def play_session(stage: SmokeContext, run: Run) -> list[CachedTurn]:
+def run_session(context: SmokeContext, run: Run) -> list[CachedTurn]:
     """Run the session as in ``run``, and return what the server had to process for each prompt.
 
     Each reply is put into the cache in the form in which this template writes it as the newest turn, as if the model
     had generated it. (A grammar would force it in tokens that no model chooses.)
     """
-    client, template, variables = stage.client, ChatTemplate(stage.template), dict(run.mode.variables)
+    client, template, variables = context.client, ChatTemplate(context.template), dict(run.mode.variables)
     sent = [_sent(message, run) for message in session().messages]
     ends = [number for number, message in enumerate(sent) if message["role"] == "assistant"]
     played: list[CachedTurn] = []
@@ -90,20 +90,20 @@ def _sent(message: Mapping[str, Any], run: Run) -> Mapping[str, Any]:
     return {k: v for k, v in message.items() if k != "reasoning_content"} if run.mode.strips else message
 
 
-def prefix_cache(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def prefix_cache(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Run the session with the thinking echoed and with it stripped; the table is the result.
 
     It fails if the server processes cached tokens again: then the cache is off, or is dropped too early.
     """
-    runs = predicted(stage)
-    played = {mode: play_session(stage, run) for mode, run in runs.items()}
+    runs = predicted(context)
+    played = {mode: run_session(context, run) for mode, run in runs.items()}
     echoed, stripped = played["kept"], played["stripped"]
     lost = [
         f"turn {number + 1}, {TITLES[mode]}: {turn.timings.cache_n:,} of {turn.held:,} tokens found in the cache"
         for mode, turns in played.items()
         for number, turn in enumerate(turns)
         # Recurrent state cannot be truncated at a break, so everything is processed again.
-        if turn.lost and not (stage.target.recurrent and _breaks(runs[mode], number))
+        if turn.lost and not (context.target.recurrent and _breaks(runs[mode], number))
     ]
     again = {mode: sum(turn.timings.prompt_n for turn in turns[1:]) for mode, turns in played.items()}
     rows: tuple[tuple[str | int | float, ...], ...] = tuple(

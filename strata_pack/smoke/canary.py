@@ -123,12 +123,12 @@ def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
     return [whole, plain, toolless, bare] if calls else [plain, toolless]
 
 
-def play(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def find_losses(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the canaries, then the histories with mentions."""
-    for canary in canaries(thinks=_reads_thinking(stage.template), calls=stage.manner.calls):
-        yield _judged(stage, scenario, canary)
-    if stage.manner.calls:
-        yield _mentions(stage, scenario)
+    for canary in canaries(thinks=_reads_thinking(context.template), calls=context.manner.calls):
+        yield _judged(context, scenario, canary)
+    if context.manner.calls:
+        yield _mentions(context, scenario)
 
 
 def _reads_thinking(template: str) -> bool:
@@ -137,10 +137,10 @@ def _reads_thinking(template: str) -> bool:
     return REASONING_KEY in own
 
 
-def _judged(stage: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
+def _judged(context: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
     id_ = f"{scenario.id}/{canary.name}"
     try:
-        prompt = stage.client.apply_template(canary.messages, canary.tools)
+        prompt = context.client.apply_template(canary.messages, canary.tools)
     except RequestRefused as refused:
         return Check(id_, scenario.proves, "failed", f"the server refuses the conversation: {refused.message.strip()}")
     wrong = list(faults(canary, prompt))
@@ -213,16 +213,16 @@ def _marks(prompt: str) -> Iterator[str]:
         yield "the prompt does not end in an open assistant turn"
 
 
-def _mentions(stage: SmokeContext, scenario: Scenario) -> Check:
+def _mentions(context: SmokeContext, scenario: Scenario) -> Check:
     """Compare each mention in the history with a neutral word in its place, in every form that clients send."""
     wrong, prompts = [], 0
     first: tuple[str, str] | None = None
-    for replay in mentions(stage.form):
+    for replay in mentions(context.form):
         text = replay.reasoning.strip()
         pairs = zip(_histories(replay, text), _histories(replay, NEUTRAL), strict=True)
         for (way, place, messages), (_, _, neutral) in pairs:
-            expected = stage.client.apply_template(neutral).replace(NEUTRAL, text)
-            got = stage.client.apply_template(messages)
+            expected = context.client.apply_template(neutral).replace(NEUTRAL, text)
+            got = context.client.apply_template(messages)
             prompts += 1
             if got != expected:
                 wrong.append(f"{replay.id} ({way}, {place})")

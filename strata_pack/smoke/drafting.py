@@ -36,12 +36,12 @@ def written(client: LlamaClient, prompt: Sequence[int]) -> Completion:
     )
 
 
-def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def draft_head(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Write the same text without and with the draft head."""
-    server, model = stage.own_server(), stage.target.model
+    server, model = context.own_server(), context.target.model
     assert model is not None
-    assert stage.runtime is not None
-    plan = plan_drafting(model, stage.runtime, "auto", sees=False)
+    assert context.runtime is not None
+    plan = plan_drafting(model, context.runtime, "auto", sees=False)
     if not plan.on:
         raise Impossible(plan.reason or "the model has no draft head")
     prompt = server.client.tokenize(TEXT, add_special=True)
@@ -51,7 +51,7 @@ def draft_head(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         # Without the projector: some models cannot draft with images.
         drafting = LlamaServer.start(
             model,
-            runtime=stage.runtime,
+            runtime=context.runtime,
             template_file=settings.template_file,
             context=2 * TOKENS + len(prompt),
             gpu_layers=settings.gpu_layers,

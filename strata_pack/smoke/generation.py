@@ -72,13 +72,13 @@ def prompt_for(client: LlamaClient, user: str, tools: Sequence[Any] | None) -> s
     return client.apply_template([{"role": "user", "content": user}], tools, chat_template_kwargs=variables)
 
 
-def generate(stage: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> GeneratedReply:
+def generate(context: SmokeContext, prompt: str, grammar: str, limit: int, **options: Any) -> GeneratedReply:
     """Generate after ``prompt`` under ``grammar`` (at most ``limit`` tokens) and parse the stream incrementally."""
-    parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[stage.form])
+    parser = OutputParser.for_prompt(prompt, tools=read("tools"), call_format=CALL_FORMATS[context.form])
     events: list[Event] = []
     pieces: list[str] = []
     finish = "stop"
-    for chunk in stage.client.stream_completion(
+    for chunk in context.client.stream_completion(
         prompt, grammar=grammar, n_predict=limit, temperature=0.0, cache_prompt=True, **options
     ):
         if chunk.text:
@@ -115,15 +115,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1)
 
 
-def replay_on(stage: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> GeneratedReply:
+def replay_on(context: SmokeContext, replay: ReplayCase, prompt: str, **options: Any) -> GeneratedReply:
     """Make the model write ``replay`` after ``prompt``, with an opening ``<think>`` if the prompt has none.
 
     A bias favours the text's own tokens, so that its deltas are those of a model, and the server seldom has to check
     its whole vocabulary against the grammar.
     """
     text = beginning(prompt) + replay.text
-    favoured = favour(stage.client, text)
-    return generate(stage, prompt, grammar_of(text), _token_limit(text), logit_bias=favoured, **options)
+    favoured = favour(context.client, text)
+    return generate(context, prompt, grammar_of(text), _token_limit(text), logit_bias=favoured, **options)
 
 
 def favour(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[float]]:
@@ -157,16 +157,16 @@ def _compare(id_: str, scenario: Scenario, replay: ReplayCase, prompt: str, outc
     )
 
 
-def stranded_call(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def stranded_call(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Replay the four ways in which calls were lost, on our parser and on the server's own."""
     rows = []
     own: dict[str, Any] = {}
-    for replay in failures(stage.form):
-        prompt = prompt_for(stage.client, replay.user, read("tools"))
-        outcome = replay_on(stage, replay, prompt, **ONE_SLOT)
-        stage.alone[replay.id] = outcome.got()
+    for replay in failures(context.form):
+        prompt = prompt_for(context.client, replay.user, read("tools"))
+        outcome = replay_on(context, replay, prompt, **ONE_SLOT)
+        context.alone[replay.id] = outcome.got()
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
-        server = own[replay.id] = server_parse(stage.client, replay)
+        server = own[replay.id] = server_parse(context.client, replay)
         rows.append((replay.id, len(replay.calls), len(outcome.calls), str(server.get("calls", server["verdict"]))))
     yield _recorded(scenario, own, rows)
 
@@ -232,15 +232,15 @@ def _same_text(reply: ChatReply, replay: ReplayCase) -> bool:
     return (reply.reasoning.strip(), reply.content.strip()) == (replay.reasoning.strip(), replay.content.strip())
 
 
-def mentioned(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def mentioned(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Replay the ten controls: they must give no call, and no text may be lost."""
     own: dict[str, Any] = {}
-    for replay in mentions(stage.form):
-        prompt = prompt_for(stage.client, replay.user, read("tools"))
-        outcome = replay_on(stage, replay, prompt, **ONE_SLOT)
-        stage.alone[replay.id] = outcome.got()
+    for replay in mentions(context.form):
+        prompt = prompt_for(context.client, replay.user, read("tools"))
+        outcome = replay_on(context, replay, prompt, **ONE_SLOT)
+        context.alone[replay.id] = outcome.got()
         yield _compare(f"{scenario.id}/{replay.id}", scenario, replay, prompt, outcome)
-        own[replay.id] = server_parse(stage.client, replay)
+        own[replay.id] = server_parse(context.client, replay)
     yield _recorded(scenario, own)
 
 
@@ -273,18 +273,18 @@ def long_text(form: Form, run: str, begin: str = "") -> tuple[str, str, str]:
     return "\n".join(rules), whole, argument
 
 
-def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def long_argument(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Stream a call with a 64 KiB argument; with the vocabulary's longest run it has few tokens."""
-    run, token = longest_run(stage.client)
-    context = stage.client.props().context
+    run, token = longest_run(context.client)
+    slot_tokens = context.client.props().context
     needed = LONG_BYTES // len(run) + 600
-    if context and needed > context:
-        raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {context:,}")
-    prompt = prompt_for(stage.client, "Write the big file.", None)
-    grammar, text, argument = long_text(stage.form, run, beginning(prompt))
-    around = favour(stage.client, text.replace(run, ""), BIAS / 2)
+    if slot_tokens and needed > slot_tokens:
+        raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {slot_tokens:,}")
+    prompt = prompt_for(context.client, "Write the big file.", None)
+    grammar, text, argument = long_text(context.form, run, beginning(prompt))
+    around = favour(context.client, text.replace(run, ""), BIAS / 2)
     favoured = [*(one for one in around if one[0] != token), [token, BIAS]]
-    outcome = generate(stage, prompt, grammar, _token_limit(text), logit_bias=favoured, **ONE_SLOT)
+    outcome = generate(context, prompt, grammar, _token_limit(text), logit_bias=favoured, **ONE_SLOT)
     calls = [call for call in outcome.calls if call.name == "write_file"]
     got = str(calls[0].arguments.get("text")) if len(calls) == 1 else outcome.text
     right = len(outcome.calls) == 1 and got == argument
@@ -298,22 +298,22 @@ def long_argument(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def parallel(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Replay the eight shortest replies one by one and concurrently, and compare what the client gets.
 
     A reply that another scenario of this run has already replayed alone is not replayed alone again.
     """
-    every = [*failures(stage.form), *mentions(stage.form)]
+    every = [*failures(context.form), *mentions(context.form)]
     replays = sorted(every, key=lambda replay: len(replay.text))[:STREAMS]
-    prompts = [prompt_for(stage.client, replay.user, None) for replay in replays]
+    prompts = [prompt_for(context.client, replay.user, None) for replay in replays]
 
-    def play(number: int) -> dict[str, Any]:
-        return replay_on(stage, replays[number], prompts[number]).got()
+    def run_one(number: int) -> dict[str, Any]:
+        return replay_on(context, replays[number], prompts[number]).got()
 
-    alone = [stage.alone.get(replay.id) or play(number) for number, replay in enumerate(replays)]
+    alone = [context.alone.get(replay.id) or run_one(number) for number, replay in enumerate(replays)]
     pool = ThreadPoolExecutor(STREAMS)
     try:
-        together = list(pool.map(play, range(len(replays))))
+        together = list(pool.map(run_one, range(len(replays))))
     finally:
         # Do not wait: after the server's death or Ctrl-C the other streams end by themselves.
         pool.shutdown(wait=False, cancel_futures=True)

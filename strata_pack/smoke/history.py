@@ -58,24 +58,24 @@ def _first_turn(prompt: str) -> str:
     return next(iter(assistant_turns(prompt)), "")
 
 
-def repair_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def repair_history(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Run the scenario's history on the server and on the control."""
     case = next(entry for entry in read("histories") if entry["scenario"] == scenario.id)
     calls = case["calls"]
-    messages = fill_messages(case["messages"], calls, stage.form)
-    yield _closed(stage, scenario.id, scenario, messages, calls, case["variables"])
+    messages = fill_messages(case["messages"], calls, context.form)
+    yield _closed(context, scenario.id, scenario, messages, calls, case["variables"])
 
 
-def round_trip(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def round_trip(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Send the lost reply back in each form and check the next prompt.
 
     A client that strips the thinking has dropped the call; then the turn must only have no open thinking.
     """
-    reply = failures(stage.form)[0]
+    reply = failures(context.form)[0]
     for way, message in ways_back(reply).items():
         messages = [{"role": "user", "content": reply.user}, message, {"role": "user", "content": "Did it work?"}]
         calls = () if way == "stripped" else reply.calls
-        yield _closed(stage, f"{scenario.id}/{way}", scenario, messages, calls, {})
+        yield _closed(context, f"{scenario.id}/{way}", scenario, messages, calls, {})
 
 
 def ways_back(reply: ReplayCase) -> dict[str, dict[str, Any]]:
@@ -88,7 +88,7 @@ def ways_back(reply: ReplayCase) -> dict[str, dict[str, Any]]:
 
 
 def _closed(
-    stage: SmokeContext,
+    context: SmokeContext,
     id_: str,
     scenario: Scenario,
     messages: Sequence[Mapping[str, Any]],
@@ -96,10 +96,10 @@ def _closed(
     variables: Mapping[str, Any],
 ) -> Check:
     """Judge ``messages``, whose first assistant turn left ``calls`` in its thinking, against the healthy turn."""
-    healthy = heal_conversation(list(messages), stage.form, variables)
-    wanted, prompt = (_render(stage.client, each, variables) for each in (healthy, messages))
-    turn, control = _first_turn(prompt), _first_turn(_render(stage.control(), messages, variables))
-    wrong, control_faults = faults(turn, calls, stage.form), faults(control, calls, stage.form)
+    healthy = heal_conversation(list(messages), context.form, variables)
+    wanted, prompt = (_render(context.client, each, variables) for each in (healthy, messages))
+    turn, control = _first_turn(prompt), _first_turn(_render(context.control(), messages, variables))
+    wrong, control_faults = faults(turn, calls, context.form), faults(control, calls, context.form)
     unproved = bool(calls) and not control_faults
     same = prompt == wanted
     if unproved:
@@ -121,14 +121,14 @@ def _closed(
     )
 
 
-def repair_shapes(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def repair_shapes(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render every known form of a stranded call, in every place, both unchanged and healthy; the prompts must be
     equal.
 
     These are the conversations with which `template repair` proves a repair, here on the server under test.
     """
-    server = stage.own_server()
-    every = [one for one in generate(stage.form) if one.stranded and not one.name.startswith(DRAWN)]
+    server = context.own_server()
+    every = [one for one in generate(context.form) if one.stranded and not one.name.startswith(DRAWN)]
     base = baseline(server.client.props().chat_template, LlamaServerEngine(server), every)
     found = compare_renders(base, base.as_is)
     if isinstance(found, Difference):

@@ -77,9 +77,9 @@ def distance(one: Mapping[int, float], other: Mapping[int, float]) -> float:
     return max((abs(one[token] - other[token]) for token in one.keys() & other.keys()), default=math.inf)
 
 
-def images(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def images(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Show the model two images, the first one twice."""
-    client = stage.client
+    client = context.client
     props = client.props().raw
     modalities, marker = props.get("modalities"), props.get("media_marker")
     if not isinstance(modalities, dict) or modalities.get("vision") is not True or not isinstance(marker, str):

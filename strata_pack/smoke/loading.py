@@ -20,14 +20,14 @@ TURN_MARKERS = ("<|im_start|>", "<|im_end|>")
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def template_loaded(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Compare the template that the server reports with the intended one, from both places it can come from."""
-    meant = stage.template
-    place = "gguf" if stage.target.template_file is None else "given"
-    yield _same_template(f"{scenario.id}/{place}", scenario, meant, stage, stage.client.props().chat_template)
-    with stage.small_server(meant) as server:
+    meant = context.template
+    place = "gguf" if context.target.template_file is None else "given"
+    yield _same_template(f"{scenario.id}/{place}", scenario, meant, context, context.client.props().chat_template)
+    with context.small_server(meant) as server:
         props = server.client.props()
-        yield _same_template(f"{scenario.id}/file", scenario, meant, stage, props.chat_template)
+        yield _same_template(f"{scenario.id}/file", scenario, meant, context, props.chat_template)
     shipped = next((one for one in list_templates() if one.sha256 == sha256_text(meant)), None)
     if shipped is not None and shipped.llama_server_caps:
         wrong = {
@@ -36,25 +36,25 @@ def template_loaded(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
             if props.template_caps.get(name) != value
         }
         named = "; ".join(f"{name} should be {value}, is {got}" for name, (value, got) in wrong.items())
-        known = bool(wrong) and not is_recorded(stage.runtime)
+        known = bool(wrong) and not is_recorded(context.runtime)
         yield Check(
             f"{scenario.id}/capabilities",
             "the server derives the expected capabilities from the template",
             "failed" if wrong and not known else "passed",
-            f"a known difference of {build_name(stage.runtime, props)}: {named}"
+            f"a known difference of {build_name(context.runtime, props)}: {named}"
             if known
             else named or f"{len(shipped.llama_server_caps)} flags as they should be",
             data={"capabilities": dict(props.template_caps)},
         )
 
 
-def _same_template(id_: str, scenario: Scenario, meant: str, stage: SmokeContext, got: str) -> Check:
+def _same_template(id_: str, scenario: Scenario, meant: str, context: SmokeContext, got: str) -> Check:
     """Check that the server has the intended template. It drops the last line end, as every Jinja engine does."""
-    pinned = stage.target.pinned_sha256 or sha256_text(meant)
+    pinned = context.target.pinned_sha256 or sha256_text(meant)
     loaded = got if sha256_text(got) == pinned else f"{got}\n"
     digest = sha256_text(loaded)
     right = digest == pinned
-    named = "the manifest's" if stage.target.pinned_sha256 else "the intended one"
+    named = "the manifest's" if context.target.pinned_sha256 else "the intended one"
     return Check(
         id_,
         scenario.proves,
@@ -66,19 +66,19 @@ def _same_template(id_: str, scenario: Scenario, meant: str, stage: SmokeContext
     )
 
 
-def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def golden_cases(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the suite through ``/apply-template``; one check for all, and one for each case that fails.
 
     The server itself refuses some requests before the template sees them. If the template would refuse too, that is a
     listed difference as well.
     """
-    suite = stage.target.suite
+    suite = context.target.suite
     assert suite is not None  # the scenario requires it
-    engine = LlamaServerEngine(stage.own_server())
-    report = golden.check_golden(stage.template, suite, [engine])
+    engine = LlamaServerEngine(context.own_server())
+    report = golden.check_golden(context.template, suite, [engine])
     counts = report.counts(engine.name)
     refused = [result for result in report.failures if result.case.error is not None and result.got_error is not None]
-    by_build = {} if is_recorded(stage.runtime) else _by_build(stage, report.failures)
+    by_build = {} if is_recorded(context.runtime) else _by_build(context, report.failures)
     wrong = [result for result in report.failures if result not in refused and result.case.id not in by_build]
     named = [(result.case.id, result.reason) for result in report.results if result.status == "known"]
     named += [(result.case.id, f"both refuse; the server says: {result.got_error}") for result in refused]
@@ -103,28 +103,28 @@ def golden_cases(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         )
 
 
-def _by_build(stage: SmokeContext, failures: Sequence[CaseResult]) -> dict[str, str]:
+def _by_build(context: SmokeContext, failures: Sequence[CaseResult]) -> dict[str, str]:
     """Return the cases whose difference a known behaviour of this build explains, with the reason."""
-    props = stage.client.props()
-    template = ChatTemplate(stage.template)
+    props = context.client.props()
+    template = ChatTemplate(context.template)
     found = {}
     for result in failures:
         why = difference_of_build(result, template, props.template_caps)
         if why is not None:
-            found[result.case.id] = f"{build_name(stage.runtime, props)}: {why}"
+            found[result.case.id] = f"{build_name(context.runtime, props)}: {why}"
     return found
 
 
-def special_tokens(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def special_tokens(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Look up the format's tags in the vocabulary.
 
     The turn markers must be in it, and must not result from text that is not parsed for special tokens. Tags that the
     vocabulary lacks are reported as skipped: a model without them can only spell them.
     """
-    client = stage.client
-    used = [text for text in TURN_MARKERS if text in stage.template]
+    client = context.client
+    used = [text for text in TURN_MARKERS if text in context.template]
     yield _single(client, f"{scenario.id}/turns", scenario, used, missing="failed")
-    tags = [text for text in TAGS if text in stage.template]
+    tags = [text for text in TAGS if text in context.template]
     if tags:
         yield _single(client, f"{scenario.id}/tags", scenario, tags, missing="skipped")
     forged = [text for text in used if len(client.tokenize(text, parse_special=False)) == 1]

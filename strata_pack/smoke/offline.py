@@ -64,7 +64,7 @@ OFFLINE: Mapping[str, OfflinePlay] = {
 }
 
 
-def play_offline(target: Target, scenarios: Sequence[Scenario], progress: Progress) -> list[Check]:
+def run_offline(target: Target, scenarios: Sequence[Scenario], progress: Progress) -> list[Check]:
     """Run ``scenarios`` on the files of ``target`` and return their checks."""
     checks: list[Check] = []
     for scenario in scenarios:

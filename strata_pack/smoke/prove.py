@@ -21,7 +21,7 @@ from strata_pack.plural import counted
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, to_json
 from strata_pack.report.model import ReportDict
-from strata_pack.smoke.run import SmokeOptions, played_to_its_end, run_smoke
+from strata_pack.smoke.run import SmokeOptions, is_complete_report, run_smoke
 from strata_pack.smoke.scenario import scenarios
 
 
@@ -106,7 +106,7 @@ def prove_pack(
         check = compare(path, source)
         reports.append(Report(f"compare {pack.path.name}", (check,), seconds=monotonic() - started))
     keep_report(pack, "golden", golden, watcher)
-    if played_to_its_end(smoked):
+    if is_complete_report(smoked):
         keep_report(pack, "smoke", smoked, watcher)
     return Proof(pack, tuple(reports))
 

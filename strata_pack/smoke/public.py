@@ -70,20 +70,20 @@ def _body(server: str, grammar: str) -> dict[str, Any]:
     return {field: {"grammar": grammar} if field == "structured_outputs" else grammar}
 
 
-def _named(stage: SmokeContext, options: dict[str, Any]) -> dict[str, Any]:
-    return {**options, "model": stage.model_name} if stage.model_name else options
+def _named(context: SmokeContext, options: dict[str, Any]) -> dict[str, Any]:
+    return {**options, "model": context.model_name} if context.model_name else options
 
 
 def _user(text: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": text}]
 
 
-def _ask(stage: SmokeContext, user: str, **options: Any) -> ChatReply:
-    return stage.client.chat_completion(_user(user), **_named(stage, options))
+def _ask(context: SmokeContext, user: str, **options: Any) -> ChatReply:
+    return context.client.chat_completion(_user(user), **_named(context, options))
 
 
-def _ask_raw(stage: SmokeContext, user: str, tools: Sequence[Mapping[str, Any]], **options: Any) -> Mapping[str, Any]:
-    return stage.client.chat_answer(_user(user), tools, **_named(stage, options))
+def _ask_raw(context: SmokeContext, user: str, tools: Sequence[Mapping[str, Any]], **options: Any) -> Mapping[str, Any]:
+    return context.client.chat_answer(_user(user), tools, **_named(context, options))
 
 
 def _judged(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple[int, str, list[Loss]]:
@@ -108,7 +108,7 @@ def _counted(found: Sequence[Sequence[Loss]], what: str) -> str:
     return "; ".join(f"{count} of {len(found)} {what}: {kind}" for kind, count in kinds.most_common())
 
 
-def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def live_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask the model for calls; check the delivered ones, and search for calls that were not delivered."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
@@ -116,7 +116,7 @@ def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     found: list[list[Loss]] = []
     for number in range(REPLIES):
         user = users[number % len(users)]
-        raw = _ask_raw(stage, user, tools, max_tokens=REPLY_TOKENS, temperature=0.7, seed=number)
+        raw = _ask_raw(context, user, tools, max_tokens=REPLY_TOKENS, temperature=0.7, seed=number)
         delivered, reason, wrong = _judged(raw, tools)
         found.append(wrong)
         rows.append((f"{number + 1}", delivered, sum("left in" in loss.kind for loss in wrong), reason))
@@ -139,7 +139,7 @@ def live_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def streams(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask the same with streamed replies: each stream must end properly and deliver complete calls."""
     users = [replay.user for replay in failures("xml")]
     tools = read("tools")
@@ -148,7 +148,7 @@ def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     for number in range(STREAMED):
         options = {"max_tokens": REPLY_TOKENS, "temperature": 0.7, "seed": number}
         try:
-            events = stage.client.stream_chat(_user(users[number % len(users)]), tools, **_named(stage, options))
+            events = context.client.stream_chat(_user(users[number % len(users)]), tools, **_named(context, options))
             reply, wrong = read_stream(events)
         except (ServerGone, GarbledAnswer) as error:
             found.append([Loss("broken streams", " ".join(str(error).split()))])
@@ -171,14 +171,14 @@ def streams(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def required_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Require a call of one short tool; a server that accepts the requirement must deliver the call."""
     found: list[list[Loss]] = []
     delivered = 0
     for number in range(REQUIRED):
         options = {"max_tokens": REQUIRED_TOKENS, "temperature": 0.0, "seed": number, "tool_choice": "required"}
         try:
-            raw = _ask_raw(stage, "Which queue is the one for the night? Pick it.", PICK, **options)
+            raw = _ask_raw(context, "Which queue is the one for the night? Pick it.", PICK, **options)
         except RequestRefused as refused:
             if unavailable(refused):
                 raise
@@ -199,11 +199,11 @@ def required_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def obeyed_grammar(stage: SmokeContext) -> str:
+def obeyed_grammar(context: SmokeContext) -> str:
     """Return the kind of server whose grammar field this one applies; ``Impossible`` if it applies none."""
     for server in GRAMMAR_FIELDS:
         try:
-            reply = _ask(stage, "Hello.", max_tokens=64, temperature=0.0, **_body(server, grammar_of(PROBE)))
+            reply = _ask(context, "Hello.", max_tokens=64, temperature=0.0, **_body(server, grammar_of(PROBE)))
         except RequestRefused as refused:
             if unavailable(refused):
                 raise
@@ -213,20 +213,20 @@ def obeyed_grammar(stage: SmokeContext) -> str:
     raise Impossible(f"the server applies no grammar (tried {', '.join(GRAMMAR_FIELDS)})")
 
 
-def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def forced_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Force the model to write each lost reply by a grammar, and check what the server delivers.
 
     A server that accepts a grammar together with tools must deliver every call. Others are asked without tools; then a
     call may be in the content, but must not stay in the thinking or vanish.
     """
-    server = obeyed_grammar(stage)
-    with_tools = _takes_both(stage, server)
+    server = obeyed_grammar(context)
+    with_tools = _takes_both(context, server)
     tools = read("tools") if with_tools else None
     rows: list[tuple[str | int | float, ...]] = []
     found: list[list[Loss]] = []
-    for replay in failures(stage.form):
+    for replay in failures(context.form):
         options = {"max_tokens": REPLY_TOKENS, "temperature": 0.0, **_body(server, grammar_of(replay.text))}
-        raw = stage.client.chat_answer(_user(replay.user), tools, **_named(stage, options))
+        raw = context.client.chat_answer(_user(replay.user), tools, **_named(context, options))
         reply = read_reply(raw)
         if reply is None:
             found.append([Loss("malformed replies", "there is no message in the answer")])
@@ -262,11 +262,11 @@ def forced_calls(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def _takes_both(stage: SmokeContext, server: str) -> bool:
+def _takes_both(context: SmokeContext, server: str) -> bool:
     """Return whether the server accepts a grammar and tools in one request."""
     options = {"max_tokens": 64, "temperature": 0.0, **_body(server, grammar_of(PROBE))}
     try:
-        stage.client.chat_answer(_user("Hello."), read("tools"), **_named(stage, options))
+        context.client.chat_answer(_user("Hello."), read("tools"), **_named(context, options))
     except RequestRefused as refused:
         if unavailable(refused):
             raise
@@ -274,7 +274,7 @@ def _takes_both(stage: SmokeContext, server: str) -> bool:
     return True
 
 
-def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def public_parallel(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Ask eight questions one by one and concurrently.
 
     Greedy replies may differ by rounding if they are computed in a batch, so the check is that every stream gets its
@@ -282,13 +282,13 @@ def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """
     marks = [f"stream-{number}" for number in range(REPLIES)]
 
-    def play(mark: str) -> ChatReply:
-        return _ask(stage, f"Repeat this word: {mark}", max_tokens=24, temperature=0.0)
+    def run_one(mark: str) -> ChatReply:
+        return _ask(context, f"Repeat this word: {mark}", max_tokens=24, temperature=0.0)
 
-    alone = [play(mark) for mark in marks]
+    alone = [run_one(mark) for mark in marks]
     pool = ThreadPoolExecutor(REPLIES)
     try:
-        together = list(pool.map(play, marks))
+        together = list(pool.map(run_one, marks))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
     unfinished = [mark for mark, reply in zip(marks, together, strict=True) if not reply.finish_reason]
@@ -313,14 +313,14 @@ def public_parallel(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     )
 
 
-def public_history(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def public_history(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Send the lost reply back as simple clients do; the server must answer."""
-    reply = failures(stage.form)[0]
+    reply = failures(context.form)[0]
     for way, message in ways_back(reply).items():
         messages = [*_user(reply.user), message, *_user("Did it work?")]
-        options = _named(stage, {"max_tokens": 16, "temperature": 0.0})
+        options = _named(context, {"max_tokens": 16, "temperature": 0.0})
         try:
-            answer = stage.client.chat_completion(messages, read("tools"), **options)
+            answer = context.client.chat_completion(messages, read("tools"), **options)
         except RequestRefused as refused:
             if unavailable(refused):
                 raise

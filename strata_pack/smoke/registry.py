@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from strata_pack.smoke import caching, canary, drafting, generation, history, images, loading, public, speech
 from strata_pack.smoke.scenario import Play
 
-PLAYS: Mapping[str, Play] = {
-    "canary": canary.play,
+SCENARIO_FUNCTIONS: Mapping[str, Play] = {
+    "canary": canary.find_losses,
     "template-loaded": loading.template_loaded,
     "golden": loading.golden_cases,
     "repair-reasoning": history.repair_history,

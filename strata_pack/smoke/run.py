@@ -29,9 +29,9 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.builds import build_name
 from strata_pack.smoke.context import SmokeContext, Target
-from strata_pack.smoke.offline import play_offline
+from strata_pack.smoke.offline import run_offline
 from strata_pack.smoke.public import loss_table
-from strata_pack.smoke.runner import Interrupted, Nobody, error_line, play_all, skipped
+from strata_pack.smoke.runner import ExternalServer, Interrupted, error_line, run_all, skipped
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.target import open_target
 from strata_pack.suggest import unknown as unknown_value
@@ -86,7 +86,7 @@ def run_smoke(
     facts = _facts(target, runtime)
     fit = fit_of(pack_or_model, chosen.context, runtime, SLOTS, target.projector)
     facts["memory"] = fit_sentence(fit)
-    house = _House(target, runtime, chosen, log_dir)
+    managed = _ManagedServer(target, runtime, chosen, log_dir)
     on_files = [scenario for scenario in played if "file" in scenario.needs]
     played = tuple(scenario for scenario in played if "file" not in scenario.needs)
     found: list[Check] = []
@@ -96,24 +96,24 @@ def run_smoke(
         return _report(f"smoke: {target.name}", repeatable, facts, started, begin)
 
     try:
-        found = play_offline(target, on_files, progress or Silent())
+        found = run_offline(target, on_files, progress or Silent())
         if not played:
             return report(found)
         if not chosen.anyway:
             refuse_misfit(pack_or_model, fit)
-        server = house.start()
+        server = managed.start()
         with server.client.time_limit(chosen.start_seconds):
             facts |= _server_facts(server)
-        stage = SmokeContext(server.client, target, runtime, server=server)
-        with stage.beside:
-            checks = play_all(stage, played, house, progress or Silent(), chosen.limit_seconds)
+        context = SmokeContext(server.client, target, runtime, server=server)
+        with context.beside:
+            checks = run_all(context, played, managed, progress or Silent(), chosen.limit_seconds)
     except EnvironmentFailure as failure:
         checks = _not_started(failure, time.monotonic() - begin) + skipped(played, "the server did not start")
     except Interrupted as stopped:
         stopped.report = report([*found, *stopped.checks])
         raise
     finally:
-        house.stop()
+        managed.stop()
     checks = [*found, *checks]
     if any(check.status in ("failed", "error") for check in checks):
         facts["server log"] = str(log_dir)
@@ -152,8 +152,8 @@ def run_smoke_url(
             offered = _offered(client)
         name = model or next(iter(offered), None)
         facts["model"] = name or "the server's own"
-        stage = SmokeContext(client, Target(name or base), None, model_name=name)
-        checks = play_all(stage, played, Nobody(), progress or Silent(), chosen.limit_seconds)
+        context = SmokeContext(client, Target(name or base), None, model_name=name)
+        checks = run_all(context, played, ExternalServer(), progress or Silent(), chosen.limit_seconds)
         losses = loss_table(checks)
         checks += [losses] if losses is not None else []
     except StrataError as error:
@@ -202,7 +202,7 @@ def _repeatable(
     ]
 
 
-def played_to_its_end(report: Report) -> bool:
+def is_complete_report(report: Report) -> bool:
     """Return whether a server was available for all scenarios. Only such a report replaces an earlier one."""
     lost = ("start", "restart")
     return not any(check.id in lost and check.status == "error" for check in report.checks)
@@ -229,7 +229,7 @@ def _not_started(failure: EnvironmentFailure, seconds: float) -> list[Check]:
     return [Check("start", title, status, error_line(failure), seconds, log=failure.log_tail or None, data=data)]
 
 
-class _House:
+class _ManagedServer:
     """Supervises the server under test: starts it, restarts it after a failure, stops it."""
 
     def __init__(self, target: Target, runtime: Runtime, options: SmokeOptions, log_dir: Path) -> None:
@@ -268,13 +268,13 @@ class _House:
     def log_since(self, position: int) -> str:
         return self._server.process.log_since(position) if self._server else ""
 
-    def renew(self, stage: SmokeContext) -> None:
+    def renew(self, context: SmokeContext) -> None:
         self.stop()
         self._restarts += 1
         if self._restarts > MAX_RESTARTS:
             raise EnvironmentFailure(f"the server failed {self._restarts} times", remedy=f"read {self._log}")
-        stage.server = self.start()
-        stage.client = stage.server.client
+        context.server = self.start()
+        context.client = context.server.client
 
     def stop(self) -> None:
         if self._server is not None:

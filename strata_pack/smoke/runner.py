@@ -17,7 +17,7 @@ from strata_pack.progress import Progress
 from strata_pack.report import Check, Report
 from strata_pack.smoke import public
 from strata_pack.smoke.context import SmokeContext
-from strata_pack.smoke.registry import PLAYS
+from strata_pack.smoke.registry import SCENARIO_FUNCTIONS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
 
 INTERRUPTED = "interrupted"
@@ -36,7 +36,7 @@ class Interrupted(KeyboardInterrupt):
         self.report = report
 
 
-class Keeper(Protocol):
+class ServerSupervisor(Protocol):
     """The supervisor of the server under test."""
 
     def log_position(self) -> int:
@@ -45,11 +45,11 @@ class Keeper(Protocol):
     def log_since(self, position: int) -> str:
         """Return the log since ``position``."""
 
-    def renew(self, stage: SmokeContext) -> None:
-        """Give ``stage`` a working server; raises ``StrataError`` if that is impossible."""
+    def renew(self, context: SmokeContext) -> None:
+        """Give ``context`` a working server; raises ``StrataError`` if that is impossible."""
 
 
-class Nobody:
+class ExternalServer:
     """The supervisor of an external server, which has no log and cannot be restarted."""
 
     def log_position(self) -> int:
@@ -58,7 +58,7 @@ class Nobody:
     def log_since(self, position: int) -> str:  # noqa: ARG002
         return ""
 
-    def renew(self, stage: SmokeContext) -> None:
+    def renew(self, context: SmokeContext) -> None:
         pass
 
 
@@ -81,22 +81,22 @@ _MISSING: Mapping[Need, str] = {
 }
 
 
-def missing(stage: SmokeContext, scenario: Scenario) -> str | None:
-    """Return what ``stage`` lacks for ``scenario``, as a sentence, or None."""
+def missing(context: SmokeContext, scenario: Scenario) -> str | None:
+    """Return what ``context`` lacks for ``scenario``, as a sentence, or None."""
     there: Mapping[Need, bool] = {
-        "template": bool(stage.template),
-        "calls": not stage.template or stage.manner.calls,
-        "suite": stage.target.suite is not None,
-        "projector": stage.target.projector is not None,
-        "draft": stage.target.draft_layers > 0,
+        "template": bool(context.template),
+        "calls": not context.template or context.manner.calls,
+        "suite": context.target.suite is not None,
+        "projector": context.target.projector is not None,
+        "draft": context.target.draft_layers > 0,
     }
     return next((why for need, why in _MISSING.items() if need in scenario.needs and not there[need]), None)
 
 
-def play_all(
-    stage: SmokeContext,
+def run_all(
+    context: SmokeContext,
     scenarios: Sequence[Scenario],
-    keeper: Keeper,
+    supervisor: ServerSupervisor,
     progress: Progress,
     limit_seconds: float | None = None,
 ) -> list[Check]:
@@ -105,7 +105,7 @@ def play_all(
     task = progress.task("smoke", len(scenarios), "scenarios")
     for number, scenario in enumerate(scenarios):
         try:
-            checks += play(stage, scenario, keeper, limit_seconds)
+            checks += run_scenario(context, scenario, supervisor, limit_seconds)
         except KeyboardInterrupt:
             checks.append(Check(scenario.id, scenario.proves, "error", INTERRUPTED))
             checks += skipped(scenarios[number + 1 :], f"not played: {INTERRUPTED}")
@@ -127,19 +127,21 @@ class _NoServer(Exception):
         self.found, self.why = found, why
 
 
-def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_seconds: float | None = None) -> list[Check]:
+def run_scenario(
+    context: SmokeContext, scenario: Scenario, supervisor: ServerSupervisor, limit_seconds: float | None = None
+) -> list[Check]:
     """Run one scenario within its time limit and return its checks; failed ones have the server's log."""
-    why = missing(stage, scenario)
+    why = missing(context, scenario)
     if why is not None:
         return skipped([scenario], why)
     limit = scenario.limit_seconds if limit_seconds is None else limit_seconds
-    position = keeper.log_position()
+    position = supervisor.log_position()
     start = time.monotonic()
     found: list[Check] = []
     broken: str | None = None
     try:
-        with stage.client.time_limit(limit):
-            for check in PLAYS[scenario.id](stage, scenario):
+        with context.client.time_limit(limit):
+            for check in SCENARIO_FUNCTIONS[scenario.id](context, scenario):
                 now = time.monotonic()
                 found.append(replace(check, seconds=now - start))
                 start = now
@@ -155,11 +157,11 @@ def play(stage: SmokeContext, scenario: Scenario, keeper: Keeper, limit_seconds:
             raise _NoServer(found, f"the server refuses with HTTP {error.status}") from error
     if broken is not None:
         found.append(Check(scenario.id, scenario.proves, "error", broken, time.monotonic() - start))
-    log = keeper.log_since(max(0, position - LOG_BEFORE))
+    log = supervisor.log_since(max(0, position - LOG_BEFORE))
     found = [replace(check, log=log) if log and check.status in ("failed", "error") else check for check in found]
     if broken is not None:
         try:
-            keeper.renew(stage)
+            supervisor.renew(context)
         except StrataError as error:
             found.append(Check("restart", "the server restarts", "error", error_line(error)))
             raise _NoServer(found, "the server is gone") from error

@@ -30,19 +30,19 @@ FAR_BELOW = 0.6
 working model has a perplexity below 100 on plain text, one with random weights about the vocabulary's size."""
 
 
-def perplexity(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def perplexity(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Score the text; fail on non-finite logits and on a perplexity near that of guessing."""
-    assert stage.target.model is not None
-    vocabulary = read_header(stage.target.model).get("tokenizer.ggml.tokens")
+    assert context.target.model is not None
+    vocabulary = read_header(context.target.model).get("tokenizer.ggml.tokens")
     size = len(vocabulary) if isinstance(vocabulary, list) else 0
-    tokens = stage.client.tokenize(read_text("plain.txt"), add_special=True, parse_special=False)[: GIVEN + SCORED]
+    tokens = context.client.tokenize(read_text("plain.txt"), add_special=True, parse_special=False)[: GIVEN + SCORED]
     if size < TOY:
         raise Impossible(f"a vocabulary of {size} tokens is that of a test model, which need not predict plain text")
     if len(tokens) <= GIVEN:
         raise Impossible("the vocabulary makes too few tokens of a plain text")
     surprise = []
     for place in range(GIVEN, len(tokens)):
-        found = log_probability(stage.client, tokens[:place], tokens[place])
+        found = log_probability(context.client, tokens[:place], tokens[place])
         if found is None or not math.isfinite(found):
             yield Check(
                 scenario.id,
@@ -96,17 +96,17 @@ def log_probability(client: LlamaClient, before: list[int], token: int) -> float
     return value
 
 
-def prompt_start(stage: SmokeContext, scenario: Scenario) -> Iterable[Check]:
+def prompt_start(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Compare the first and last tokens of a prompt on the server with those that the template itself writes.
 
     The server adds the tokens that the GGUF asks for (``add_bos_token``) to the prompt of a chat.
     """
-    assert stage.target.model is not None
-    header = read_header(stage.target.model)
+    assert context.target.model is not None
+    header = read_header(context.target.model)
     messages = [{"role": "user", "content": "Hello."}]
-    written = open_template(stage.target, header).render(messages, add_generation_prompt=True)
-    meant = stage.client.tokenize(written)
-    sent = stage.client.tokenize(stage.client.apply_template(messages), add_special=True)
+    written = open_template(context.target, header).render(messages, add_generation_prompt=True)
+    meant = context.client.tokenize(written)
+    sent = context.client.tokenize(context.client.apply_template(messages), add_special=True)
     wrong = []
     bos, eos = (header.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     text = token_text(header, "bos_token_id")

@@ -49,7 +49,7 @@ def test_when_the_owner_simply_forgets_the_server_it_ends(tiny, tmp_path):
     assert gone([supervisor])
 
 
-def test_when_the_keeper_is_killed_the_server_ends(tiny):
+def test_when_the_supervisor_is_killed_the_server_ends(tiny):
     with LlamaServer.start(tiny, context=256, warmup=False, threads=1) as server:
         child = server_pid(server.process.pid)
         os.kill(server.process.pid, signal.SIGKILL)

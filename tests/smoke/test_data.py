@@ -14,7 +14,7 @@ from strata_pack.smoke.generation import CALL_FORMATS, grammar_of, literal, long
 from strata_pack.smoke.history import assistant_turns, faults
 from strata_pack.smoke.manner import beginning, manner_of
 from strata_pack.smoke.offline import OFFLINE
-from strata_pack.smoke.registry import PLAYS
+from strata_pack.smoke.registry import SCENARIO_FUNCTIONS
 from strata_pack.smoke.scenario import scenarios
 
 FORMS = ("xml", "json")
@@ -23,7 +23,7 @@ CALL = {"name": "run_code", "arguments": {"code": "print(1)", "timeout": 5}}
 
 def test_every_scenario_has_a_play_and_every_play_a_scenario():
     assert [scenario.id for scenario in scenarios() if "file" in scenario.needs] == list(OFFLINE)
-    assert {scenario.id for scenario in scenarios()} == {*PLAYS, *OFFLINE}
+    assert {scenario.id for scenario in scenarios()} == {*SCENARIO_FUNCTIONS, *OFFLINE}
 
 
 def test_every_scenario_says_what_it_proves_and_what_is_expected_of_either_template():

@@ -55,7 +55,7 @@ def _play_with(monkeypatch, number: int) -> None:
         stage.client.completion("x", n_predict=1)
         return [Check(scenario.id, scenario.proves, "passed")]
 
-    monkeypatch.setattr("strata_pack.smoke.runner.PLAYS", {**registry.PLAYS, FIRST: play})
+    monkeypatch.setattr("strata_pack.smoke.runner.SCENARIO_FUNCTIONS", {**registry.SCENARIO_FUNCTIONS, FIRST: play})
 
 
 def test_a_server_that_dies_is_reported_and_the_next_scenario_gets_another(monkeypatch, tiny, two):

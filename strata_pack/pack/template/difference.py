@@ -21,9 +21,9 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import DEFAULT_NAME, TOOLS_NAME, is_pack
-from strata_pack.pack.template.carriers import hub_texts
 from strata_pack.pack.template.copies import NamedTemplate
 from strata_pack.pack.template.source import TemplateSet
+from strata_pack.pack.template.template_files import hub_texts
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource
 

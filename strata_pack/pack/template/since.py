@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 from strata_pack.errors import BadInput
 from strata_pack.pack.paths import DEFAULT_NAME
-from strata_pack.pack.template.carriers import hub_texts, is_carrier
 from strata_pack.pack.template.copies import NamedTemplate
 from strata_pack.pack.template.difference import compare_templates
+from strata_pack.pack.template.template_files import hub_texts, may_have_template
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.source import HubSource
 
@@ -87,7 +87,7 @@ def _comparer(ours: NamedTemplate, source: HubSource) -> Callable[[str], bool]:
     def same(commit: str) -> bool:
         files = read_tree(hub, source.repo_id, commit).files
         inside = [file for file in files if source.path is None or f"{file.path}/".startswith(f"{source.path}/")]
-        carriers = tuple((file.path, file.key) for file in inside if is_carrier(file.path))
+        carriers = tuple((file.path, file.key) for file in inside if may_have_template(file.path))
         if carriers not in known:
             known[carriers] = _renders_alike(ours, HubSource(source.repo_id, commit, source.path))
         return known[carriers]

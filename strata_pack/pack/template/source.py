@@ -16,9 +16,9 @@ from strata_pack.chat.render.template import normalize_source, read_template
 from strata_pack.errors import BadInput
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import DEFAULT_NAME, TEMPLATE_KEY, TOOLS_NAME, is_pack
-from strata_pack.pack.template.carriers import hub_carriers, hub_texts
 from strata_pack.pack.template.copies import JINJA_FILES, JSON_FILES, NamedTemplate, read_all, read_copies
 from strata_pack.pack.template.target import TemplateCopy, tools_note
+from strata_pack.pack.template.template_files import hub_template_files, hub_texts
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource, parse_source
 
@@ -96,7 +96,7 @@ def find_hub_templates(source: HubSource, progress: Progress | None = None) -> F
     """Return the templates of a repository, or of its file that ``source`` names; as ``find_templates``."""
     found = [
         NamedTemplate(text, f"hf://{source.repo_id}/{one.place}", name, "gguf" if one.is_gguf else "file")
-        for one in hub_carriers(source, progress)
+        for one in hub_template_files(source, progress)
         for name, text in one.texts.items()
     ]
     if not found:

@@ -19,7 +19,7 @@ from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_text
 from strata_pack.pack.paths import DEFAULT_NAME, STATE_DIR
-from strata_pack.pack.template.carriers import TemplateCarrier, carried_in, hub_templates, is_carrier
+from strata_pack.pack.template.template_files import TemplateFile, hub_templates, may_have_template, templates_in
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.hub.tree import STATE_FOLDER
 from strata_pack.weights.source import HUB_ID, HubSource, parse_source
@@ -86,7 +86,7 @@ def survey(target: str, progress: Progress | None = None) -> Survey:
     return Survey(target, copies)
 
 
-def _judged(model: str, found: Iterable[TemplateCarrier]) -> Iterator[SurveyedCopy]:
+def _judged(model: str, found: Iterable[TemplateFile]) -> Iterator[SurveyedCopy]:
     rows: list[tuple[SurveyedCopy, str | None]] = []
     for one in found:
         if one.problem is not None:
@@ -110,16 +110,16 @@ def _judged(model: str, found: Iterable[TemplateCarrier]) -> Iterator[SurveyedCo
 # Folders
 
 
-def _in_folder(root: Path) -> Iterator[TemplateCarrier]:
+def _in_folder(root: Path) -> Iterator[TemplateFile]:
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if name not in _SKIPPED_FOLDERS and not name.endswith(STATE_DIR))
         for name in sorted(names):
             path = Path(folder, name)
-            if is_carrier(path.relative_to(root).as_posix()):
-                yield from carried_in(path, path.relative_to(root).as_posix())
+            if may_have_template(path.relative_to(root).as_posix()):
+                yield from templates_in(path, path.relative_to(root).as_posix())
 
 
-def _by_model(root: Path, found: list[TemplateCarrier]) -> dict[str, list[TemplateCarrier]]:
+def _by_model(root: Path, found: list[TemplateFile]) -> dict[str, list[TemplateFile]]:
     """Return the copies by model: a folder that directly contains a copy is one model, with all its subfolders.
 
     Otherwise each subfolder is a model (in the Hub's cache, each snapshot); subfolders whose GGUF files name the same
@@ -128,12 +128,12 @@ def _by_model(root: Path, found: list[TemplateCarrier]) -> dict[str, list[Templa
     here = str(root)
     if any("/" not in one.place for one in found) or (root / "manifest.json").is_file():
         return {here: found}
-    units: dict[str, list[TemplateCarrier]] = {}
+    units: dict[str, list[TemplateFile]] = {}
     for one in found:
         parts = one.place.split("/")
         depth = parts.index("snapshots") + 2 if "snapshots" in parts[:2] else 1
         units.setdefault("/".join(parts[:depth]), []).append(one)
-    models: dict[str, list[TemplateCarrier]] = {}
+    models: dict[str, list[TemplateFile]] = {}
     for unit, inside in units.items():
         ggufs = [one for one in inside if one.is_gguf]
         apart = not ggufs or "snapshots" in unit.split("/")

@@ -27,7 +27,7 @@ _NAME_KEYS = ("general.basename", "general.finetune", "general.size_label", "gen
 
 
 @dataclass(frozen=True)
-class TemplateCarrier:
+class TemplateFile:
     """The templates of one file by name, empty for a GGUF without one; ``identity`` names the model, if the file
     does."""
 
@@ -38,7 +38,7 @@ class TemplateCarrier:
     problem: str | None = None
 
 
-def is_carrier(place: str) -> bool:
+def may_have_template(place: str) -> bool:
     """Return whether the file at ``place`` may contain a template; of a split GGUF, only the first shard."""
     folder, _, name = place.rpartition("/")
     if _is_gguf(name):
@@ -53,7 +53,7 @@ def _is_gguf(place: str) -> bool:
     return place.lower().endswith(".gguf")
 
 
-def carried_in(path: Path, place: str) -> Iterator[TemplateCarrier]:
+def templates_in(path: Path, place: str) -> Iterator[TemplateFile]:
     """Yield the templates of the file ``path``; ``place`` is its path in its folder or repository."""
     try:
         if path.suffix.lower() == ".gguf":
@@ -63,27 +63,25 @@ def carried_in(path: Path, place: str) -> Iterator[TemplateCarrier]:
             return
         texts = {path.stem if path.parent.name == ADDITIONAL_DIR else one.name: one.text for one in read_all(path)}
         if texts:
-            yield TemplateCarrier(place, texts)
+            yield TemplateFile(place, texts)
     except BadInput as error:
-        yield TemplateCarrier(place, {}, problem=str(error))
+        yield TemplateFile(place, {}, problem=str(error))
 
 
-def _in_metadata(metadata: Mapping[str, MetaValue], place: str) -> Iterator[TemplateCarrier]:
+def _in_metadata(metadata: Mapping[str, MetaValue], place: str) -> Iterator[TemplateFile]:
     def said(key: str) -> str:
         return "" if key not in metadata else re.sub(r"[^a-z0-9]+", "-", str(metadata[key].value).lower())
 
     if said("general.type") not in NOT_MODELS and said("general.architecture") != "clip":
         identity = "/".join(filter(None, map(said, _NAME_KEYS))) if said(_NAME_KEYS[0]) else said("general.name")
-        yield TemplateCarrier(place, named_templates(metadata), is_gguf=True, identity=identity)
+        yield TemplateFile(place, named_templates(metadata), is_gguf=True, identity=identity)
 
 
 def _never() -> bool:
     return False
 
 
-def hub_templates(
-    source: HubSource, progress: Progress, enough: Callable[[], bool] = _never
-) -> Iterator[TemplateCarrier]:
+def hub_templates(source: HubSource, progress: Progress, enough: Callable[[], bool] = _never) -> Iterator[TemplateFile]:
     """Yield the templates of a repository's files: first of small files, then of the headers of GGUF files.
 
     Stops reading headers when ``enough`` returns true.
@@ -92,7 +90,7 @@ def hub_templates(
     from strata_pack.weights.hub.repo import read_tree
 
     tree = read_tree(connect(), source.repo_id, source.revision)
-    files = [file.path for file in tree.files if is_carrier(file.path)]
+    files = [file.path for file in tree.files if may_have_template(file.path)]
     inside = [path for path in files if source.path is None or f"{path}/".startswith(f"{source.path}/")]
     inside.sort(key=lambda path: (_is_gguf(path), path.count("/")))
     task = progress.task(f"templates of {source.repo_id}", len(inside), "files")
@@ -113,24 +111,24 @@ def _reader(tree: RepoTree, folder: Path) -> Any:
     hub = connect()
     small = SmallFiles(hub, tree, folder, offline=False)
 
-    def read(place: str) -> list[TemplateCarrier]:
+    def read(place: str) -> list[TemplateFile]:
         if _is_gguf(place):
             with hub.client() as client:
                 head, size = head_opener(client, hub, tree, folder)(place)
                 try:
                     return list(_in_metadata(read_header(head, size, place).metadata, place))
                 except BadInput as error:
-                    return [TemplateCarrier(place, {}, problem=str(error))]
+                    return [TemplateFile(place, {}, problem=str(error))]
         path = folder / place
         data = small.read(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-        return list(carried_in(path, place))
+        return list(templates_in(path, place))
 
     return read
 
 
-def hub_carriers(source: HubSource, progress: Progress | None = None) -> list[TemplateCarrier]:
+def hub_template_files(source: HubSource, progress: Progress | None = None) -> list[TemplateFile]:
     """Return every template of ``source``, in the order of precedence; ``BadInput`` for a file that cannot be read."""
     found = list(hub_templates(source, progress or Silent()))
     broken = next((one for one in found if one.problem is not None), None)
