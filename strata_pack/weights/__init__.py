@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from strata_pack.weights.source import LocalFolder as LocalFolder
     from strata_pack.weights.source import LocalGguf as LocalGguf
     from strata_pack.weights.source import parse_source as parse_source
+    from strata_pack.weights.tensor_source import GgufSource as GgufSource
 
 __getattr__, __dir__, __all__ = door(
     __name__,
@@ -62,5 +63,6 @@ __getattr__, __dir__, __all__ = door(
             "LocalGguf",
             "parse_source",
         ),
+        "weights.tensor_source": ("GgufSource",),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 
 import pytest
@@ -12,6 +13,12 @@ from tests.house.imports import trees
 
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
+IMPORTS = [
+    (page.name, module, name.strip())
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    for module, names in re.findall(r"^ *from (strata_pack[\w.]*) import (.+)$", page.read_text(encoding="utf-8"), re.M)
+    for name in names.split(",")
+]
 TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 
 
@@ -19,6 +26,11 @@ def texts() -> str:
     """Return every string constant of the package, those of f-strings included."""
     constants = (node.value for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return "\n".join(value for value in constants if isinstance(value, str))
+
+
+@pytest.mark.parametrize(("page", "module", "name"), IMPORTS)
+def test_a_page_imports_public_names_from_their_package(page: str, module: str, name: str) -> None:
+    assert name in importlib.import_module(module).__all__
 
 
 @pytest.mark.parametrize("quoted", re.findall(r'"([^"]{8,})"', TROUBLES))
