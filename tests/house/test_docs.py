@@ -14,7 +14,7 @@ from tests.house.imports import trees
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
 IMPORTS = [
-    (page.name, module, name.strip())
+    pytest.param(module, name.strip(), id=f"{page.name}: {module}.{name.strip()}")
     for page in sorted((ROOT / "docs").glob("*.md"))
     for module, names in re.findall(r"^ *from (strata_pack[\w.]*) import (.+)$", page.read_text(encoding="utf-8"), re.M)
     for name in names.split(",")
@@ -28,8 +28,8 @@ def texts() -> str:
     return "\n".join(value for value in constants if isinstance(value, str))
 
 
-@pytest.mark.parametrize(("page", "module", "name"), IMPORTS)
-def test_a_page_imports_public_names_from_their_package(page: str, module: str, name: str) -> None:
+@pytest.mark.parametrize(("module", "name"), IMPORTS)
+def test_a_page_imports_public_names_from_their_package(module: str, name: str) -> None:
     assert name in importlib.import_module(module).__all__
 
 

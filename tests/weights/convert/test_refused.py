@@ -335,7 +335,10 @@ def test_draft_head_that_is_promised_and_missing_is_refused_with_its_remedy(tmp_
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda found: found.update({"x.weight_scale_inv": found[SCALE]}), "is the scale of x.weight, which is missing"),
+        (
+            lambda found: found.update({"x.weight_scale_inv": found[SCALE]}),
+            "is the scale of x.weight, which is missing",
+        ),
         (lambda found: found.__delitem__(SCALE), "in 8 bits .* no scale belongs to it"),
         (lambda found: found.update({SCALE: found[SCALE][:1]}), "has the shape .* and its weight"),
     ],
