@@ -109,7 +109,7 @@ class Shapes:
 def table() -> str:
     """Return the table: gigabytes (10^9 bytes) of tensors and bits a weight for each preset and model."""
     rows = [
-        f"| preset | {' | '.join(model.name for model in MODELS)} | loses |",
+        f"| preset | {' | '.join(model.name for model in MODELS)} | loss |",
         f"| --- | {' | '.join('---' for _ in MODELS)} | --- |",
     ]
     for preset, loses in LOSES.items():
