@@ -1,4 +1,4 @@
-"""What a stranger needs of a finished pack: a card, papers, a signature, and the pack where others can get it."""
+"""Publish finished packs with a model card, provenance statement, bill of materials and signature."""
 
 from strata_pack.doors import door
 

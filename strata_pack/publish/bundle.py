@@ -37,14 +37,14 @@ _SIGN_ANEW = "sign it again with `strata-pack sign`"
 
 @dataclass(frozen=True)
 class SignedFiles:
-    """What a signature says: the SHA-256 of every file by its path, and the paths that it leaves out."""
+    """The signed content: the SHA-256 of every file by its path, and the ignored paths."""
 
     name: str
     digests: Mapping[str, str]
     left_out: tuple[str, ...]
 
     def covers(self, path: str) -> bool:
-        """Return whether ``path`` would have to be among the files, were it there."""
+        """Return whether the signature covers ``path``: an existing file there must be listed."""
         return not any(PurePosixPath(path).is_relative_to(out) for out in self.left_out)
 
 
@@ -95,10 +95,10 @@ def key_hint(path: Path) -> str | None:
 
 
 def open_bundle(path: Path, key: EllipticCurvePublicKey, key_path: Path) -> SignedFiles:
-    """Return what the signature file ``path`` says, after its signature was checked with ``key``.
+    """Check the signature file ``path`` with ``key`` and return its content.
 
-    Raises ``BadInput`` for what is no such file, ``CheckFailed`` for another key, another signature or another kind of
-    statement.
+    Raises ``BadInput`` for a file of another format, ``CheckFailed`` for another key, another signature or another kind
+    of statement.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -117,7 +117,7 @@ def open_bundle(path: Path, key: EllipticCurvePublicKey, key_path: Path) -> Sign
 
 @dataclass(frozen=True)
 class _Bundle:
-    """The parts of a signature file, before anything of it is believed."""
+    """The parts of a signature file, not yet verified."""
 
     path: Path
     material: Mapping[str, Any]

@@ -1,6 +1,6 @@
-"""The model card of published packs: the head that the Hub reads, and the page that people read.
+"""The model card of published packs: YAML metadata for the Hub, and the text for readers.
 
-It is made from the packs' manifests, and from figures that were measured, where there are any. It holds no time: the
+It is made from the packs' manifests and from measured figures, if there are any. It contains no time: the
 same packs and figures give the same card.
 """
 
@@ -24,12 +24,12 @@ CARD = "README.md"
 PICTURE = "quality.svg"
 SUMS = "SHA256SUMS"
 CONTEXTS = (8192, 32768)
-"""Tokens of the contexts that the table gives the memory for."""
+"""Context lengths in tokens for which the table gives the memory."""
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one pack: mean KL divergence from the source, and right tool calls of those asked for."""
+    """Measurements of one pack: mean KL divergence from the source, and correct tool calls of all tasks."""
 
     kl_mean: float | None = None
     calls_right: int | None = None
@@ -38,7 +38,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card says beyond the packs: where they will be, who made them, the key that signs, what was measured."""
+    """What a card says besides the packs: target, makers, signing key and measurements."""
 
     repo: str | None = None
     title: str | None = None
@@ -49,7 +49,7 @@ class CardFacts:
     """By the pack's name."""
 
     def of(self, pack: Pack) -> Figures:
-        """Return what was measured of ``pack``."""
+        """Return the measurements of ``pack``."""
         return (self.figures or {}).get(pack.path.name, Figures())
 
 
@@ -68,7 +68,7 @@ def card_files(packs: Sequence[Pack], facts: CardFacts) -> dict[str, bytes]:
 
 
 def card_head_of(packs: Sequence[Pack], facts: CardFacts) -> dict[str, Any]:
-    """Return what stands in the card's head."""
+    """Return the card's YAML metadata."""
     source = packs[0].manifest["source"]
     bases = [facts.base_model] if facts.base_model else source.get("base_models", [])
     licence = source.get("license")

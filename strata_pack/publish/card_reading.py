@@ -1,4 +1,4 @@
-"""Does a card say what the Hub and its readers need, and does it agree with the files?"""
+"""Check that a model card has the metadata that the Hub needs and agrees with the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNITS: dict[str, int] = {
     for unit, factor in ((f"{prefix}B", 1000**power), (f"{prefix.upper()}iB", 1024**power))
 } | {"KB": 1000}
 _TOLERANCE = 0.02
-"""Share by which a size in a card may differ from the file's: what rounding to two digits costs."""
+"""Share by which a size in a card may differ from the file's, because of rounding to two digits."""
 
 
 def card_check() -> FurtherCheck:
@@ -108,7 +108,7 @@ def _body(pack: Pack, text: str, *, alone: bool) -> Iterator[str]:
 
 
 def _is_another_size(number: str, unit: str, size: int) -> bool:
-    """Return whether ``number unit`` is another size than ``size`` bytes, beyond what rounding explains."""
+    """Return whether ``number unit`` differs from ``size`` bytes by more than rounding."""
     digits = len(number.partition(".")[2])
     said = float(number) * _UNITS[unit]
     step: float = _UNITS[unit] / 10**digits

@@ -1,6 +1,6 @@
-"""A pack for other programs: the file that each of them reads, which leaves the pack's chat template in charge.
+"""Export a pack for other programs: the file that each reads, which makes it use the pack's chat template.
 
-The weights stay where they are; only an OCI layout holds a copy. Sources: Ollama's Modelfile reference, the model.yaml
+The weights are not copied, except into an OCI layout. Sources: Ollama's Modelfile reference, the model.yaml
 of LM Studio (modelyaml.org), llama-swap's configuration, and ``oci`` for the last.
 """
 
@@ -32,17 +32,17 @@ Program = Literal["ollama", "lmstudio", "llama-swap", "oci"]
 TemplateMode = Literal["auto", "template", "raw"]
 
 RENDERED_BY_OLLAMA = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
-"""Architectures whose prompts Ollama renders by itself, whatever the GGUF's template says (Qwen3.5 and later)."""
+"""Architectures whose prompts Ollama renders by itself and ignores the GGUF's template (Qwen3.5 and later)."""
 
 SAMPLING = {
     **{name: name for name in ("top_k", "top_p", "min_p")},
     "temp": "temperature",
     "penalty_repeat": "repeat_penalty",
 }
-"""Ollama's names of what a GGUF recommends under ``general.sampling.*``."""
+"""Ollama's names for the GGUF's keys ``general.sampling.*``."""
 
 CONTEXT = 8192
-"""Tokens of the context that LM Studio is told the memory for."""
+"""Context in tokens for which LM Studio is given the memory need."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class Exported:
-    """The files that were written, and what to do with them."""
+    """The written files, and the commands to use them."""
 
     files: tuple[Path, ...]
     next_steps: tuple[str, ...]
@@ -66,9 +66,9 @@ class Exported:
 def export(
     program: Program, path: Path, out: Path, options: ExportOptions | None = None, progress: Progress | None = None
 ) -> Exported:
-    """Write what ``program`` needs to run the pack in ``path`` into the folder ``out``.
+    """Write the files that ``program`` needs to run the pack in ``path`` into the folder ``out``.
 
-    Raises ``WrongUse`` for a file that is there already (unless ``force``), ``BadInput`` for what is no pack.
+    Raises ``WrongUse`` for a file that exists (unless ``force``), ``BadInput`` if ``path`` is no pack.
     """
     options = options or ExportOptions()
     pack = Pack.open(path)
@@ -93,13 +93,13 @@ def export(
 
 
 def exported_file(program: Program, out: Path) -> Path | None:
-    """Return the file that ``export`` writes into ``out``; ``None`` for an OCI layout, which only grows."""
+    """Return the file that ``export`` writes into ``out``; ``None`` for an OCI layout, which is only added to."""
     return None if program == "oci" else out / _PROGRAMS[program][0]
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the formats say of a pack."""
+    """Facts of a pack for the export formats."""
 
     pack: Pack
     out: Path

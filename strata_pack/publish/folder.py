@@ -1,6 +1,6 @@
-"""A release in a folder of this machine: it becomes what it should be in one step, or stays as it is.
+"""Publish to a local folder, which is replaced atomically.
 
-The new folder is made next to the old one and takes its place by one rename. Files that stay are linked, not copied;
+The new folder is made next to the old one and replaces it by one rename. Unchanged files are hard links;
 files of the packs are copied, because a later template installation changes a pack's files in place.
 """
 
@@ -23,11 +23,11 @@ from strata_pack.publish.items import Change, PublishedFile, There
 
 WORK_SUFFIX = ".publishing"
 MARK = ".strata-publishing"
-"""Lies in the work folder, so that a folder of that name that somebody else made is never removed."""
+"""Marks the work folder, so that a foreign folder of that name is never removed."""
 
 
 def check_outside(packs: Sequence[Pack], place: Path) -> None:
-    """Refuse a folder that is one of the packs or lies in one: what is written there would change the pack."""
+    """Refuse a target folder that is, or is inside, one of the packs: writing there would change the pack."""
     for pack in packs:
         if is_same_file(place, pack.path) or is_inside(place, pack.path):
             raise WrongUse(
@@ -36,7 +36,7 @@ def check_outside(packs: Sequence[Pack], place: Path) -> None:
 
 
 def check_apart(packs: Sequence[Pack], place: Path) -> None:
-    """Refuse a folder that lies in one of the packs, or holds one: it is replaced as a whole."""
+    """Refuse a target folder inside a pack or with a pack in it, because the folder is replaced as a whole."""
     check_outside(packs, place)
     for pack in packs:
         if is_inside(pack.path, place):
@@ -44,7 +44,7 @@ def check_apart(packs: Sequence[Pack], place: Path) -> None:
 
 
 def look_into(folder: Path) -> dict[str, There]:
-    """Return every file in ``folder`` by its path, with its SHA-256; nothing where there is no folder."""
+    """Return every file in ``folder`` by its path, with its SHA-256; empty if the folder does not exist."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise WrongUse("is not a folder", where=folder, remedy="choose another one")
     if looks_like_pack(folder):
@@ -61,7 +61,7 @@ def _digest(path: Path) -> str:
 def write_folder(
     folder: Path, items: Mapping[str, PublishedFile], changes: Sequence[Change], progress: Progress
 ) -> None:
-    """Carry out ``changes`` on ``folder``; what is in it and in none of them stays."""
+    """Apply ``changes`` to ``folder``; its other files stay."""
     folder = folder.absolute()
     work = folder.with_name(folder.name + WORK_SUFFIX)
     with disk_errors(folder):
@@ -85,7 +85,7 @@ def write_folder(
 
 
 def _clear(work: Path) -> None:
-    """Remove what a publisher that was killed has left: a half folder, or the old one after the exchange."""
+    """Remove the leftovers of a killed publisher: an incomplete folder, or the old folder after the swap."""
     if not work.exists():
         return
     if not work.is_dir() or not ((work / MARK).exists() or any(work.glob("*/manifest.json"))):

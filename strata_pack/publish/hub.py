@@ -1,8 +1,8 @@
-"""A release on the Hub: what is there, and one commit that makes it what it should be.
+"""Publish to the Hub: read the repository's state, then change it in one commit.
 
-Bodies travel first, where nobody sees them, and everything that belongs together appears with one commit on top of the
-commit that was looked at. So a publisher that is killed at any moment leaves the repository as it was, and one that
-was overtaken by another finds out instead of overwriting.
+File contents are uploaded first, without being visible; then one commit on top of the
+state that was read makes them all visible. So a publisher killed at any moment leaves the repository as it was, and one
+that was overtaken by another gets an error instead of overwriting.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _PRECONDITION_FAILED, _CONFLICT = 412, 409
 
 
 class Overtaken(EnvironmentFailure):
-    """Somebody else committed to the repository after it was looked at."""
+    """Somebody else committed to the repository after its state was read."""
 
 
 @dataclass(frozen=True)
 class HubState:
-    """A repository as it is now: its commit (``None`` where there is no repository yet) and its files by path."""
+    """State of a repository: its commit (``None`` if it does not exist yet) and its files by path."""
 
     commit: str | None
     files: Mapping[str, There]
 
 
 def look_at(hub: Hub, repo: str) -> HubState:
-    """Return what is in ``repo`` now; ``EnvironmentFailure`` where the Hub cannot be reached."""
+    """Return the state of ``repo``. Raises ``EnvironmentFailure`` if the Hub cannot be reached."""
     if not is_repo_id(repo):
         raise BadInput("is not a valid hub id", where=repo, remedy="write org/name")
     if is_offline():
@@ -64,7 +64,7 @@ def look_at(hub: Hub, repo: str) -> HubState:
 
 
 def gated_sources(hub: Hub, repos: Sequence[str]) -> list[str]:
-    """Return those of ``repos`` whose owners restrict access; what cannot be asked counts as not restricted."""
+    """Return the gated ones of ``repos``; a repository that cannot be queried counts as not gated."""
     found = []
     for repo in repos:
         with contextlib.suppress(StrataError):
@@ -85,9 +85,9 @@ def commit(
     private: bool,
     progress: Progress,
 ) -> str:
-    """Carry out ``changes`` on ``repo`` as one commit on top of ``state``, and return the commit.
+    """Apply ``changes`` to ``repo`` as one commit on top of ``state``, and return the commit.
 
-    Raises ``Overtaken`` if there is another commit by then, ``EnvironmentFailure`` for what the Hub refuses.
+    Raises ``Overtaken`` if the repository has a newer commit, ``EnvironmentFailure`` if the Hub refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
     from huggingface_hub.errors import HfHubHTTPError
@@ -119,7 +119,7 @@ def commit(
 
 
 def open_to_all(hub: Hub, repo: str, progress: Progress, *, private: bool) -> None:
-    """Open a repository that a publisher on this machine has made; of another one that is private, say so."""
+    """Make a repository public that this machine has created; note another repository that is private."""
     if private or not is_private(hub, repo):
         return
     if not is_to_be_opened(hub, repo):
@@ -136,7 +136,7 @@ def _api(hub: Hub) -> HfApi:
 
 
 def download(hub: Hub, repo: str, commit: str, folders: Sequence[str], into: Path, progress: Progress) -> None:
-    """Bring ``folders`` of ``repo`` at ``commit`` to the folder ``into``; what is there whole is not fetched again."""
+    """Download ``folders`` of ``repo`` at ``commit`` into ``into``; complete files are not fetched again."""
     from huggingface_hub import snapshot_download
 
     progress.note(f"{repo}: bringing {', '.join(folders)} to {into}")
@@ -153,7 +153,7 @@ def download(hub: Hub, repo: str, commit: str, folders: Sequence[str], into: Pat
 
 @contextlib.contextmanager
 def _bars() -> Iterator[None]:
-    """Let the client show how far its bodies are on a terminal, and nothing elsewhere."""
+    """Show the client's progress bars on a terminal only."""
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     hidden = are_progress_bars_disabled()
@@ -168,7 +168,7 @@ def _bars() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _refusals(repo: str) -> Iterator[None]:
-    """Turn what the Hub's client raises into one sentence."""
+    """Turn exceptions of the Hub's client into this package's errors."""
     import httpx2 as httpx
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -182,14 +182,10 @@ def _refusals(repo: str) -> Iterator[None]:
         if status in (401, 403):
             raise EnvironmentFailure(f"may not be written (HTTP {status})", where=repo, remedy=LOGIN_REMEDY) from None
         problem = f"the Hub refused it (HTTP {status}: {_short(error.server_message or error)})"
-        raise EnvironmentFailure(
-            problem, where=repo, remedy="run again: what has travelled is not sent again"
-        ) from None
+        raise EnvironmentFailure(problem, where=repo, remedy="run again: uploaded data is not sent again") from None
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
         problem = f"the upload broke off ({_short(error.__cause__ or error)}); the repository is as it was"
-        raise EnvironmentFailure(
-            problem, where=repo, remedy="run again: what has travelled is not sent again"
-        ) from None
+        raise EnvironmentFailure(problem, where=repo, remedy="run again: uploaded data is not sent again") from None
 
 
 def _short(error: object) -> str:
@@ -198,9 +194,9 @@ def _short(error: object) -> str:
 
 @contextlib.contextmanager
 def _transport(hub: Hub, repo: str) -> Iterator[None]:
-    """Send bodies as Xet chunks where the Hub has a store of them, else as whole files.
+    """Upload as Xet chunks if the Hub supports them, otherwise as whole files.
 
-    The client takes every Hub for one with such a store, and fails where there is none.
+    The client assumes Xet support on every Hub and fails without it.
     """
     from huggingface_hub import constants
 

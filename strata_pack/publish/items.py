@@ -1,4 +1,4 @@
-"""What is published, as a list: every file with its place, size and hashes; and how that differs from what is there."""
+"""The files to publish with paths, sizes and hashes, and their difference to the target's files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ ChangeKind = Literal["add", "replace", "remove", "keep"]
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file: its ``path`` in the target, ``size`` in bytes, ``sha256`` in hex; its bytes are ``data`` or a file."""
+    """One file: ``path`` in the target, ``size`` in bytes, ``sha256`` in hex; content from ``data`` or a source
+    file."""
 
     path: str
     size: int
@@ -25,16 +26,16 @@ class PublishedFile:
 
     @classmethod
     def of_bytes(cls, path: str, data: bytes) -> PublishedFile:
-        """Return the item with the content ``data``."""
+        """Return an item with the content ``data``."""
         return cls(path, len(data), hashlib.sha256(data).hexdigest(), data=data)
 
     @classmethod
     def of_file(cls, path: str, source: Path, sha256: str) -> PublishedFile:
-        """Return the item with the content of ``source``, whose hash is known."""
+        """Return an item with the content of ``source``, whose SHA-256 is given."""
         return cls(path, source.stat().st_size, sha256, source=source)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the content, piece by piece."""
+        """Yield the content in blocks."""
         if self.data is not None:
             yield self.data
             return
@@ -44,7 +45,7 @@ class PublishedFile:
                 yield piece
 
     def blob_id(self) -> str:
-        """Return git's name of the content, by which the Hub knows files that are not in LFS."""
+        """Return the git blob id of the content, which the Hub lists for files outside LFS."""
         digest = hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)
         for piece in self.pieces():
             digest.update(piece)
@@ -53,7 +54,7 @@ class PublishedFile:
 
 @dataclass(frozen=True)
 class Change:
-    """What happens to one path; ``size`` is that of the file that will be there (of the removed one: 0)."""
+    """The change of one path; ``size`` is the new file's in bytes (0 if removed)."""
 
     kind: ChangeKind
     path: str
@@ -65,7 +66,7 @@ class Change:
 
 @dataclass(frozen=True)
 class There:
-    """A file of the target: ``size`` and either its SHA-256 or git's name of it."""
+    """A file in the target: ``size`` and either its SHA-256 or its git blob id."""
 
     size: int
     sha256: str | None = None
@@ -79,9 +80,9 @@ class There:
 
 
 def plan_changes(items: Iterable[PublishedFile], there: Mapping[str, There], folders: Iterable[str]) -> list[Change]:
-    """Return what turns the target into ``items``, by path.
+    """Return the changes that turn the target into ``items``, by path.
 
-    Files in one of ``folders`` (those of the packs) that are no item are removed; all others are left alone.
+    Files in ``folders`` (the packs' folders) that are not in ``items`` are removed; other files stay.
     """
     wanted = {item.path: item for item in items}
     changes = []

@@ -1,6 +1,6 @@
-"""The keys that sign packs: ECDSA pairs as PEM files, made here on P-256, and how a key is named in a signature.
+"""Signing keys: ECDSA pairs as PEM files (new ones on P-256), and their fingerprints.
 
-A key is named by the SHA-256 of its public half as PEM, which is the ``hint`` that OpenSSF Model Signing writes.
+A fingerprint is the SHA-256 of the public key as PEM, which OpenSSF Model Signing writes as ``hint``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ KEY_LIMIT = 1 << 20
 """Bytes of a key file that are read."""
 
 HASHES = {"secp256r1": "SHA256", "secp384r1": "SHA384", "secp521r1": "SHA512"}
-"""The hash that belongs to each curve. Source: the sigstore protobuf specifications, ``PublicKeyDetails``."""
+"""Hash algorithm of each curve. Source: the sigstore protobuf specifications, ``PublicKeyDetails``."""
 
 PASSWORD = "STRATA_KEY_PASSWORD"
 
 
 @dataclass(frozen=True)
 class KeyPair:
-    """The files of a new pair, and the name of the key."""
+    """The files of a new pair, and the key's fingerprint."""
 
     private: Path
     public: Path
@@ -43,10 +43,10 @@ class KeyPair:
 
 
 def make_keys(out: Path) -> KeyPair:
-    """Write a new pair: the private key to ``out``, for its user's eyes alone, the public one next to it as ``.pub``.
+    """Write a new pair: the private key to ``out``, readable by its owner only, the public one next to it as ``.pub``.
 
-    The private key is encrypted where ``STRATA_KEY_PASSWORD`` gives a password. Raises ``WrongUse`` if one of the
-    files is there already: a key that is lost cannot be made again.
+    The private key is encrypted if ``STRATA_KEY_PASSWORD`` is set. Raises ``WrongUse`` if one of the
+    files exists: a lost key cannot be made again.
     """
     need("cryptography", "sign", "making keys")
     from cryptography.hazmat.primitives import serialization
@@ -72,9 +72,9 @@ def make_keys(out: Path) -> KeyPair:
 
 
 def read_private_key(path: Path, progress: Progress | None = None) -> EllipticCurvePrivateKey:
-    """Read the key that signs; ``BadInput`` for what is none, ``WrongUse`` for one whose password is not given.
+    """Read a private key. Raises ``BadInput`` if it is none, ``WrongUse`` if its password is missing.
 
-    ``progress`` is told of a key that others on this machine can read too.
+    A key that other users can read is noted in ``progress``.
     """
     need("cryptography", "sign", "signing")
     from cryptography.exceptions import UnsupportedAlgorithm
@@ -101,7 +101,7 @@ def read_private_key(path: Path, progress: Progress | None = None) -> EllipticCu
 
 
 def read_public_key(path: Path) -> EllipticCurvePublicKey:
-    """Read the key that signatures are checked with; ``BadInput`` for anything else."""
+    """Read a public key. Raises ``BadInput`` for anything else."""
     need("cryptography", "sign", "checking a signature")
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
@@ -127,12 +127,12 @@ def public_pem(key: EllipticCurvePublicKey) -> bytes:
 
 
 def fingerprint(key: EllipticCurvePublicKey) -> str:
-    """Return the key's name: the SHA-256 of its PEM, as lower-case hex."""
+    """Return the key's fingerprint: the SHA-256 of its PEM, as lower-case hex."""
     return sha256_bytes(public_pem(key))
 
 
 def algorithm(key: EllipticCurvePublicKey | EllipticCurvePrivateKey) -> ECDSA:
-    """Return how signatures of ``key`` are made: ECDSA with the hash of its curve."""
+    """Return the signature algorithm of ``key``: ECDSA with the hash of its curve."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 

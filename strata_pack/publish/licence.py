@@ -1,7 +1,7 @@
-"""May a pack be given on? What the source's licence says of it, and the question where that is not plain.
+"""Check whether the source's licence lets anybody redistribute a pack, and ask where it is unclear.
 
-This is no legal advice: a licence that is known to allow copies and changed versions for everybody passes, of every
-other one the publisher has to say that the terms were read.
+This is no legal advice: a licence known to allow redistribution of copies and modified versions passes; for every
+other one the publisher has to confirm that the terms were read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FREE = frozenset(
         *("osl-3.0", "postgresql", "pddl", "odbl", "cdla-permissive-1.0", "cdla-permissive-2.0", "lppl-1.3c"),
     }
 )
-"""Licences, as the Hub spells them, under which anybody may give on copies and changed versions."""
+"""Licences (Hub identifiers) under which anybody may redistribute copies and modified versions."""
 
 TERMS = {
     "cc-by-nd-4.0": "forbids changed versions",
@@ -28,11 +28,11 @@ TERMS = {
     "other": "is one of its own",
     "unknown": "is not known",
 }
-"""Why a licence needs a look."""
+"""Why a licence needs reading."""
 
 
 def questions(packs: Sequence[Pack], gated: Sequence[str] = ()) -> list[str]:
-    """Return what must be answered before ``packs`` are given on; ``gated`` are sources whose access is restricted."""
+    """Return the questions to answer before ``packs`` are published; ``gated`` are gated source repositories."""
     found = [f"the source {repo} is gated: access to it is given to each person by its owner" for repo in gated]
     for pack in packs:
         source = pack.manifest["source"]

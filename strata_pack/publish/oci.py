@@ -1,4 +1,4 @@
-"""Packs as an OCI image layout, as Docker Model Runner and other registries of models read it.
+"""Write packs as an OCI image layout for Docker Model Runner and other registries.
 
 One image a pack: a small configuration (format, architecture, quantization, size), the GGUF files, the projector, the
 chat template and the licence's name as annotations. Sources: OCI Image Layout 1.0, OCI Image Manifest 1.1, the Docker
@@ -32,7 +32,7 @@ TITLE_KEY = "org.opencontainers.image.title"
 
 
 def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, PublishedFile]:
-    """Return every file of the layout in ``out`` by its path: images that are there already stay in the index."""
+    """Return every file of the layout in ``out`` by its path; existing images stay in the index."""
     items: dict[str, PublishedFile] = {}
     images = {str(_name(one)): one for one in _images(out)}
     for pack in packs:
@@ -49,7 +49,7 @@ def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, PublishedFile]:
 
 
 def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[Change]:
-    """Return what is written to ``out``: a blob that is there is never written again, its name is its hash."""
+    """Return the changes to ``out``; an existing blob is never rewritten, because its name is its hash."""
     changes = []
     for path, item in sorted(items.items()):
         there = out / path
@@ -61,7 +61,7 @@ def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[Change]:
 
 
 def write_oci(out: Path, items: dict[str, PublishedFile], changes: Sequence[Change], progress: Progress) -> None:
-    """Carry out ``changes``: blobs first, the index last, so that no reader finds an image that is not whole."""
+    """Apply ``changes``: blobs first, the index last, so that no reader finds an incomplete image."""
     with disk_errors(out):
         last = {INDEX: 2, LAYOUT: 1}
         for change in sorted(changes, key=lambda one: last.get(one.path, 0)):
@@ -110,7 +110,7 @@ def _image(pack: Pack, items: dict[str, PublishedFile]) -> dict[str, Any]:
 
 
 def _config(pack: Pack, layers: list[str]) -> dict[str, Any]:
-    """Return the configuration; it holds no time, so the same pack gives the same image."""
+    """Return the image configuration; it contains no time, so the same pack gives the same image."""
     model = pack.manifest["model"]
     size = sum(entry["size"] for entry in pack.manifest["files"] if entry["path"] in model["files"])
     return {
@@ -151,7 +151,7 @@ def _descriptor(item: PublishedFile, media_type: str, annotations: dict[str, str
 
 
 def _images(out: Path) -> Iterator[dict[str, Any]]:
-    """Yield the images in the index of ``out``; ``WrongUse`` where it is a folder of something else."""
+    """Yield the images in the index of ``out``. Raises ``WrongUse`` if it is a folder of something else."""
     if (out / INDEX).is_file() and (out / LAYOUT).is_file():
         found = read_json_object(out / INDEX).get("manifests")
         for one in found if isinstance(found, list) else []:

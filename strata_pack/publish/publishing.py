@@ -1,6 +1,6 @@
-"""Publishing packs: prove them, sign them, write the card, and bring what has changed to where others get it.
+"""Publish packs: verify and sign them, write the card, and upload what has changed.
 
-Every file is known with its hash before anything travels, so a dry run says all that a run would do, and a second run
+Every file's hash is known before anything is sent, so a dry run reports everything a run would do, and a second run
 finds nothing to do.
 """
 
@@ -34,14 +34,14 @@ from strata_pack.weights.hub.connection import Hub, connect
 from strata_pack.weights.source import is_repo_id
 
 FIGURES = "figures.json"
-"""Stands next to the card: what was measured, for the next card."""
+"""File next to the card with the measurements, for the next card."""
 
 TRIES = 3
-"""Commits that are tried when others publish to other places of the repository meanwhile."""
+"""Attempts to commit when others publish to other paths of the repository meanwhile."""
 
 
 class LicenceQuestion(WrongUse):
-    """The source's licence has to be looked at before its packs are given on; ``questions`` are sentences."""
+    """The source's licence must be read before its packs are published; ``questions`` are sentences."""
 
     def __init__(self, found: Sequence[str]) -> None:
         super().__init__("; ".join(found), remedy="read the terms, then say so with --accept-licence")
@@ -50,7 +50,7 @@ class LicenceQuestion(WrongUse):
 
 @dataclass(frozen=True)
 class Published:
-    """What was done, or with ``dry_run`` would be; ``commit`` is the Hub's, ``None`` for other targets."""
+    """What was done, or would be with ``dry_run``; ``commit`` is the Hub's, ``None`` for other targets."""
 
     target: str
     changes: tuple[Change, ...]
@@ -60,7 +60,7 @@ class Published:
 
     @property
     def travelling(self) -> int:
-        """The bytes of what is added or replaced."""
+        """Size in bytes of the added and replaced files."""
         return sum(change.size for change in self.changes if change.kind in ("add", "replace"))
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,9 +76,9 @@ class Published:
 
 @dataclass(frozen=True)
 class PublishOptions:
-    """How packs are published. ``private`` counts for a repository that is made; ``base_model`` goes before what the
-    packs know; ``figures`` are by pack name, those of an earlier release are kept. ``agree`` is called with the files
-    that would be replaced or removed, before anything is; what it raises ends the publishing."""
+    """How packs are published. ``private`` applies to a new repository; ``base_model`` overrides what the
+    packs record; ``figures`` are by pack name, and figures of an earlier release are kept. ``agree`` is called with
+    the files that would be replaced or removed, before any change; an exception that it raises stops publishing."""
 
     accept_licence: bool = False
     private: bool = False
@@ -90,7 +90,7 @@ class PublishOptions:
     agree: Callable[[Sequence[Change]], None] | None = None
 
     def ask(self, changes: Sequence[Change]) -> None:
-        """Call ``agree``, if something would be lost."""
+        """Call ``agree`` if files would be replaced or removed."""
         lost = [change for change in changes if change.kind in ("replace", "remove")]
         if lost and self.agree is not None:
             self.agree(lost)
@@ -111,7 +111,7 @@ def publish(
     ``key`` is the private key that signs each pack. Nothing is changed anywhere with ``dry_run``. Raises
     ``CheckFailed`` for a pack that does not verify, ``LicenceQuestion`` unless ``options.accept_licence``,
     ``Overtaken`` if somebody else published the same files meanwhile, ``EnvironmentFailure`` for network and disk.
-    Whatever it raises, the target is as it was, or as it should be.
+    After any exception the target is unchanged or complete.
     """
     options, watcher = options or PublishOptions(), progress or Silent()
     opened = _open(packs)
@@ -169,7 +169,7 @@ class _Release:
         return [pack.path.name for pack in self.packs]
 
     def whole(self, repo: str | None, earlier: Mapping[str, Figures]) -> dict[str, PublishedFile]:
-        """Return every item by its path, with the card; ``earlier`` are the figures that the target has."""
+        """Return every item by its path, with the card; ``earlier`` are the figures in the target."""
         options = self.options
         figures = {**earlier, **(options.figures or {})}
         facts = CardFacts(repo, options.title, options.author, options.base_model, self.fingerprint, figures)
@@ -196,7 +196,7 @@ def _sources(packs: Sequence[Pack]) -> list[str]:
 
 
 def _prepare(pack: Pack, key: Any, progress: Progress) -> list[PublishedFile]:
-    """Verify a pack and return its files as items, with the papers it lacks and a signature that fits."""
+    """Verify a pack and return its files, with missing attestations and an up-to-date signature added."""
     known: dict[str, str] = {}
 
     def keep(_: Pack, digests: Mapping[str, str]) -> Check:
@@ -223,7 +223,7 @@ def _prepare(pack: Pack, key: Any, progress: Progress) -> list[PublishedFile]:
 
 
 def _write_into(pack: Pack, items: Sequence[PublishedFile]) -> None:
-    """Write the papers and the signature that were made for a pack into it: they are published as they lie there."""
+    """Write a pack's new attestations and signature into the pack itself, so that both copies are equal."""
     for item in items:
         if item.data is not None:
             write_atomic(pack.path.parent / item.path, item.data)
@@ -279,7 +279,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             release.progress.note(f"{repo}: somebody else published there meanwhile; looking again")
             continue
         except EnvironmentFailure:
-            # The answer to a commit may be lost on its way: what counts is what is there.
+            # The response to a commit may be lost, so the repository's state decides.
             arrived = _arrived(hub, repo, items, release)
             if arrived is None:
                 raise
@@ -316,7 +316,7 @@ def _moving(changes: Sequence[Change]) -> list[Change]:
 
 
 def _ours(files: Mapping[str, There], items: Mapping[str, PublishedFile], release: _Release) -> dict[str, There]:
-    """Return the files that this release is about."""
+    """Return the target's files that belong to this release."""
     folders = tuple(f"{folder}/" for folder in release.folders)
     return {path: there for path, there in files.items() if path in items or path.startswith(folders)}
 
@@ -329,7 +329,7 @@ def _earlier(hub: Hub, repo: str, state: HubState) -> dict[str, Figures]:
 
 
 def _figures(value: Mapping[str, Any]) -> dict[str, Figures]:
-    """Return the figures in a file of them; what is none is passed over."""
+    """Return the figures in a figures file; invalid entries are ignored."""
     found = {}
     for name, one in value.items():
         if isinstance(one, dict):

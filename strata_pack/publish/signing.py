@@ -1,8 +1,8 @@
-"""Signing a pack, and checking that a pack is what was signed: every file, no file more, no file less.
+"""Sign a pack, and check that its files are exactly the signed ones.
 
-The signature lies in the pack as ``model.sig`` and covers every other file in the folder: the model and all that the
-manifest lists, the manifest, papers, card and reports. Only the state of template installations on this machine and
-the files of a git repository are left out.
+The signature is the pack's file ``model.sig`` and covers every other file in the folder: the model and all that the
+manifest lists, the manifest, attestations, card and reports. Only the journal of template installations and
+a git repository's files are left out.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 LEFT_OUT = (SIGNATURE, STATE_DIR, ".git", ".gitattributes", ".github", ".gitignore")
-"""What our signatures do not cover; git's part is the default of OpenSSF Model Signing."""
+"""Paths that the signature does not cover; git's files are a default of OpenSSF Model Signing."""
 
 TITLE = "the signature is that of the key, over these very files"
 
 
 @dataclass(frozen=True)
 class Signed:
-    """A signature that was written: where, over how many files, and the name of the key."""
+    """A written signature: its path, the number of signed files, and the key's fingerprint."""
 
     path: Path
     files: int
@@ -45,7 +45,7 @@ class Signed:
 def sign_pack(path: Path, key: Path, progress: Progress | None = None) -> Signed:
     """Sign the pack in ``path`` with the private key in the file ``key``.
 
-    Raises ``CheckFailed`` if a file is not what the manifest says, ``BadInput`` for what is no pack or no key.
+    Raises ``CheckFailed`` if a file differs from the manifest, ``BadInput`` if ``path`` is no pack or ``key`` no key.
     """
     private = read_private_key(key, progress)
     pack = Pack.open(path)
@@ -62,9 +62,9 @@ def sign_pack(path: Path, key: Path, progress: Progress | None = None) -> Signed
 
 
 def fresh_signature(pack: Pack, digests: Mapping[str, str], key: EllipticCurvePrivateKey) -> bytes | None:
-    """Return a new signature file over the files of ``digests``, ``None`` if the pack's own fits them and the key.
+    """Return a new signature of ``digests``, ``None`` if the pack's signature already matches files and key.
 
-    A signature is another one each time, so one that fits stays: what was published does not change without need.
+    ECDSA signatures differ each time, so a matching one is kept and published files do not change needlessly.
     """
     covered = {name: digest for name, digest in digests.items() if _covered(name)}
     path = pack.path / SIGNATURE
@@ -83,7 +83,7 @@ def _covered(name: str) -> bool:
 def signature_check(key: Path | None, progress: Progress | None = None) -> FurtherCheck:
     """Return the check of a pack's signature with the public key in the file ``key``.
 
-    Without a key it only says that there is a signature. Raises ``BadInput`` for what is no public key.
+    Without a key the check only reports that there is a signature. Raises ``BadInput`` for an invalid public key.
     """
     public = None if key is None else read_public_key(key)
 
@@ -106,7 +106,7 @@ def signature_check(key: Path | None, progress: Progress | None = None) -> Furth
 
 
 def is_signed(pack: Path) -> bool:
-    """Return whether there is a signature in the pack; it is not looked at."""
+    """Return whether the pack has a signature file, which is not checked."""
     return (pack / SIGNATURE).is_file()
 
 
@@ -132,7 +132,7 @@ def _differences(pack: Pack, signed: SignedFiles, known: Mapping[str, str], prog
 
 
 def _present(root: Path, signed: SignedFiles) -> list[str]:
-    """Return the files in ``root`` that the signature must know; a link is refused."""
+    """Return the files in ``root`` that the signature must cover. Raises ``CheckFailed`` for a link."""
     found = [name for name in walk(root) if signed.covers(name) and name != SIGNATURE]
     for name in found:
         if not member(root, name).is_file():

@@ -1,7 +1,7 @@
-"""A newer chat template into packs that are published already: brought here where they are not at hand, and installed.
+"""Install a newer chat template into published packs, which are downloaded if they are not local.
 
-The template lies at the end of a GGUF's header, with room behind it: the tensors stay where they are, so a store that
-keeps chunks (Xet) gets a few kilobytes of each file and no more.
+The template is at the end of a GGUF's header, with padding after it: the tensors keep their offsets, so a store that
+deduplicates chunks (Xet) receives only a few kilobytes of each file.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def update_templates(
 ) -> list[Path]:
     """Install ``template`` ("auto", an id or a file) into ``packs`` and return them.
 
-    Without ``packs`` they are all that are published in the repository ``target``, brought into ``work``. With
+    Without ``packs``, all packs in the repository ``target`` are downloaded into ``work`` and updated. With
     ``dry_run`` nothing is installed. Raises what ``install_template`` raises, ``CheckFailed`` for a pack that does not
-    verify, ``WrongUse`` where there is none.
+    verify, ``WrongUse`` if there is no pack.
     """
     watcher = progress or Silent()
     found = list(packs) or bring_published(target, work, watcher, hub)
     for pack in found:
         _check(pack, watcher)
     for pack in found:
-        # The pack's template is the one that its manifest records: nobody's changes are lost.
+        # The pack's template matches its manifest, so no user's change is lost.
         result = install_template(pack, template, force=True, dry_run=dry_run, progress=watcher)
         done = "would be installed" if dry_run else "installed"
         what = f"template {str(result.after['sha256'])[:12]} {done}" if result.changed else "has this template already"
@@ -49,7 +49,7 @@ def update_templates(
 
 
 def bring_published(target: str, work: Path | None, progress: Progress, hub: Hub | None = None) -> list[Path]:
-    """Bring every pack of the repository ``target`` into ``work``, and return the packs."""
+    """Download every pack of the repository ``target`` into ``work``, and return their folders."""
     kind, repo = parse_target(target)
     if kind != "hub":
         raise WrongUse("no pack is given", where=target, remedy="name the packs to update")

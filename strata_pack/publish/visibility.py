@@ -1,7 +1,7 @@
-"""A repository that is made for a release is private until its first commit is there: nobody sees an empty one.
+"""A new repository is private until its first commit, so that nobody sees an empty one.
 
-A note in the cache says which repository this machine has made and not opened yet, so that the run after a killed one
-opens it. A repository of which there is no such note keeps the visibility that its owner gave it.
+A file in the cache records the repositories that this machine has created and not yet made public, so that the run
+after a killed one makes them public. A repository without such a file keeps its visibility.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STORAGE_REFUSED = (402, 403)
 
 
 def make_repository(hub: Hub, api: HfApi, repo: str, progress: Progress, *, private: bool) -> None:
-    """Make ``repo``, private for now; what the client raises for one that is there by now is left as it is."""
+    """Create ``repo``, private for now. The client's exception for an existing repository is not caught."""
     if not private:
         write_atomic(_note(hub, repo), f"{hub.endpoint}/{repo}\n".encode())
     api.create_repo(repo, private=True)
@@ -30,25 +30,25 @@ def make_repository(hub: Hub, api: HfApi, repo: str, progress: Progress, *, priv
 
 
 def is_to_be_opened(hub: Hub, repo: str) -> bool:
-    """Return whether this machine has made ``repo`` and has not opened it yet."""
+    """Return whether this machine has created ``repo`` and not yet made it public."""
     return _note(hub, repo).is_file()
 
 
 def open_repository(hub: Hub, api: HfApi, repo: str) -> None:
-    """Let everybody see ``repo``, and forget that it was to be opened."""
+    """Make ``repo`` public, and delete its file in the cache."""
     api.update_repo_settings(repo, private=False)
     with disk_errors(_note(hub, repo)):
         _note(hub, repo).unlink(missing_ok=True)
 
 
 def is_private(hub: Hub, repo: str) -> bool:
-    """Return whether only its owner sees ``repo``."""
+    """Return whether ``repo`` is private."""
     about = get_json(hub, f"/api/models/{repo}", repo)
     return isinstance(about, dict) and about.get("private") is True
 
 
 def lacks_private_storage(error: Any) -> bool:
-    """Return whether the Hub refused bodies because an account may keep only so much in private repositories."""
+    """Return whether the Hub refused an upload because the account's private storage is full."""
     return error.response.status_code in _STORAGE_REFUSED and "storage" in str(error.server_message or error).lower()
 
 

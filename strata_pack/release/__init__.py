@@ -1,4 +1,4 @@
-"""Many packs from one file: the graph of a release, run on one machine or many, judged, reported and published."""
+"""Releases: many packs built from one release file, as a graph of nodes, then checked, reported and published."""
 
 from strata_pack.doors import door
 

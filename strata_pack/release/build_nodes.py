@@ -1,4 +1,4 @@
-"""The nodes that make files: fetch, convert, importance matrix, recipe, pack."""
+"""Nodes that write files: fetch, convert, importance matrix, recipe, pack."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from strata_pack.weights.source import HubSource, parse_source
 
 
 def fetch(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Bring the source and hash it. A template that cannot be used is refused before the weights travel."""
+    """Fetch the source and hash it. An unusable template is refused before the weights are downloaded."""
     state = results.out / ".release"
 
     def early(folder: Path) -> None:
@@ -61,7 +61,7 @@ def _hashed(results: Results, path: Path, sha256: str | None, progress: Progress
 
 
 def _template_hash(model: Model) -> str | None:
-    """Return the hash of the source's own template, by which a change at the vendor is noticed."""
+    """Return the hash of the source's own template; `release status` compares it with the Hub's."""
     text = None if model.folder is None else folder_template(model.folder)
     if text is None and model.weights.format == "gguf":
         text = gguf_template(first_weights(model))
@@ -69,7 +69,7 @@ def _template_hash(model: Model) -> str | None:
 
 
 def convert(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Convert the checkpoint to a GGUF that llama.cpp runs: what matrices and figures are measured on."""
+    """Convert the checkpoint to a GGUF that llama.cpp runs, for importance matrices and measurements."""
     model = brought_model(task.source, results.out, task.result("fetch"))
     folder = results.out / ".release" / "convert"
     with disk_errors(folder):
@@ -83,14 +83,14 @@ def convert(task: Task, results: Results, progress: Progress) -> NodeOutput:
 
 
 def reference(task: Task, results: Results) -> Path:
-    """Return the source as a GGUF: what was converted, or the source itself."""
+    """Return the source as a GGUF: the converted file, or the source itself if it is a GGUF."""
     if "convert" in task.inputs:
         return results.paths(task.result("convert"))[0]
     return first_weights(brought_model(task.source, results.out, task.result("fetch")))
 
 
 def imatrix(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Collect the importance matrix; a killed collection goes on after its last saved chunk."""
+    """Collect the importance matrix; a killed collection resumes after its last saved chunk."""
     target = results.out / ".release" / "imatrix.gguf"
     request = ImatrixRequest(
         model=reference(task, results),
@@ -138,7 +138,7 @@ def _recipe_of(task: Task, results: Results) -> Recipe:
 
 
 def pack(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Build the pack from the source that was brought; what an earlier run of this release left there is replaced."""
+    """Build the pack from the fetched source, replacing what an earlier run of this release left there."""
     out = results.out / task.pack
     if out.is_dir() and any(out.iterdir()) and results.begun(task.node) is None:
         raise BadInput(
@@ -156,10 +156,10 @@ def _manifest_hash(out: Path) -> str | None:
 
 
 def _is_to_build(task: Task, results: Results) -> bool:
-    """Return whether the pack is not there: it is if its build ended and its worker was killed before it said so."""
+    """Return whether the pack has to be built: not if a build ended but its worker was killed before it reported."""
     out, begun = results.out / task.pack, results.begun(task.node)
     if partial_folder(out).is_dir():
-        # The build that is run again finds what it had installed, and tidies up.
+        # A repeated build finds what was installed before and cleans up.
         return True
     if begun is None:
         return not out.is_dir() or not any(out.iterdir())
@@ -168,7 +168,7 @@ def _is_to_build(task: Task, results: Results) -> bool:
 
 
 def _is_whole(out: Path, manifest: str | None) -> bool:
-    """Return whether the pack in ``out`` is what its manifest says."""
+    """Return whether the pack in ``out`` matches its manifest."""
     if manifest is None:
         return False
     entries = read_manifest(out / MANIFEST)["files"]
@@ -177,7 +177,7 @@ def _is_whole(out: Path, manifest: str | None) -> bool:
 
 
 def build_request(task: Task, results: Results, source: str) -> BuildRequest:
-    """Return what a pack's build is asked for; ``source`` as text."""
+    """Return the build request of a pack; ``source`` is text."""
     golden = task.paths["golden"]
     return BuildRequest(
         source=source,
@@ -198,7 +198,7 @@ def build_request(task: Task, results: Results, source: str) -> BuildRequest:
 def _build(task: Task, results: Results, progress: Progress) -> None:
     ready = task.paths.get("ready")
     if ready is not None and "split" in task.paths and not is_proved(Path(task.paths["split"])):
-        progress.note("the source came otherwise than in ranges, so the pack is quantized anew")
+        progress.note("the source was not fetched in ranges, so the pack is quantized again")
         ready = None
     request = build_request(task, results, _source_text(task))
     build_packs(
@@ -210,9 +210,9 @@ def _build(task: Task, results: Results, progress: Progress) -> None:
 
 
 def build_together(tasks: Sequence[Task], progress: Progress) -> None:
-    """Build the packs of several tasks from one reading of their source and store their results.
+    """Build the packs of several tasks in one pass over their source, and store the results.
 
-    Those that are made already are left out. Raises what a build raises; nothing of a pack is in place then.
+    Packs that exist are left out. Raises as a build does; no pack is in place then.
     """
     results = Results(Path(tasks[0].out))
     with ExitStack() as stack:
@@ -250,7 +250,7 @@ def _made(out: Path, results: Results) -> NodeOutput:
 
 
 def _source_text(task: Task) -> str:
-    """Return the source as the pack's build is asked for it: at its commit."""
+    """Return the source argument of the pack's build, with its commit."""
     source = parse_source(task.source)
     commit = task.result("fetch")["data"]["commit"]
     return str(replace(source, revision=commit)) if isinstance(source, HubSource) else task.source

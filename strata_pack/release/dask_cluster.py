@@ -1,7 +1,7 @@
-"""A Dask cluster as the workers of a run: whoever shares the release's folder can do its nodes.
+"""Executor on a Dask cluster; every worker must share the release's folder.
 
-Dask schedules; nothing of a result travels but its JSON, and a node that Dask gives out twice finds itself made. When
-the connection to the scheduler breaks, what was given out is given out again as soon as it is back.
+Dask schedules. Only the JSON of a result is sent, and a node that Dask runs twice finds its result on disk. When
+the connection to the scheduler breaks, running tasks are submitted again once it is back.
 Source: the client of distributed 2026 (futures are cancelled when the scheduler's connection is lost).
 """
 
@@ -34,14 +34,14 @@ LOST_AFTER = 60.0
 """Seconds that the scheduler, or every worker, may be away before the run ends."""
 POLL_INTERVAL = 1.0
 CLOSED = "closed"
-"""The status of a client that has given up its scheduler."""
+"""Status of a client that has stopped reconnecting to its scheduler."""
 
 Answer = tuple[str, list[Result | Failure]]
 """A worker's address and how its tasks ended."""
 
 
 def run_on_worker(task: Task, versions: Mapping[str, Any]) -> Answer:
-    """Do a task on a worker of the cluster, unless it came after the others were asked and has other ``versions``."""
+    """Run a task on a worker, unless the worker joined after the version check and has other ``versions``."""
     from distributed import get_worker
 
     worker = str(get_worker().address)
@@ -53,12 +53,12 @@ def run_on_worker(task: Task, versions: Mapping[str, Any]) -> Answer:
 
 @functools.cache
 def worker_versions() -> dict[str, Any]:
-    """Return the versions of the installation that runs this."""
+    """Return the versions of the installation that runs this function."""
     return installed_versions().to_dict()
 
 
 def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None:
-    """Return what a worker with the versions ``theirs`` would make other bytes with, ``None`` if nothing."""
+    """Return which difference in versions would change a result's bytes, ``None`` if there is none."""
     for name in ("tool", "library", "kernels", "engines"):
         if theirs[name] != ours[name]:
             return f"has another {name} ({theirs[name]}) than this machine ({ours[name]})"
@@ -66,7 +66,7 @@ def difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str | None
 
 
 def read_on_worker(path: str) -> str | None:
-    """Return what a worker sees in a file, ``None`` if it does not see it."""
+    """Return the content of a file as a worker sees it, ``None`` if it does not see the file."""
     try:
         return Path(path).read_text()
     except OSError:
@@ -74,7 +74,7 @@ def read_on_worker(path: str) -> str | None:
 
 
 class Cluster:
-    """The workers of a Dask scheduler. A worker does as many nodes at a time as it has Dask threads."""
+    """The workers of a Dask scheduler. A worker runs as many nodes at a time as it has Dask threads."""
 
     def __init__(self, client: Any, where: str, threads: int | None) -> None:
         self.threads = threads
@@ -93,7 +93,7 @@ class Cluster:
         others = [address for address in self._workers() if address != avoid] if avoid else []
         where: dict[str, Any] = {"workers": others, "allow_other_workers": True} if others else {}
         self._tries += 1
-        # A key of its own: Dask would answer a known key with what it remembers.
+        # A new key each time: Dask answers a known key with its stored result.
         key = f"{task.label}-{task.key[:12]}-{self._tries}"
         if self._client.status == CLOSED:
             raise self._lost("the scheduler is gone")
@@ -121,7 +121,7 @@ class Cluster:
             error = future.exception()
             died = f"its worker was lost ({type(error).__name__}: {str(error)[:200]})"
         elif future.status == "finished":
-            # The result lies with the worker: the way to it can break too.
+            # The worker holds the result, so fetching it can fail too.
             with suppress(OSError, CancelledError):
                 worker, outcomes = future.result(timeout=LOST_AFTER)
                 return [TaskEnd(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
@@ -153,9 +153,9 @@ class Cluster:
 def cluster(
     address: str, folders: Sequence[Path], progress: Progress, *, workers: int | None = None, threads: int | None = None
 ) -> Iterator[Executor]:
-    """Yield the workers of the scheduler at ``address``, or of a cluster on this machine for ``"local"``.
+    """Yield an executor for the scheduler at ``address``, or for a cluster on this machine (``"local"``).
 
-    ``folders`` are those of the releases, which every worker must share. Raises ``EnvironmentFailure`` if the extra is
+    ``folders`` are the releases' folders, which every worker must share. Raises ``EnvironmentFailure`` if the extra is
     not installed, nothing answers, a worker runs other versions, or one does not see the folders.
     """
     need("distributed", "dask", "--dask")
@@ -167,7 +167,7 @@ def cluster(
         if address == LOCAL:
             target = stack.enter_context(_local(workers))
         try:
-            # The first look gives up soon; the client that stays comes back after a break of the network.
+            # The first connection times out soon; the lasting client reconnects after a network failure.
             connect(target, timeout=CONNECT_TIMEOUT, set_as_default=False).close()
             client = stack.enter_context(connect(target, timeout=LOST_AFTER, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
@@ -203,7 +203,7 @@ def _local(workers: int | None) -> Iterator[Any]:
 
 
 def check_versions(client: Any, where: str, ours: Mapping[str, Any]) -> None:
-    """Refuse workers that would make other bytes than ``ours``, or that Dask itself does not fit."""
+    """Refuse workers whose versions differ from ``ours`` in a way that changes bytes, or whose Dask does not fit."""
     try:
         client.get_versions(check=True)
     except ValueError as error:
@@ -219,7 +219,7 @@ def check_versions(client: Any, where: str, ours: Mapping[str, Any]) -> None:
 
 
 def check_folders(client: Any, folders: Sequence[Path]) -> None:
-    """Refuse a worker that does not share the folders of the releases."""
+    """Refuse a worker that does not share the releases' folders."""
     for folder in folders:
         mark = folder / ".release" / "shared"
         token = secrets.token_hex(8)
@@ -235,7 +235,7 @@ def check_folders(client: Any, folders: Sequence[Path]) -> None:
 
 
 def _answers(client: Any, function: Any, *args: Any) -> Mapping[str, Any]:
-    """Return what every worker answers; one that was lost meanwhile is left out."""
+    """Return every worker's answer; workers lost meanwhile are left out."""
     from distributed.comm.core import CommClosedError
 
     found: Mapping[str, Any] = client.run(function, *args, on_error="return")

@@ -1,4 +1,4 @@
-"""Who does the nodes: this process, several processes, or a Dask cluster. The run knows only what is here."""
+"""The interface of executors: this process, several processes, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THIS_PROCESS = "this process"
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How a task ended: a result, a failure, or (``None``) with the death of its worker, which ``died`` describes."""
+    """How a task ended: a result, a failure, or ``None`` if its worker died, which ``died`` describes."""
 
     task: Task
     outcome: Result | Failure | None
@@ -23,21 +23,21 @@ class TaskEnd:
 
 
 class Executor(Protocol):
-    """Workers that take tasks. ``threads`` is how many cores one of them may use, ``None`` for all."""
+    """Runs tasks on workers. ``threads`` is the number of cores for one worker, ``None`` for all."""
 
     @property
     def threads(self) -> int | None: ...
 
     @property
     def size(self) -> int:
-        """How many tasks it can do at a time."""
+        """Number of tasks that can run at a time."""
 
     @property
     def free(self) -> int:
-        """How many tasks it would take now."""
+        """Number of tasks that could start now."""
 
     def submit(self, task: Task, avoid: str | None = None) -> None:
-        """Give a worker the task, another one than ``avoid`` if there is one."""
+        """Give the task to a worker, if possible not to ``avoid``."""
 
     def wait(self) -> list[TaskEnd]:
-        """Wait until a task ends, and return all that have."""
+        """Wait until a task ends; return every task that has ended."""

@@ -1,6 +1,6 @@
-"""The nodes that check and measure packs, and the one that judges by the limits of ``release.toml``.
+"""Nodes that check and measure packs, and the node that compares with the limits of ``release.toml``.
 
-Measuring and judging are two nodes: another limit asks for no new measurement. A pack that fails stays where it is.
+Measuring and comparing are two nodes, so a changed limit needs no new measurement. A failing pack is kept.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from strata_pack.smoke.prove import keep_report, prove_golden
 from strata_pack.smoke.run import SmokeOptions, is_complete_report, run_smoke
 
 GATES = ("verify", "golden", "smoke", "kl", "calls")
-"""In the order of the page."""
+"""In the order of the report page."""
 
 
 def page_of(gate: str, pack: str) -> str:
-    """Return where the page of a gate lies in the release's folder."""
+    """Return the path of a gate's page in the release's folder."""
     return f"reports/{pack}/{gate}.html"
 
 
 def _kept(task: Task, results: Results, report: Report, **data: Any) -> NodeOutput:
-    """Write the gate's page and return what the node made: the page, and what the judge reads."""
+    """Write the gate's page and return the node's output: the page, and the data that ``judge`` reads."""
     path = results.out / page_of(task.kind, task.pack)
     write_atomic(path, html(report))
     failed = [check for check in report.checks if check.status in ("failed", "error")]
@@ -57,7 +57,7 @@ def verify_pack(task: Task, results: Results, progress: Progress) -> NodeOutput:
 
 
 def golden(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Render the golden cases on every engine at hand."""
+    """Render the golden cases on every installed engine."""
     pack = Pack.open(_pack(task, results))
     report = prove_golden(pack, progress)
     keep_report(pack, "golden", report, progress)
@@ -65,7 +65,7 @@ def golden(task: Task, results: Results, progress: Progress) -> NodeOutput:
 
 
 def smoke(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Play the scenarios on a real server."""
+    """Run the smoke scenarios on a real server."""
     path = _pack(task, results)
     report = run_smoke(path, options=SmokeOptions(threads=task.threads), progress=progress)
     if is_complete_report(report):
@@ -82,7 +82,7 @@ def _options(task: Task, results: Results) -> tuple[tuple[Text, ...], CompareOpt
 
 
 def logits(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Compute the source's logits, once for all packs. Where there are none to be had, packs get bounds instead."""
+    """Compute the source's logits, once for all packs. If they cannot be computed, packs get bounds instead."""
     over, options = _options(task, results)
     try:
         files = keep_reference(reference(task, results), over, options, progress)
@@ -96,14 +96,14 @@ def kl(task: Task, results: Results, progress: Progress) -> NodeOutput:
     over, options = _options(task, results)
     found = compare_many([_pack(task, results)], reference(task, results), over, options, progress)
     judged = found[0].to_dict()
-    # The result is of these bytes, wherever they lie.
+    # The result belongs to these bytes, whatever their path.
     judged["model"], judged["reference"] = task.pack, Path(judged["reference"]).name
     judged["texts"] = [{**one, "model": task.pack, "reference": judged["reference"]} for one in judged["texts"]]
     return _kept(task, results, compare_report(found, None), judged=judged)
 
 
 def calls(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Give the pack, or the source, every task that needs tools."""
+    """Run every tool-calling task on the pack, or on the source."""
     how = task.settings
     options = CallsOptions(how["seed"], how["tasks"], runtime=pick_runtime(), threads=task.threads)
     model = _pack(task, results) if task.pack else model_file(reference(task, results))
@@ -115,7 +115,7 @@ def calls(task: Task, results: Results, progress: Progress) -> NodeOutput:
 
 
 def judge(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
-    """Hold every measurement of a pack against its limits."""
+    """Compare every measurement of a pack with its limits."""
     built = task.inputs[f"pack:{task.pack}"]
     if isinstance(built, str):
         return NodeOutput((), {"passed": False, "built": False, "gates": [_row("pack", "error", built)]})

@@ -1,7 +1,7 @@
-"""The graph of a release: which nodes there are, what each needs, and everything that decides about it.
+"""The graph of a release: its nodes, what each needs, and the settings that its result depends on.
 
-A node's key is the hash of its settings and of the digests of what it needs. Paths, threads and places decide about
-nothing and are no settings; a file counts by its content.
+A node's key is the hash of its settings and of its inputs' digests. Paths, threads and locations do not change
+the result and are not settings; a file enters by its content.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from strata_pack.release.results import Result
 from strata_pack.release.versions import Versions
 
 FORMAT = 1
-"""Part of every key: raised when what nodes make changes in a way that no version tells."""
+"""Part of every key. Raise it when results change without a change of any version."""
 
 Json = Any
 
 
 @dataclass(frozen=True)
 class Node:
-    """One step. ``id`` is its kind, or ``kind:pack``; ``settings`` decide about its result, ``paths`` do not.
+    """One step. ``id`` is its kind, or ``kind:pack``; its result depends on ``settings``, not on ``paths``.
 
-    A ``soft`` node runs when everything it needs has ended, well or not. ``after`` are nodes that must be done
-    first and decide about nothing: how a result is made is not what it is.
+    A ``soft`` node runs when everything it needs has ended, failed or not. ``after`` are nodes that must be done
+    first but do not enter the key.
     """
 
     id: str
@@ -86,7 +86,7 @@ class _Graph:
     def _source(self, source: LockedSource) -> dict[str, Json]:
         if source["commit"] is not None:
             return {"repo": source["repo"], "commit": source["commit"], "source": source["text"]}
-        # Files on this disk: what the file system says of them now; their hashes are the node's result.
+        # Local files: size and time of change are the settings; their hashes are the node's result.
         return {"files": [(name, *_stamp(path)) for name, path in local_files(self.release, source).items()]}
 
     def _needs_reference(self) -> bool:
@@ -96,7 +96,7 @@ class _Graph:
         return made or any(one.kl_mean is not None or one.calls is not None for one in limits)
 
     def _imatrix(self) -> Mapping[str, Json]:
-        """Add the node of the importance matrix; return what a pack with one has in its settings."""
+        """Add the importance matrix node; return the settings that it adds to a pack."""
         spec = self.release.imatrix
         if spec is None:
             return {}
@@ -113,7 +113,7 @@ class _Graph:
         return {}
 
     def _shared_measures(self) -> None:
-        """Add what is measured once for all packs: the source's logits and the source's tool calls."""
+        """Add the measurements shared by all packs: the source's logits and the source's tool calls."""
         how, versions = self.release.measuring, self.versions
         limits = [pack.limits for pack in self.release.packs]
         self.kl = {
@@ -188,7 +188,7 @@ class _Graph:
         self._add(f"gates:{name}", (f"pack:{name}", *gates, *shared), {"pack": name, **asdict(limits)}, soft=True)
 
     def _publish(self, publish: PublishSpec, measured: tuple[str, ...]) -> None:
-        """Add the cards of the targets and what sends them; ``measured`` are the nodes that judge packs."""
+        """Add the targets' cards and the publishing node; ``measured`` are the packs' ``judge`` nodes."""
         release = self.release
         targets = {pack.name: pack.repo or publish.target for pack in release.packs if pack.publish}
         settings = {"targets": targets, "sign": _content(publish.sign)}
@@ -226,14 +226,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def _content(path: Path | None) -> str | None:
-    """Return what a file says, or a folder of golden cases."""
+    """Return the content of a file, or of a folder of golden cases."""
     if path is None or path.is_file():
         return None if path is None else sha256_file(path)
     return sha256_text(json.dumps([(one.name, sha256_file(one)) for one in suite_files(path)]))
 
 
 def _template(option: str) -> str:
-    """Return what the template option means by content: a shipped template can become another one."""
+    """Return the template option by content, because a shipped template can change with the version."""
     from strata_pack.chat.library import list_templates
 
     shipped = {one.id: one.sha256 for one in list_templates()}

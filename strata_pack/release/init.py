@@ -1,4 +1,4 @@
-"""A first ``release.toml`` for a source, written after a look at it: format, size, template, licence."""
+"""Write a first ``release.toml`` from a source's format, size, template and licence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ STATES = {
 
 @dataclass(frozen=True)
 class Looked:
-    """What a look at a source tells. ``weights`` in bytes, ``licence`` as its card names it."""
+    """Facts about a source. ``weights`` in bytes, ``licence`` as its card names it."""
 
     name: str
     format: str
@@ -49,7 +49,7 @@ class Looked:
 
 
 def look_at(text: str, progress: Progress | None = None) -> Looked:
-    """Look at a source without fetching its weights. Raises as ``fetch`` does."""
+    """Inspect a source without downloading its weights. Raises as ``fetch`` does."""
     source = parse_source(text)
     if isinstance(source, LocalGguf):
         return Looked(model_name(source.path.stem), "gguf", source.path.stat().st_size, None, "", None)

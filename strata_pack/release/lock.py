@@ -1,6 +1,6 @@
-"""``release.lock``: what a release was made from, so that the next run and the next machine make the same.
+"""``release.lock``: what a release was made from, so that another run or machine makes the same.
 
-The first run pins the commit that the source means; later runs build that commit until they are asked to update. The
+The first run pins the source's commit; later runs build that commit until ``--update`` is given. The
 file is JSON, belongs into version control next to ``release.toml``, and holds no path of this machine.
 """
 
@@ -19,7 +19,7 @@ LIMIT = 64 << 20
 
 
 class LockedFile(TypedDict):
-    """One file: ``sha256`` is missing until somebody has computed it."""
+    """One file; ``sha256`` is ``None`` until it was computed."""
 
     path: str
     size: int
@@ -39,7 +39,7 @@ class LockedSource(TypedDict):
 
 
 class LockedPack(TypedDict):
-    """A pack that was built: the hashes of its files, its manifest among them, and whether its gates let it pass."""
+    """A built pack: the hashes of its files with its manifest, and whether it passed its gates."""
 
     passed: bool
     files: list[LockedFile]
@@ -95,11 +95,11 @@ SCHEMA: dict[str, Any] = {
         },
     },
 }
-"""What a lock file must be to be believed. It is edited by merges, and by hand."""
+"""Schema of the lock file, which merges and people may edit."""
 
 
 def read_lock(path: Path) -> Lock | None:
-    """Return the lock file, ``None`` if there is none; ``BadInput`` if it is something else."""
+    """Return the lock file, ``None`` if there is none. Raises ``BadInput`` for another or damaged file."""
     if not path.exists():
         return None
     remedy = "restore it, or remove it to pin the source anew"
@@ -117,7 +117,7 @@ def read_lock(path: Path) -> Lock | None:
 
 
 def write_lock(path: Path, source: LockedSource, versions: Versions, packs: dict[str, LockedPack]) -> None:
-    """Write the lock file if anything in it is new."""
+    """Write the lock file if its content changed."""
     lock = Lock(
         version=VERSION,
         source=source,
@@ -129,5 +129,5 @@ def write_lock(path: Path, source: LockedSource, versions: Versions, packs: dict
     )
     data = dump_json(lock)
     if not path.is_file() or path.read_bytes() != data:
-        # Where somebody has linked the file elsewhere, it stays there.
+        # A symbolic link is kept and its target written.
         write_atomic(path.resolve(), data)

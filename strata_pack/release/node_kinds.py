@@ -1,4 +1,4 @@
-"""Which function makes which kind of node, and how a task is done: found made, or made now."""
+"""The function of each kind of node, and how a task runs: return the stored result, or make it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ NODE_FUNCTIONS: Mapping[str, NodeFunction] = {
 
 
 def run_node(task: Task, progress: Progress | None = None) -> Result:
-    """Make what ``task`` asks for, or find it made, and return it. Raises what the work raises."""
+    """Return the stored result of ``task``, or make it. Raises what the node's function raises."""
     results = Results(Path(task.out))
     with results.node_lock(task.node):
         found = results.find(task.node, task.key)
-        # Who asks to publish wants to know what is there now; what is there is not sent again.
+        # Publishing always looks at the target; files that are there are not sent again.
         if found is not None and task.kind != "publish":
             return found
         started = monotonic()
@@ -48,7 +48,7 @@ def run_node(task: Task, progress: Progress | None = None) -> Result:
 
 
 def run_task(task: Task, progress: Progress) -> Result | Failure:
-    """Perform ``task`` and return how it ended: a result, or the sentence of what went wrong."""
+    """Run ``task`` and return its result, or its failure."""
     try:
         return run_node(task, progress)
     except (StrataError, OSError) as error:
@@ -56,9 +56,9 @@ def run_task(task: Task, progress: Progress) -> Result | Failure:
 
 
 def run_tasks(task: Task, progress: Progress) -> list[Result | Failure]:
-    """Perform ``task`` and the others that it brings; return how each ended, in order.
+    """Run ``task`` and the tasks batched with it; return each result or failure, in order.
 
-    Packs are built from one reading. If that fails, each is tried alone, so that one that is wrong stops no other.
+    Packs are built in one pass over the source. If that fails, each is built alone, so one bad pack stops no other.
     """
     if task.others:
         try:

@@ -1,4 +1,4 @@
-"""The nodes of what goes with packs: the statement of where each comes from, and the card of every target."""
+"""Nodes for each pack's provenance statement and bill of materials, and for each target's model card."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from strata_pack.release.results import Results
 from strata_pack.release.task import NodeOutput, Task
 
 CARDS = "cards"
-"""The folder of the cards, for a look at them before they are published."""
+"""Folder of the cards, so that they can be read before publishing."""
 
 
 def provenance(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
-    """Write the statement and the bill of materials that a pack lacks, and hold those that it has against it."""
+    """Write a pack's missing provenance statement and bill of materials, and check those that exist."""
     pack = Pack.open(results.out / task.pack)
     papers = paper_files(pack.manifest)
     for name, data in papers.items():
@@ -57,7 +57,7 @@ def card(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noq
 
 
 def passing_packs(task: Task) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the packs to publish by target, and those that are held back by their gates."""
+    """Return the packs to publish by target, and the packs that failed their gates."""
     by_target: dict[str, list[str]] = {}
     held = []
     for pack, target in task.settings["targets"].items():
@@ -70,7 +70,7 @@ def passing_packs(task: Task) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _places(folder: Path, targets: list[str]) -> Iterator[tuple[str, Path]]:
-    """Yield each target with the folder of its card; an image has no card."""
+    """Yield each target with the folder of its card; OCI images have no card."""
     taken: set[str] = set()
     for target in targets:
         if target.startswith("oci:"):
@@ -83,7 +83,7 @@ def _places(folder: Path, targets: list[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _fingerprint(task: Task) -> str | None:
-    """Return the name of the key that will sign, where its public half lies beside it: no password is needed then."""
+    """Return the fingerprint of the signing key if the public key file is next to it (no password is needed then)."""
     from strata_pack.publish.keys import fingerprint, read_public_key
 
     key = task.paths.get("key")
@@ -92,7 +92,7 @@ def _fingerprint(task: Task) -> str | None:
 
 
 def _figures(task: Task, pack: str) -> dict[str, Any]:
-    """Return what was measured of a pack, for the card."""
+    """Return the measurements of a pack for the card."""
     compared, asked = task.inputs.get(f"kl:{pack}"), task.inputs.get(f"calls:{pack}")
     figures: dict[str, Any] = {}
     if compared is not None and not isinstance(compared, str):

@@ -1,8 +1,8 @@
-"""Several processes on this machine as the workers of a run.
+"""Executor of several processes on this machine.
 
-Each worker is a fresh interpreter with one pipe; it gets a task, sends what it tells meanwhile, and sends how it ended.
-One that dies is replaced, and its task goes to another. When the run itself is killed its workers see the pipe close
-and end at once: nobody is left behind at work on a folder that the next run wants.
+Each worker is a new interpreter with one pipe: it receives a task, sends progress, and sends the result.
+A worker that dies is replaced, and its task is retried. When the run itself is killed, its workers see the pipe close
+and end at once, so no process keeps working in a folder that the next run uses.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from strata_pack.release.node_kinds import run_tasks
 from strata_pack.release.task import Task
 
 REPORT_EVERY = 0.2
-"""Seconds between two messages about how far a worker's task is."""
+"""Seconds between two progress messages of a worker."""
 EXIT_TIMEOUT = 5.0
-"""Seconds that a worker has to end when it is told to."""
+"""Seconds that a worker has to end after the request."""
 
 
 class _PipeProgress:
-    """A worker's ``Progress``: what it is told goes to the run, an amount now and then and not at each call."""
+    """A worker's ``Progress``: forwards notes to the run, and amounts at intervals instead of at each call."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
@@ -70,7 +70,7 @@ class _PipeTask:
 
 
 def _serve(pipe: Connection) -> None:
-    """The life of a worker: one task after the other, until the run closes the pipe."""
+    """Worker main loop: run one task after the other until the run closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = multiprocessing.parent_process()
@@ -88,7 +88,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process when the run's process has ended, whatever it is doing."""
+    """End this process as soon as the run's process has ended."""
     wait([sentinel])
     os._exit(1)
 
@@ -103,7 +103,7 @@ class _Worker:
 
 
 class ProcessPool:
-    """Processes as workers; they are started when there is a task for them."""
+    """Executor of worker processes, which are started when a task needs one."""
 
     def __init__(self, count: int, progress: Progress, threads: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,7 +130,7 @@ class ProcessPool:
             idle = [self._new()]
         worker = idle[0]
         worker.task = task
-        # One that has died just now is noticed by ``wait``.
+        # ``wait`` notices a worker that has just died.
         with suppress(OSError):
             worker.pipe.send(task)
 
@@ -178,7 +178,7 @@ class ProcessPool:
         return worker
 
     def _replace(self, worker: _Worker) -> list[TaskEnd]:
-        """Take a dead worker out of the pool and say what became of its task."""
+        """Remove a dead worker from the pool and return how its task ended."""
         assert worker.task is not None
         self._workers.remove(worker)
         worker.process.join(EXIT_TIMEOUT)
@@ -190,7 +190,7 @@ class ProcessPool:
         return [TaskEnd(one, None, worker.name, died=f"{worker.name} {how}") for one in worker.task.together]
 
     def _stop(self, worker: _Worker) -> None:
-        """End a worker: at once if it is in the middle of a task, else when it has heard that it may."""
+        """End a worker: kill it during a task, otherwise close its pipe and wait."""
         with suppress(OSError):
             worker.pipe.send(None)
         if worker.task is not None:

@@ -1,4 +1,4 @@
-"""The node that publishes: packs that pass their gates go to their targets, through the room ``publish``."""
+"""The node that publishes the packs that pass their gates to their targets (``strata_pack.publish``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_key(release: Release) -> None:
-    """Raise ``WrongUse`` for a key that cannot sign, before packs are made for hours."""
+    """Raise ``WrongUse`` for a key that cannot sign, before hours of building."""
     from strata_pack.publish import read_private_key
 
     if release.publish is not None and release.publish.sign is not None:
@@ -27,7 +27,7 @@ def check_key(release: Release) -> None:
 
 
 def publish(task: Task, results: Results, progress: Progress) -> NodeOutput:
-    """Publish every pack that passed; the others are named. Raises ``CheckFailed`` if none passed."""
+    """Publish every pack that passed and note the others. Raises ``CheckFailed`` if none passed."""
     by_target, held = passing_packs(task)
     for pack in held:
         progress.note(f"{pack}: does not pass its gates, so it is not published")
@@ -45,7 +45,7 @@ def _nothing(task: Task) -> CheckFailed:
 
 
 def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, Any]]:
-    """Return what publishing would send, by target, without sending it; what is not made yet is named."""
+    """Return what publishing would send, by target. Raises ``WrongUse`` if a node is not made yet."""
     if schedule.states["publish"] in ("waits", "skipped"):
         raise WrongUse(
             f"not everything is made yet ({schedule.reason('publish')})",
@@ -65,7 +65,7 @@ def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, An
 
 
 def _card(task: Task) -> Mapping[str, Any]:
-    """Return what the card says; ``CheckFailed`` where it could not be made."""
+    """Return the card's facts. Raises ``CheckFailed`` if the card could not be made."""
     made = task.inputs["card"]
     if isinstance(made, str):
         raise CheckFailed(f"its card could not be made ({made})", where=task.release)

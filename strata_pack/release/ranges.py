@@ -1,6 +1,7 @@
-"""A checkpoint that came range by range, given to the fetch as bodies that have arrived: it proves their hashes.
+"""Hand a checkpoint that was fetched in byte ranges to the normal fetch, which checks the files' hashes.
 
-If one of them is not what the Hub says, the fetch gets it anew, and what was written from the ranges does not count.
+If a hash differs from the Hub's, the fetch downloads that file again, and tensors written from the ranges are
+discarded.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ MOVED = "moved.json"
 
 
 def take_ranges(split: Path, source: str, state: Path) -> dict[str, int]:
-    """Make the files of a split run the fetch's partial bodies; return their times of change by name."""
+    """Register a split run's files as partial downloads of the fetch; return their modification times by name."""
     named = parse_source(source)
     assert isinstance(named, HubSource)
     target = hub_folder(named, state / "source")
@@ -41,12 +42,12 @@ def take_ranges(split: Path, source: str, state: Path) -> dict[str, int]:
 
 
 def prove_ranges(split: Path, model: Model, moved: dict[str, int]) -> None:
-    """Note that the fetch has taken every file as it came; a file that was fetched anew has another time of change."""
+    """Record whether the fetch accepted every file; a file that was downloaded again has another modification time."""
     taken = {file.name: file.path.stat().st_mtime_ns for file in model.files if file.name in moved}
     if taken == moved:
         write_atomic(split / PROVED, b"")
 
 
 def is_proved(split: Path) -> bool:
-    """Return whether what was written from the ranges is from the bytes that the Hub names."""
+    """Return whether the tensors were written from bytes whose hashes the fetch has checked."""
     return (split / PROVED).is_file()

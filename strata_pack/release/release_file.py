@@ -1,7 +1,7 @@
-"""``release.toml``: read, checked whole and resolved, before anything is done.
+"""Read, validate and resolve ``release.toml``, before any work.
 
 ``release.schema.json`` is the format. What a schema cannot say (a preset that exists, a file that is there, two packs
-of one name) is checked here, and every problem of the file is in the one sentence that refuses it.
+of one name) is checked here. One error names every problem of the file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from strata_pack.pack.schema_check import problems
 from strata_pack.suggest import nearest
 
 FILE_LIMIT = 1 << 20
-"""Bytes of the largest release file that is read."""
+"""Largest release file in bytes."""
 SHOWN = 8
-"""Problems that one refusal names before it says how many more there are."""
+"""Problems that one error lists before it counts the rest."""
 TAKEN = frozenset({"reports", "report.html", "report.json", "cards"})
-"""What lies beside the packs."""
+"""Names in the packs' folder that are not packs."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one pack must pass. ``kl_mean`` in nats; ``calls`` is a share of the source's right calls."""
+    """Limits of one pack. ``kl_mean`` in nats; ``calls`` is a share of the source's correct calls."""
 
     golden: bool = True
     smoke: bool = False
@@ -41,7 +41,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Measuring:
-    """How the gates measure, the same for all packs. No texts: the shipped ones."""
+    """Measuring options, the same for all packs. Without texts, the shipped ones are used."""
 
     kl_text: tuple[Path, ...] = ()
     kl_windows: int | None = None
@@ -52,7 +52,7 @@ class Measuring:
 
 @dataclass(frozen=True)
 class ImatrixSpec:
-    """The importance matrix: a finished ``file``, or made from ``text`` (none: the shipped one)."""
+    """The importance matrix: an existing ``file``, or computed from ``text`` (empty: the shipped text)."""
 
     text: tuple[Path, ...] = ()
     file: Path | None = None
@@ -105,11 +105,11 @@ class Release:
     measuring: Measuring
     publish: PublishSpec | None
     accept_licence: bool = False
-    """Whether somebody has read the terms of the source; no file says so for them."""
+    """Whether the user accepts the source's terms; only the command line can set it."""
 
     @property
     def state(self) -> Path:
-        """The folder of the work: results, fetched files, what is made on the way."""
+        """Work folder: results, fetched files, intermediate files."""
         return self.out / ".release"
 
     @property
@@ -125,7 +125,7 @@ def schema() -> dict[str, Any]:
 
 
 def read_release(path: Path) -> Release:
-    """Read and check a release file; ``BadInput`` names everything that is wrong with it."""
+    """Read and check a release file. Raises ``BadInput`` that names everything wrong with it."""
     try:
         table = tomllib.loads(read_bytes(path, FILE_LIMIT).decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -184,7 +184,7 @@ def _named(place: str) -> str:
 
 
 class _Reader:
-    """Turns a table that fits the schema into a ``Release`` and collects what is wrong with its values."""
+    """Turns a table that fits the schema into a ``Release`` and collects problems of its values."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -218,7 +218,7 @@ class _Reader:
         )
 
     def _names(self, packs: Sequence[PackSpec]) -> None:
-        """Note packs that would lie in one place: a disk may not tell large letters from small ones."""
+        """Record packs with the same path; a file system may ignore case."""
         places = [pack.name.casefold() for pack in packs]
         for name in sorted({pack.name for pack in packs if places.count(pack.name.casefold()) > 1}):
             self.wrong.append(f"[pack]: two packs are called {name}; give one a name of its own")
@@ -233,7 +233,7 @@ class _Reader:
             return None
 
     def _place(self, name: str, place: str) -> Path:
-        """Return the path that ``name`` means; one that no disk can have is noted, and the release file stands in."""
+        """Return the path of ``name``; an impossible one is recorded and replaced by the release file's path."""
         try:
             if not name.isprintable():
                 raise ValueError("it holds a character that cannot be printed")
@@ -278,7 +278,7 @@ class _Reader:
         return repo
 
     def _source(self, text: str) -> str:
-        """Return the source as one can name it from any folder: a path counts from the release file's folder."""
+        """Return the source with an absolute path; relative paths start at the release file's folder."""
         from strata_pack.weights.source import HubSource, parse_source
 
         if not text.startswith("hf://"):
@@ -345,7 +345,7 @@ class _Reader:
 
 
 def _label(table: Mapping[str, Any], recipe: Path | None) -> str:
-    """Return what a pack is called after its release's name; raises what is wrong with the quantization."""
+    """Return the second part of a pack's name. Raises if the quantization is wrong."""
     from strata_pack.compare.fit.budget import parse_budget
     from strata_pack.weights.quantize.presets import find_preset
     from strata_pack.weights.quantize.recipes import read_recipe

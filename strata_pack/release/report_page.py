@@ -1,4 +1,4 @@
-"""The page of a whole release: every pack, every gate, size against divergence, and links to the gates' own pages."""
+"""Report page of a release: every pack, every gate, size against divergence, and links to the gates' pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TITLES = {
 
 
 def report(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
-    """Write the page and the same as JSON."""
+    """Write the page, and the same data as JSON."""
     made = release_report(task)
     written = []
     for name, data in ((PAGE, html(made)), (DATA, to_json(made))):
@@ -56,7 +56,7 @@ def _passed(task: Task, pack: str) -> bool:
 
 
 def _overview(task: Task, packs: list[str]) -> Check:
-    """The table of all packs and, where divergence was measured, the picture of size against it."""
+    """The table of all packs and, where divergence was measured, the plot of size against divergence."""
     points = []
     for pack in packs:
         built, compared = _data(task, f"pack:{pack}"), _data(task, f"kl:{pack}")

@@ -1,7 +1,7 @@
-"""What nodes have made, found again: one JSON file for each node and key, which names every file by its hash.
+"""Stored results of nodes: one JSON file for each node and key, which names every file by its hash.
 
-A result counts only while its files are there. Size and time of change decide quickly; where the time alone differs
-(a copied folder), the file is hashed again. What depends on a result depends on its digest: the contents, not the time.
+A result is valid only while its files are unchanged. Size and modification time are compared; if only the time differs
+(a copied folder), the file is hashed again. Dependent nodes use a result's digest: the contents, not the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, 
 from strata_pack.locks import lock_file
 
 WAIT = 7 * 86400.0
-"""Seconds to wait for another worker that makes the same thing: as long as the largest model may take."""
+"""Seconds to wait for another worker that makes the same node: enough for the largest model."""
 
 
 class FileRecord(TypedDict):
@@ -32,7 +32,7 @@ class FileRecord(TypedDict):
 
 
 class Result(TypedDict):
-    """What a node has made. ``data`` is JSON; ``digest`` identifies files and data."""
+    """Result of a node. ``data`` is JSON; ``digest`` identifies files and data."""
 
     node: str
     key: str
@@ -78,7 +78,7 @@ class Results:
     def store(
         self, node: str, key: str, files: Sequence[FileRecord], data: Mapping[str, Any], seconds: float
     ) -> Result:
-        """Write a result, whole or not at all, and return it."""
+        """Write a result atomically and return it."""
         digest = result_digest(files, data)
         result = Result(
             node=node, key=key, digest=digest, files=list(files), data=dict(data), seconds=round(seconds, 3)
@@ -89,11 +89,11 @@ class Results:
         return result
 
     def begin(self, node: str, key: str, replaces: str | None) -> None:
-        """Note that ``node`` is made for ``key`` in place of what has the hash ``replaces``."""
+        """Record that ``node`` is being made for ``key`` and replaces the file with the hash ``replaces``."""
         write_atomic(self._root / _folder(node) / "begun", dump_json({"key": key, "replaces": replaces}))
 
     def begun(self, node: str) -> dict[str, Any] | None:
-        """Return what ``begin`` noted last, ``None`` if this release has never begun to make ``node``."""
+        """Return what ``begin`` recorded last, ``None`` if this release has never begun to make ``node``."""
         try:
             value = json.loads((self._root / _folder(node) / "begun").read_bytes())
         except (FileNotFoundError, ValueError):
@@ -113,7 +113,7 @@ class Results:
 
     @contextmanager
     def node_lock(self, node: str) -> Iterator[None]:
-        """Hold ``node`` against other workers, waiting for one that is at it."""
+        """Lock ``node`` for this worker, waiting for a worker that holds it."""
         folder = self._root / _folder(node)
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -133,10 +133,10 @@ def _folder(node: str) -> str:
 
 
 def result_digest(files: Sequence[FileRecord], data: Mapping[str, Any]) -> str:
-    """Return the identity of what was made: names and hashes of the files, and the data.
+    """Return the digest of a result: names and hashes of the files, and the data.
 
-    Pages tell times and are for people: nothing depends on them. A file outside the release's folder is known by its
-    name: where the source lies decides about nothing.
+    HTML pages contain times and are left out. A file outside the release's folder enters by its
+    name, so the source's location does not matter.
     """
     named = [
         (Path(one["path"]).name if os.path.isabs(one["path"]) else one["path"], one["sha256"])

@@ -1,7 +1,7 @@
-"""Running releases: every node that is ready goes to a worker, until nothing is left that could be made.
+"""Run releases: give every ready node to a worker until no node can be made any more.
 
-The state is on the disk. Killed at any moment, the same call goes on: what is finished is found, what was under way is
-taken up where its own journal is.
+The state is on disk. After a kill at any moment, the same call continues: finished nodes are found, interrupted ones
+resume from their own journals.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from strata_pack.release.source import hashed, pin_source
 from strata_pack.release.versions import Versions, installed_versions
 
 TENSOR = "tensor"
-"""The kind of nodes of which there may be thousands: they are counted and not named."""
+"""Node kind with thousands of nodes, which are counted instead of listed."""
 HERE_ONLY = frozenset({"publish"})
-"""Kinds of nodes that no worker elsewhere does: the key, its password and the token of the Hub are this process's."""
+"""Node kinds that run only in this process, which has the key, its password and the Hub token."""
 MAX_WORKER_DEATHS = 8
-"""Workers that may die over one node before it counts as failed: what kills every worker will kill the next."""
+"""Workers that may die on one node before it counts as failed."""
 RETRY_ELSEWHERE = EnvironmentFailure.exit_code
 """The exit code of failures that another worker may not have: a full disk, a missing runtime."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run did: its schedules, at their ends."""
+    """Outcome of a run: its schedules in their final state."""
 
     schedules: tuple[Schedule, ...]
 
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def held_back(self) -> list[str]:
-        """The packs that were built and do not pass their gates."""
+        """The packs that were built and failed their gates."""
         return [
             pack.name
             for schedule in self.schedules
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def exit_code(self) -> int:
-        """0; that of the gravest failure; 1 if a pack does not pass its gates."""
+        """0 if all is well, else the exit code of the worst failure, or 1 if a pack fails its gates."""
         codes = [failure.exit_code for schedule in self.schedules for failure in schedule.failures.values()]
         return max(codes) if codes else 1 if self.held_back else 0
 
@@ -72,16 +72,16 @@ def open_schedule(
     versions: Versions | None = None,
     progress: Progress | None = None,
 ) -> Schedule:
-    """Return where ``release`` stands; nothing is written. A source that is not pinned is looked at on the Hub."""
+    """Return the schedule of ``release``; nothing is written. A source that is not pinned is looked up on the Hub."""
     source = pin_source(release, read_lock(release.lock_path), update=update, progress=progress)
     return Schedule(release, source, versions or installed_versions(), wanted)
 
 
 def run_releases(schedules: Sequence[Schedule], executor: Executor | None, progress: Progress | None = None) -> Outcome:
-    """Make everything that the schedules lack and return how it ended; a node that fails stops only what needs it.
+    """Make every missing node of the schedules and return the outcome; a failed node stops only nodes that need it.
 
-    Without a executor nothing is made: it is needed only where something is lacking. Raises ``EnvironmentFailure`` if
-    another run has one of the releases.
+    The executor may be ``None`` if no node is missing. Raises ``EnvironmentFailure`` if
+    another run holds one of the releases.
     """
     progress = progress or Silent()
     with ExitStack() as stack:
@@ -97,7 +97,7 @@ def run_releases(schedules: Sequence[Schedule], executor: Executor | None, progr
 
 @contextmanager
 def release_lock(release: Release) -> Iterator[None]:
-    """Hold the release against a second run, on this machine or on one that shares the folder."""
+    """Lock the release against a second run, on this machine or on one that shares the folder."""
     with disk_errors(release.state):
         release.state.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(release.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -122,7 +122,7 @@ def _write_lock(schedule: Schedule) -> None:
 
 
 class _Run:
-    """One run: which task is whose, and what has been tried."""
+    """State of one run: the schedule of each running task, and the failed attempts."""
 
     def __init__(self, schedules: Sequence[Schedule], executor: Executor, progress: Progress) -> None:
         self._schedules = {schedule.release.name: schedule for schedule in schedules}
@@ -150,7 +150,7 @@ class _Run:
                 self._take(ended)
 
     def _start(self, schedule: Schedule, nodes: Sequence[str]) -> int:
-        """Give ``nodes`` to one worker; return how many they are."""
+        """Submit ``nodes`` to one worker; return their number."""
         first, *others = [schedule.task(node, self._executor.threads) for node in nodes]
         for task in (first, *others):
             schedule.start(task.node)
@@ -192,7 +192,7 @@ class _Run:
 
 
 def batches(schedule: Schedule, workers: int) -> list[list[str]]:
-    """Return the nodes that are ready, as they are given out: packs together, a reading for each worker."""
+    """Return the ready nodes in batches: packs are batched, so that each worker reads the source once."""
     ready = schedule.ready()
     packs = [node for node in ready if node.startswith("pack:") and "ready" not in schedule.graph[node].paths]
     readings = [packs[first::workers] for first in range(workers)]

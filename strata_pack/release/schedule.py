@@ -1,6 +1,6 @@
-"""Where a release stands: each node done, ready, waiting for others, or failed.
+"""The state of a release: each node done, ready, waiting for others, or failed.
 
-The same schedule answers ``plan`` and ``status`` and is what ``run`` moves on: a node that ends makes others ready.
+``plan`` and ``status`` print the schedule, ``run`` advances it: a node that ends makes others ready.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from strata_pack.release.task import Task
 from strata_pack.release.versions import Versions
 
 State = Literal["done", "made", "ready", "waits", "running", "failed", "skipped"]
-"""done: found made; made: by this run; skipped: what it needs has failed; waits: for what it needs."""
+"""done: result found; made: by this run; skipped: an input failed; waits: for an input."""
 
 SHOWN = 12
-"""Nodes that are named at most where one waits for them."""
+"""Most nodes that a "waits for" sentence names."""
 ENDED: frozenset[State] = frozenset({"done", "made", "failed", "skipped"})
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a node failed: the sentence and the exit code of its kind."""
+    """Why a node failed: the message and the exit code of its error."""
 
     sentence: str
     exit_code: int
@@ -43,7 +43,7 @@ class Failure:
 class Schedule:
     """The state of every node of one release.
 
-    ``wanted`` says which nodes the run is for; those that nothing wanted needs are left out.
+    ``wanted`` are the kinds of nodes to make; nodes that none of them needs are left out.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Schedule:
         return all(state in ENDED for state in self.states.values())
 
     def task(self, node: str, threads: int | None = None) -> Task:
-        """Return ``node``, which is ready, as a task for a worker."""
+        """Return the task of ``node``, which must be ready."""
         wanted = self.graph[node]
         return Task(
             release=self.release.name,
@@ -90,15 +90,15 @@ class Schedule:
         )
 
     def start(self, node: str) -> None:
-        """Note that a worker has the node."""
+        """Mark the node as running."""
         self.states[node] = "running"
 
     def requeue(self, node: str) -> None:
-        """Note that the node has to be given out once more."""
+        """Mark the node as ready again."""
         self.states[node] = "ready"
 
     def finish(self, node: str, outcome: Result | Failure) -> None:
-        """Note how the node ended, and what that makes of those that need it."""
+        """Store how the node ended, and update the nodes that need it."""
         if isinstance(outcome, Failure):
             self.states[node], self.failures[node] = "failed", outcome
         else:
@@ -108,7 +108,7 @@ class Schedule:
                 self._look(other)
 
     def reason(self, node: str) -> str:
-        """Return what is to say of a node that is not done: its failure, or what it waits for."""
+        """Return why a node is not done: its failure, or what it waits for."""
         if node in self.failures:
             return self.failures[node].sentence
         wanted = self.graph[node]
@@ -117,7 +117,7 @@ class Schedule:
         return f"after {', '.join(lacking[:SHOWN])}{more}" if lacking else ""
 
     def locked_packs(self) -> dict[str, LockedPack]:
-        """Return what the lock file says of the packs that are there."""
+        """Return the lock file's entries of the packs that exist."""
         packs = {}
         for pack in self.release.packs:
             built, judged = self.found.get(f"pack:{pack.name}"), self.found.get(f"gates:{pack.name}")
@@ -134,7 +134,7 @@ class Schedule:
         return {need: self.found[need] if need in self.found else self.reason(need) for need in node.needs}
 
     def _look(self, id: str) -> None:
-        """Settle the state of a node that waits, from those it needs."""
+        """Compute the state of a waiting node from its inputs."""
         node = self.graph[id]
         needs = [self.states[need] for need in (*node.needs, *node.after)]
         if not all(state in ENDED for state in needs):

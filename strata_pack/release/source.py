@@ -1,4 +1,4 @@
-"""The source of a release: pinned to a commit, brought onto this disk once, handed to every pack with its hashes."""
+"""The source of a release: pinned to a commit, fetched once, and passed to every pack with its hashes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from strata_pack.weights.source import HubSource, parse_source
 def pin_source(
     release: Release, lock: Lock | None, *, update: bool = False, progress: Progress | None = None
 ) -> LockedSource:
-    """Return the source as it is pinned, or pin it now.
+    """Return the pinned source, or pin it now.
 
-    ``update`` pins the commit that the revision means now. Raises what ``look`` raises for a Hub source (no network is
-    used for one that is pinned), ``BadInput`` for a source on this disk that holds no model, ``WrongUse`` for packs
+    ``update`` pins the revision's current commit. Raises as ``look`` for a Hub source (no network is
+    used for a pinned one), ``BadInput`` for a local source without a model, ``WrongUse`` for packs
     inside the source.
     """
     source = parse_source(release.source)
@@ -55,7 +55,7 @@ def _local(text: str, known: LockedSource | None) -> LockedSource:
         before = hashes.get(file.name)
         same = before is not None and before["size"] == size
         files.append(_entry(file.name, size, before.get("sha256") if before is not None and same else None))
-    # The lock is for every machine: where the source lies on this one is not its business.
+    # The lock is shared by machines, so it holds no local path.
     return LockedSource(
         text=Path(text).name, kind=model.kind, repo=None, commit=None, format=model.weights.format, files=files
     )
@@ -69,7 +69,7 @@ def _entry(path: str, size: int, sha256: str | None) -> LockedFile:
 
 
 def hashed(source: LockedSource, fetched: Result) -> LockedSource:
-    """Return ``source`` with the hashes that the fetch has computed, and that of its own template."""
+    """Return ``source`` with the fetched files' hashes and the template's hash."""
     files = [
         LockedFile(path=name, size=record["size"], sha256=record["sha256"])
         for name, record in zip(fetched["data"]["files"], fetched["files"], strict=True)
@@ -80,7 +80,7 @@ def hashed(source: LockedSource, fetched: Result) -> LockedSource:
 def bring_source(
     text: str, commit: str | None, state: Path, progress: Progress, early: Callable[[Path], None]
 ) -> Model:
-    """Fetch the pinned commit below ``state``, or find the source on this disk; errors as ``bring`` raises them."""
+    """Fetch the pinned commit into ``state``, or find the local source. Raises as ``bring``."""
     source = parse_source(text)
     if isinstance(source, HubSource):
         source = replace(source, revision=commit)
@@ -88,7 +88,7 @@ def bring_source(
 
 
 def fetch_data(model: Model, template_sha256: str | None) -> dict[str, object]:
-    """Return what ``brought_model`` needs of a model next to its files, as JSON without any path."""
+    """Return the JSON, without paths, that ``brought_model`` needs besides the files."""
     weights = model.weights
     return {
         "kind": model.kind,
@@ -104,7 +104,7 @@ def fetch_data(model: Model, template_sha256: str | None) -> dict[str, object]:
 
 
 def brought_model(text: str, out: Path, fetched: Result) -> Model:
-    """Return the model that a fetch has brought, with the hashes that were proved then."""
+    """Return the fetched model with the hashes that were checked then."""
     data, source = fetched["data"], parse_source(text)
     if isinstance(source, HubSource):
         root = hub_folder(source, out / ".release" / "source")

@@ -1,12 +1,12 @@
-"""One huge model over many workers: each takes a tensor, fetches only its bytes, and writes it into every pack's file.
+"""Split one huge model over many workers: each fetches one tensor's bytes and writes it into every pack's file.
 
     .release/split/
       plan.json       the tensors in groups, the byte ranges of each, the packs that are written
       source/NAME/    the checkpoint's files, their headers in place, the rest filled in range by range
       out/PACK.gguf   the packs' models, header first, each tensor at its final place
 
-Files have their full size from the start, so workers share nothing but the folder, and one that is killed costs the
-tensor it was at. A checkpoint that came in ranges is proved by its hashes when it is whole; only then a pack is made.
+Files have their full size from the start, so workers share only the folder, and a killed worker loses only the
+tensor it was writing. A checkpoint fetched in ranges is checked by its hashes when complete; only then packs are made.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from strata_pack.weights.quantize.run import output_headers, output_sizes
 from strata_pack.weights.source import HubSource, parse_source
 
 SMALL = 64 << 10
-"""Bytes up to which a stored tensor is fetched with the headers: a request of its own would cost more."""
+"""Tensors up to this many bytes are fetched with the headers: a request of their own would cost more."""
 
 Range = tuple[str, int, int]
-"""A file of the repository, and bytes of it from the first to the one after the last."""
+"""(file of the repository, first byte, byte after the last)."""
 
 
 def split_folder(out: Path) -> Path:
-    """Return where the files of a split run lie."""
+    """Return the folder of a split run."""
     return out / ".release" / "split"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors of the model that are made of the same stored bytes, and those bytes; without tensors only bytes."""
+    """Tensors of the model made from the same stored bytes, and those bytes; without tensors only bytes to fetch."""
 
     tensors: tuple[str, ...]
     ranges: tuple[Range, ...]
 
 
 def prepare(source: str, commit: str | None, model: Model | None, packs: Sequence[Task], progress: Progress) -> str:
-    """Lay out the files of a split run and return the id of its plan; a plan of the same things is kept.
+    """Create the files of a split run and return its plan's id; an existing equal plan is kept.
 
-    ``model`` is the source if it is on this disk already; else what it needs before its weights is fetched now, and the
-    headers of the weights. ``packs`` are the tasks of the packs to write. Raises as a build does.
+    ``model`` is the source if it is local; otherwise side files and the
+    weights' headers are fetched now. ``packs`` are the tasks of the packs to write. Raises as a build does.
     """
     out = Path(packs[0].out)
     root = split_folder(out)
@@ -109,7 +109,7 @@ def read_plan(out: Path) -> dict[str, Any]:
 
 
 def part_of(task: Task) -> str:
-    """Return which part of the checkpoint a pack is made of: with the layers of multi-token prediction, or without."""
+    """Return the part of the checkpoint for a pack: with or without multi-token prediction layers."""
     return "model" if task.settings["mtp"] else "trunk"
 
 
@@ -133,14 +133,14 @@ def _model_dict(model: Model) -> dict[str, Any]:
 
 
 def model_from(value: Mapping[str, Any]) -> Model:
-    """Return the model of a plan, as ``_model_dict`` wrote it."""
+    """Return the model that ``_model_dict`` wrote to a plan."""
     root = Path(value["root"])
     weights = Weights("safetensors", tuple(value["weights"]), value["index"])
     return Model(value["kind"], value["name"], weights, root, root, ())
 
 
 def _lay_out(task: Task, model: Model, tensors: SafetensorsSource, root: Path) -> None:
-    """Make the file of one pack's model: its full size, its header."""
+    """Create one pack's model file with its full size and its header."""
     plan, keys = planned(task, model, tensors)
     if plan.shards != 1:
         raise WrongUse("a model in several files cannot be split over workers", where=task.node)
@@ -155,7 +155,7 @@ def _lay_out(task: Task, model: Model, tensors: SafetensorsSource, root: Path) -
 
 
 def planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[QuantPlan, dict[str, Any]]:
-    """Return how a pack's model is quantized, and the keys of its template."""
+    """Return the quantization plan of a pack, and the metadata keys of its template."""
     request = build_request(task, Results(Path(task.out)), str(model.root))
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     (plan,) = plan_models([request], tensors, [imatrix])
@@ -163,7 +163,7 @@ def planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[Quant
 
 
 def _heads(source: str, commit: str | None, root: Path, progress: Progress) -> tuple[Model, list[Range]]:
-    """Fetch side files, headers and small tensors; return the model in its folder of holes, and what is filled."""
+    """Fetch side files, headers and small tensors; return the model with sparse files, and the byte ranges present."""
     named = parse_source(source)
     assert isinstance(named, HubSource)
     target = hub_folder(named, root.parent / "source")
@@ -203,7 +203,7 @@ def _heads(source: str, commit: str | None, root: Path, progress: Progress) -> t
 
 
 def _head(fetcher: RangeFetcher, name: str, size: int, path: Path, descriptor: int) -> Iterator[Range]:
-    """Fetch a file's header and its small tensors; yield what is there now."""
+    """Fetch a file's header and small tensors; yield the ranges that are present."""
     fetcher.fetch(name, 0, min(8, size), descriptor)
     length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
     end = min(8 + length, size)
@@ -218,7 +218,7 @@ def _head(fetcher: RangeFetcher, name: str, size: int, path: Path, descriptor: i
 
 
 def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the ranges in order, those that touch or overlap as one."""
+    """Return the ranges in order, with touching or overlapping ones merged."""
     found: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -229,7 +229,7 @@ def joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def without(ranges: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the parts of ``ranges`` that lie in none of ``taken``."""
+    """Return the parts of ``ranges`` outside ``taken``."""
     left: list[tuple[int, int]] = []
     for start, stop in joined(ranges):
         for first, last in joined(taken):
@@ -244,9 +244,9 @@ def without(ranges: Sequence[tuple[int, int]], taken: Sequence[tuple[int, int]])
 
 
 def _groups(tensors: SafetensorsSource, model: Model, have: Sequence[Range]) -> list[Group]:
-    """Return what workers take: tensors that share no stored bytes, and all other bytes that are to be fetched.
+    """Return the groups of tensors for workers (no stored byte is in two groups), and the other bytes to fetch.
 
-    ``have`` is what was fetched of the files already; nothing of a checkpoint that is here as a whole.
+    ``have`` are the ranges fetched already; empty for a complete local checkpoint.
     """
     sharing: dict[str, int] = {}
     members: dict[int, list[str]] = {}
@@ -283,7 +283,7 @@ def _groups(tensors: SafetensorsSource, model: Model, have: Sequence[Range]) -> 
 
 
 def _rest(model: Model, taken: Mapping[str, Sequence[tuple[int, int]]]) -> Iterator[Group]:
-    """Yield what no tensor of the model needs: the whole file is fetched, since only the whole file has a hash."""
+    """Yield the ranges that no tensor needs; they are fetched too, because only the whole file has a hash."""
     for file in model.weights.files:
         size = (model.root / file).stat().st_size
         for start, stop in without([(0, size)], taken[file]):

@@ -1,4 +1,4 @@
-"""Which part of a release is spread over workers tensor by tensor, and the graph with a node for every tensor."""
+"""Choose the packs that are split over workers by tensor, and make the graph with a node per tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strata_pack.release.task import Task
 
 
 def run_split(schedule: Schedule, executor: Executor, progress: Progress) -> Outcome:
-    """Make everything that the schedule lacks, tensors of packs as nodes of their own; errors as ``run_releases``."""
+    """Make every missing node, with packs' tensors as nodes of their own. Raises as ``run_releases``."""
     while True:
         with release_lock(schedule.release):
             part = split_schedule(schedule, progress)
@@ -34,7 +34,7 @@ def run_split(schedule: Schedule, executor: Executor, progress: Progress) -> Out
 def split_schedule(schedule: Schedule, progress: Progress) -> Schedule:
     """Return the schedule of the same release whose packs' tensors are nodes of their own.
 
-    Packs that wait for something that is made of the whole source (a matrix, a searched recipe) are left for a later
+    Packs that wait for a result of the whole source (a matrix, a searched recipe) are left for a later
     schedule: this one makes what they wait for. Raises ``WrongUse`` for a source that is no safetensors checkpoint.
     """
     if schedule.source["format"] != "safetensors":
@@ -48,7 +48,7 @@ def split_schedule(schedule: Schedule, progress: Progress) -> Schedule:
         return schedule
     model = None if fetched is None else brought_model(schedule.release.source, schedule.release.out, fetched)
     if model is None and schedule.source["commit"] is None:
-        # A source on this disk has nothing to fetch: its hash can be computed first.
+        # A local source needs no fetch, so its hash can be computed first.
         return _narrowed(schedule, lambda node: node.kind == "fetch")
     tasks = [_task(schedule, node) for node in now]
     identity = prepare(schedule.release.source, schedule.source["commit"], model, tasks, progress)
@@ -60,7 +60,7 @@ def split_schedule(schedule: Schedule, progress: Progress) -> Schedule:
 
 
 def _can_be_planned(schedule: Schedule, node: str) -> bool:
-    """Return whether everything but the source itself that a pack needs is there."""
+    """Return whether every input of a pack except the source is done."""
     return all(need == "fetch" or need in schedule.found for need in schedule.graph[node].needs)
 
 
@@ -82,7 +82,7 @@ def _narrowed(schedule: Schedule, wanted: Callable[[Node], bool]) -> Schedule:
 
 
 def _with_tensors(schedule: Schedule, identity: str, groups: int, packs: list[str], *, fetching: bool) -> Graph:
-    """Return the graph with a node for each group of tensors, before what is made of them."""
+    """Return the graph with a node for each group of tensors, ordered before the packs."""
     root = str(split_folder(schedule.release.out))
     nodes: dict[str, Node] = {
         f"{TENSOR}:{number}": Node(f"{TENSOR}:{number}", TENSOR, (), {"plan": identity, "group": number})

@@ -27,7 +27,7 @@ from strata_pack.weights.quantize.run import output_headers
 
 
 class _Opened:
-    """The plan of a split run, opened in one worker: source, packs' plans and files, and the way to the Hub."""
+    """An open plan of a split run in one worker: source, packs' plans and files, and the Hub client."""
 
     def __init__(self, out: Path) -> None:
         plan = read_plan(out)
@@ -73,7 +73,7 @@ _holding = threading.Lock()
 
 
 def _opened(out: str, identity: str) -> _Opened:
-    """Return the plan ``identity``, opened once in a worker: a huge checkpoint's headers take seconds to read."""
+    """Return the open plan ``identity``, cached per worker because a huge checkpoint's headers take seconds to read."""
     with _holding:
         if not _held or _held[0][0] != (out, identity):
             _close()
@@ -93,7 +93,7 @@ def _close() -> None:
 
 
 def tensor(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
-    """Fetch what one group of tensors is made of, and write the tensors into every pack's file."""
+    """Fetch the stored bytes of one group of tensors, and write the tensors into every pack's file."""
     opened = _opened(task.out, task.settings["plan"])
     group = opened.groups[task.settings["group"]]
     with disk_errors(split_folder(Path(task.out))):

@@ -26,7 +26,7 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", CONFIG)
 
 @dataclass(frozen=True)
 class Change:
-    """One difference. ``what`` is "source", "template", "published" or "unknown" (it could not be looked at)."""
+    """One difference. ``what`` is "source", "template", "published" or "unknown" (could not be looked up)."""
 
     what: str
     sentence: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def changes(release: Release, lock: Lock | None) -> list[Change]:
-    """Return what on the Hub is not as the lock file says. What cannot be looked at is one of the answers."""
+    """Return how the Hub differs from the lock file. What could not be looked up is a change "unknown"."""
     if lock is None:
         return []
     found: list[Change] = []

@@ -1,7 +1,7 @@
-"""One node of a release, done by whoever gets it: a function of JSON and paths, with its result on the disk.
+"""A task is one node of a release for a worker: a function of JSON and paths, whose result is on disk.
 
-A worker that is given a node which somebody has finished meanwhile finds that result; one that is killed leaves what
-the node's own journal keeps. Nothing of a result travels but the JSON.
+A worker that gets a node which another one finished meanwhile returns that result; a killed worker leaves
+the node's journal. Only the JSON of a result is sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Task:
     inputs: Mapping[str, Result | str]
     threads: int | None = None
     others: tuple[Task, ...] = ()
-    """Packs to be built in the same go, from one reading of the source."""
+    """Packs to build together, in one pass over the source."""
 
     @property
     def together(self) -> tuple[Task, ...]:
@@ -46,7 +46,7 @@ class Task:
 
     @property
     def pack(self) -> str:
-        """The name of the pack it is about."""
+        """The name of the node's pack."""
         return self.node.partition(":")[2]
 
     def result(self, node: str) -> Result:
@@ -58,7 +58,7 @@ class Task:
 
 @dataclass(frozen=True)
 class NodeOutput:
-    """What a node has made: its files and what to say of them as JSON."""
+    """Output of a node: its files, and its data as JSON."""
 
     files: Sequence[FileRecord] = ()
     data: Mapping[str, Any] = field(default_factory=dict)

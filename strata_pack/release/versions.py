@@ -1,4 +1,4 @@
-"""What of this installation decides about a release's bytes and figures: tool, llama.cpp library, kernels, engines."""
+"""The versions that a release's bytes and measurements depend on: tool, llama.cpp library, kernels, engines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def installed_versions() -> Versions:
 
 
 def runtime_identity(runtime: Runtime, library: str) -> str:
-    """Return what changes when another llama.cpp would be started."""
+    """Return an identity that changes when another llama.cpp would be started."""
     if runtime.path is None:
         return f"{runtime.name} {runtime.backend} {library}"
     known = runtime.path.stat()

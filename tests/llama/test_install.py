@@ -69,7 +69,7 @@ def _maps_of_children(pid: int) -> str:
 
 def test_a_cuda_wheel_with_another_hash_is_refused_before_anything_of_it_runs(cache, tmp_path):
     make_wheel(tmp_path, "xllamacpp", f"{OURS}+cu130", {"xllamacpp/__init__.py": BROKEN}, ANY)
-    with serve_index(tmp_path) as index, pytest.raises(EnvironmentFailure, match="not the wanted abc"):
+    with serve_index(tmp_path) as index, pytest.raises(EnvironmentFailure, match="not the required abc"):
         install_runtime("cuda", index, "abc")
     assert (_names(), _left(cache)) == (["embedded"], [])
 

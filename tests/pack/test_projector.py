@@ -105,7 +105,7 @@ def test_projector_next_to_a_gguf_model_goes_into_its_pack(pack: Path, tmp_path:
     assert verify(tmp_path / "pack").ok
 
 
-@pytest.mark.parametrize(("name", "sentence"), [("flash", "vectors of 128 .* takes 256"), ("qwen3vl", "into 2 layers")])
+@pytest.mark.parametrize(("name", "sentence"), [("flash", "vectors of 128 .* takes 256"), ("qwen3vl", "2 layers")])
 def test_projector_of_another_model_is_refused(pack: Path, tmp_path: Path, name: str, sentence: str) -> None:
     model = convert("", pack.parent / "Tiny-VL", tmp_path / "model.gguf", "model")
     eyes = convert(name, tmp_path / name, tmp_path / "eyes.gguf", "projector")

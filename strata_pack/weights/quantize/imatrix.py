@@ -125,7 +125,7 @@ def _read_gguf(path: Path, sha256: str) -> Imatrix:
         named = datasets.value if datasets is not None and isinstance(datasets.value, list) else []
         chunks = file.integer("imatrix.chunk_count")
     if not entries:
-        raise BadInput("holds no importances", where=path)
+        raise BadInput("has no importances", where=path)
     return Imatrix(path, sha256, entries, tuple(map(str, named)), chunks)
 
 

@@ -78,7 +78,7 @@ AT = "model.layers.0.mlp.up_proj.weight"
 FAULTS: dict[str, tuple[Any, str]] = {
     "no scale": (lambda found: found.pop(f"{AT}_scale"), "has no scale"),
     "no words": (lambda found: found.pop(f"{AT}_packed"), "belongs to no packed weight"),
-    "floats": (lambda found: found.update({f"{AT}_packed": np.zeros((512, 32), np.float32)}), "no packed weight"),
+    "floats": (lambda found: found.update({f"{AT}_packed": np.zeros((512, 32), np.float32)}), "as its scale"),
     "too few words": (lambda found: found.update({f"{AT}_packed": found[f"{AT}_packed"][:, :-1].copy()}), "its words"),
     "too few rows of scales": (lambda found: found.update({f"{AT}_scale": found[f"{AT}_scale"][:-1].copy()}), "scale"),
     "zero points of another shape": (
@@ -98,7 +98,7 @@ def test_packed_weight_that_is_not_whole_is_refused_before_anything_is_written(n
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda found: found.update({f"{AT}_shape": np.array([512, 255], np.int64)}), "says .512, 255."),
+        (lambda found: found.update({f"{AT}_shape": np.array([512, 255], np.int64)}), "is .512, 255."),
         (lambda found: found.pop(f"{AT}_shape"), "has no stored shape"),
     ],
     ids=["another", "missing"],

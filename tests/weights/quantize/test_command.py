@@ -180,7 +180,7 @@ def test_nonfinite_weights_are_refused_and_allowed(tmp_path: Path) -> None:
 REFUSED = {
     "unknown preset": (["{model}", "{out}", "--quant", "Q4_X"], "no preset is called 'Q4_X'"),
     "no file to write": (["{model}"], "no FILE to write"),
-    "wrong ending": (["{model}", "{out}.bin"], "ends in .gguf"),
+    "wrong ending": (["{model}", "{out}.bin"], "must end in .gguf"),
     "missing source": (["{folder}/none.gguf", "{out}"], "none.gguf"),
     "empty folder": (["{folder}/empty", "{out}"], "has no safetensors and no GGUF"),
     "hub id": (["org/name", "{out}"], "quantize reads local files"),
