@@ -99,7 +99,7 @@ class RangeFetcher:
             first.headers["X-Repo-Commit"] != self._tree.commit or etag not in ("", file.key)
         ):
             raise EnvironmentFailure(
-                f"{file.path} is another content now than in the list of files", where=url, remedy="run again"
+                f"{file.path} has other content now than in the list of files", where=url, remedy="run again"
             )
         if status == 200:
             raise EnvironmentFailure(

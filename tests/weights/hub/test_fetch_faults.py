@@ -116,7 +116,7 @@ def test_failure_keeps_what_arrived(fetched: Fetch, hub: HubServer, dest: Path) 
 
 def test_identity_that_changed_at_the_same_commit_is_refused(fetched: Fetch, hub: HubServer, dest: Path) -> None:
     hub.fail(WEIGHTS, Fault(etag="f" * 64))
-    with pytest.raises(EnvironmentFailure, match="another content now"):
+    with pytest.raises(EnvironmentFailure, match="other content now"):
         fetched()
     assert not (dest / WEIGHTS).exists()
     assert [path.stat().st_size for path in parts(dest)] == [0]
