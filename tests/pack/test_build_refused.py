@@ -155,7 +155,10 @@ def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
 
 
 def test_another_build_at_work_is_not_disturbed(request_: BuildRequest) -> None:
-    with build_module.open_build_dir(request_.out.absolute()), pytest.raises(EnvironmentFailure, match="at work"):
+    with (
+        build_module.open_build_dir(request_.out.absolute()),
+        pytest.raises(EnvironmentFailure, match="another process is working"),
+    ):
         build_pack(request_)
 
 
