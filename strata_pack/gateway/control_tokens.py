@@ -73,14 +73,19 @@ ends in ``]``."""
 
 
 class ControlTokens:
-    """The control tokens of one vocabulary: ``known`` ones by text, ``guess`` adds everything that looks like one."""
+    """The control tokens of one vocabulary: ``known`` ones by text, ``guess`` adds everything that looks like one.
 
-    def __init__(self, known: Iterable[str], *, guess: bool) -> None:
+    ``tags`` look like one and are none.
+    """
+
+    def __init__(self, known: Iterable[str], *, guess: bool, tags: Iterable[str] = ()) -> None:
         self.known = tuple(sorted({text for text in known if len(text) > 1}, key=len, reverse=True))
         self.guess = guess
         follows = {head: [_one_of(rests)] for head, rests in _by_head(self.known).items()}
+        spared = _by_head(tags)
         for head, patterns in LOOKS_LIKE_CONTROL.items() if guess else ():
-            follows.setdefault(head, []).extend(patterns)
+            others = f"(?!{'|'.join(map(re.escape, spared[head]))})" if head in spared else ""
+            follows.setdefault(head, []).append(f"{others}(?:{'|'.join(patterns)})")
         starts = [f"{re.escape(head)}(?={'|'.join(patterns)})" for head, patterns in follows.items()]
         self._starts = re.compile("|".join(starts) or r"(?!)")
         edges = {*self.known, *(_OPENERS if guess else ())}

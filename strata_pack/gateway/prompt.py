@@ -160,7 +160,7 @@ class Prompts:
         self.control = ControlTokens((*control.known, vision.marker), guess=control.guess) if vision else control
         # In what the model wrote, its tags are tags, also where the vocabulary has them as control tokens.
         others = [text for text in self.control.known if text not in self.dialect.all_tags]
-        self._models_own = ControlTokens(others, guess=control.guess)
+        self._models_own = ControlTokens(others, guess=control.guess, tags=self.dialect.all_tags)
         self._vision = vision
         self._image_mark = printed_for_an_image(template, control) if vision else ""
         self._upstream = upstream

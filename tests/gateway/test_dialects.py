@@ -98,9 +98,10 @@ def test_a_call_inside_the_thinking_of_the_history_is_closed(family: FamilyHouse
     assert f"{family.dialect.think_open}Go.{family.dialect.think_close}{family.call}" in family.asked()
 
 
-def test_the_model_s_own_tags_are_tags_where_they_are_control_tokens() -> None:
+@pytest.mark.parametrize("guess", [False, True])
+def test_the_model_s_own_tags_are_tags_where_they_are_control_tokens(guess: bool) -> None:
     dialect = DIALECTS["seed-oss"]
-    control = ControlTokens([dialect.call_open, "<seed:eos>"], guess=False)
+    control = ControlTokens([] if guess else [dialect.call_open, "<seed:eos>"], guess=guess)
     prompts = Prompts(ChatTemplate(template_of(dialect)), control, Upstream("http://127.0.0.1:1"))
 
     def pieces(role: str, text: str) -> int:
