@@ -57,7 +57,7 @@ def test_the_answer_to_a_schema_that_the_server_would_drop_is_json(
     body = {"messages": [{"role": "user", "content": "5"}], "response_format": wanted, "enable_thinking": False}
     # It would begin with what no JSON begins with, were it not for the grammar, and ends its texts soon.
     biases = {str(hello): 8, **{str(token): 12 for token in server.client.tokenize('"')}}
-    answer = real.post({**body, "logit_bias": biases, "repeat_penalty": 1.5, "temperature": 0, "max_tokens": 60})
+    answer = real.post({**body, "logit_bias": biases, "repeat_penalty": 1.5, "temperature": 0, "max_tokens": 120})
     assert answer.status_code == 200, answer.text
     (choice,) = answer.json()["choices"]
     if choice["finish_reason"] == "length":
