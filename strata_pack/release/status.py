@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.render.template import normalize_source
-from strata_pack.errors import StrataError
-from strata_pack.files import sha256_text
+from strata_pack.errors import BadInput, StrataError
+from strata_pack.files import sha256_bytes, sha256_text
 from strata_pack.pack.file_names import CONFIG
 from strata_pack.pack.model_source import folder_template
-from strata_pack.release.lock import Lock, LockedSource
+from strata_pack.release.lock import Lock, LockedFile, LockedPack, LockedSource
 from strata_pack.release.release_file import Release
 from strata_pack.weights.hub.connection import Hub, connect
 from strata_pack.weights.hub.repo import read_tree
 from strata_pack.weights.hub.small import SmallFiles
-from strata_pack.weights.hub.tree import RepoTree
-from strata_pack.weights.source import HubSource, is_repo_id, parse_source
+from strata_pack.weights.hub.tree import RepoFile, RepoTree
+from strata_pack.weights.source import HubSource, parse_source
 
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", CONFIG)
 
@@ -93,20 +93,48 @@ def _template_of(hub: Hub, tree: RepoTree) -> str | None:
 
 
 def _published_changes(release: Release, lock: Lock) -> Iterator[Change]:
-    """Compare large files of the target repositories with those of the packs that passed, by hash."""
+    """Compare the target repositories with the packs that passed, file by file of their manifests, by hash."""
     if release.publish is None:
         return
+    trees: dict[str, RepoTree | None] = {}
     for pack in release.packs:
         target = pack.repo or release.publish.repo
         entry = lock["packs"].get(pack.name)
-        if not pack.publish or target is None or not is_repo_id(target) or entry is None or not entry["passed"]:
+        if not pack.publish or target is None or entry is None or not entry["passed"]:
             continue
-        tree = read_tree(connect(), target, None)
-        there = {Path(file.path).name: file.sha256 for file in tree.files if file.sha256 is not None}
-        models = [file for file in entry["files"] if file["path"].endswith(".gguf")]
-        for file in models:
-            name = Path(file["path"]).name
-            if name not in there:
-                yield Change("published", f"{target} lacks {name} of {pack.name}")
-            elif there[name] != file.get("sha256"):
-                yield Change("published", f"{name} in {target} is not the one of {pack.name} in the lock file")
+        if target not in trees:
+            trees[target] = _tree(target)
+            if trees[target] is None:
+                yield Change("published", f"{target} is not there yet")
+        tree = trees[target]
+        if tree is not None:
+            yield from _pack_changes(pack.name, entry, tree)
+
+
+def _tree(target: str) -> RepoTree | None:
+    try:
+        return read_tree(connect(), target, None)
+    except BadInput as error:
+        if "no such repo" not in error.problem:
+            raise
+        return None
+
+
+def _pack_changes(pack: str, entry: LockedPack, tree: RepoTree) -> Iterator[Change]:
+    there = {file.path: file for file in tree.files}
+    with tempfile.TemporaryDirectory(prefix="strata-status-") as name:
+        small = SmallFiles(connect(), tree, Path(name), offline=False)
+        for locked in entry["files"]:
+            path = f"{pack}/{locked['path']}"
+            found = there.get(path)
+            if found is None:
+                yield Change("published", f"{tree.repo_id} lacks {path}")
+            elif not _is_same(found, locked, small):
+                yield Change("published", f"{path} in {tree.repo_id} is not the one in the lock file")
+
+
+def _is_same(found: RepoFile, locked: LockedFile, small: SmallFiles) -> bool:
+    if found.size != locked["size"]:
+        return False
+    # The Hub names small files by git's hash, which the lock file does not know.
+    return locked.get("sha256") == (found.sha256 or sha256_bytes(small.read(found.path)))

@@ -103,12 +103,21 @@ def test_status_finds_a_moved_source_and_another_template(
 def test_status_finds_published_files_that_are_others(hub: HubServer, tmp_path: Path) -> None:
     file = write_release(tmp_path / "r", HUB + PACKS + '[publish]\nrepo = "me/Tiny-GGUF"\n')
     run(file)
-    model = (tmp_path / "r/packs/Tiny-Q8_0/model/Tiny-Q8_0.gguf").read_bytes()
-    hub.repo("me/Tiny-GGUF", {"Tiny-Q8_0.gguf": model[:-1] + b"x"})
-    found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
-    assert [change.sentence for change in found] == [
-        "Tiny-Q8_0.gguf in me/Tiny-GGUF is not the one of Tiny-Q8_0 in the lock file",
-        "me/Tiny-GGUF lacks Tiny-Q4_0.gguf of Tiny-Q4_0",
+
+    def told() -> list[str]:
+        return [change.sentence for change in changes(read_release(file), read_lock(file.with_suffix(".lock")))]
+
+    assert told() == ["me/Tiny-GGUF is not there yet"]
+    right = folder_files(tmp_path / "r/packs")
+    hub.repo("me/Tiny-GGUF", right)
+    assert told() == []
+    model, manifest = "Tiny-Q8_0/model/Tiny-Q8_0.gguf", "Tiny-Q8_0/manifest.json"
+    wrong = {**right, model: right[model][:-1] + b"x", manifest: right[manifest][:-1] + b" "}
+    hub.repo("me/Tiny-GGUF", {name: data for name, data in wrong.items() if name != "Tiny-Q4_0/manifest.json"})
+    assert told() == [
+        f"{model} in me/Tiny-GGUF is not the one in the lock file",
+        f"{manifest} in me/Tiny-GGUF is not the one in the lock file",
+        "me/Tiny-GGUF lacks Tiny-Q4_0/manifest.json",
     ]
 
 
