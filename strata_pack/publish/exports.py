@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml  # type: ignore[import-untyped]
 
 from strata_pack.chat.render.template import read_template
-from strata_pack.errors import BadInput
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import write_atomic
 from strata_pack.llama.memory import OVERHEAD, kv_cache_bytes
 from strata_pack.outputs import check_file_output, check_outputs
@@ -82,6 +82,8 @@ def export(
         return Exported(
             (out,), (f"docker model package --from-oci {place} NAME", f"skopeo copy oci:{place} docker://NAME")
         )
+    if out.exists() and not out.is_dir():
+        raise WrongUse("is not a folder", where=out, remedy="choose another one")
     name, write, then = _PROGRAMS[program]
     target = out / name
     check_outside([pack], out)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,16 @@ from strata_pack.publish.visibility import (
     open_repository,
 )
 from strata_pack.weights.hub.api import get_json
-from strata_pack.weights.hub.connection import LOGIN_REMEDY, Hub, is_offline
+from strata_pack.weights.hub.connection import Hub, is_offline
 from strata_pack.weights.hub.repo import read_tree
+from strata_pack.weights.hub.small import SmallFiles
+from strata_pack.weights.hub.tree import RepoTree
 from strata_pack.weights.source import is_repo_id
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+WRITE_REMEDY = "log in with a token that may write there (`hf auth login`), or set HF_TOKEN"
 _PRECONDITION_FAILED, _CONFLICT = 412, 409
 
 
@@ -45,6 +49,7 @@ class HubState:
 
     commit: str | None
     files: Mapping[str, There]
+    tree: RepoTree | None = None
 
 
 def look_at(hub: Hub, repo: str) -> HubState:
@@ -60,7 +65,14 @@ def look_at(hub: Hub, repo: str) -> HubState:
             raise
         return HubState(None, {})
     files = {file.path: There(file.size, file.sha256, file.blob_id) for file in tree.files}
-    return HubState(tree.commit, files)
+    return HubState(tree.commit, files, tree)
+
+
+def read_small(hub: Hub, state: HubState, path: str) -> bytes:
+    """Return the content of a small file of the repository; raises as ``SmallFiles.read``."""
+    assert state.tree is not None
+    with tempfile.TemporaryDirectory(prefix="strata-publish-") as folder:
+        return SmallFiles(hub, state.tree, Path(folder), offline=False).read(path)
 
 
 def gated_sources(hub: Hub, repos: Sequence[str]) -> list[str]:
@@ -180,7 +192,7 @@ def _refusals(repo: str) -> Iterator[None]:
             remedy = "run again: it looks at what is there now"
             raise Overtaken("somebody else published here meanwhile", where=repo, remedy=remedy) from None
         if status in (401, 403):
-            raise EnvironmentFailure(f"may not be written (HTTP {status})", where=repo, remedy=LOGIN_REMEDY) from None
+            raise EnvironmentFailure(f"may not be written (HTTP {status})", where=repo, remedy=WRITE_REMEDY) from None
         problem = f"the Hub refused it (HTTP {status}: {_short(error.server_message or error)})"
         raise EnvironmentFailure(problem, where=repo, remedy="run again: uploaded data is not sent again") from None
     except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
-from strata_pack.files import dump_json, read_json_object, sha256_file, write_atomic
+from strata_pack.files import dump_json, parse_json_object, sha256_file, write_atomic
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.papers.files import paper_files
@@ -22,14 +22,13 @@ from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import check_apart, check_outside, look_into, write_folder
-from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at, open_to_all
+from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at, open_to_all, read_small
 from strata_pack.publish.items import Change, PublishedFile, There, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
 from strata_pack.publish.signing import fresh_signature
 from strata_pack.report.model import Check
-from strata_pack.weights.hub.api import get_json
 from strata_pack.weights.hub.connection import Hub, connect
 from strata_pack.weights.source import is_repo_id
 
@@ -240,8 +239,8 @@ def _to_oci(release: _Release, target: str, out: Path, *, dry_run: bool, asked: 
 
 def _to_folder(release: _Release, out: Path, *, dry_run: bool, asked: Sequence[str]) -> Published:
     there = look_into(out)
-    earlier = read_json_object(out / FIGURES) if FIGURES in there else {}
-    items = release.whole(None, _figures(earlier))
+    earlier = _figures((out / FIGURES).read_bytes(), out, release.progress) if FIGURES in there else {}
+    items = release.whole(None, earlier)
     changes = plan_changes(items.values(), there, release.folders)
     if not dry_run and _moving(changes):
         release.options.ask(changes)
@@ -254,7 +253,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
     first: HubState | None = None
     for attempt in range(1, TRIES + 1):
         state = look_at(hub, repo)
-        items = release.whole(repo, _earlier(hub, repo, state))
+        items = release.whole(repo, _earlier(hub, repo, state, release.progress))
         changes = plan_changes(items.values(), state.files, release.folders)
         if first is not None and _ours(first.files, items, release) != _ours(state.files, items, release):
             raise Overtaken(
@@ -321,15 +320,17 @@ def _ours(files: Mapping[str, There], items: Mapping[str, PublishedFile], releas
     return {path: there for path, there in files.items() if path in items or path.startswith(folders)}
 
 
-def _earlier(hub: Hub, repo: str, state: HubState) -> dict[str, Figures]:
-    if FIGURES not in state.files:
+def _earlier(hub: Hub, repo: str, state: HubState, progress: Progress) -> dict[str, Figures]:
+    return _figures(read_small(hub, state, FIGURES), repo, progress) if FIGURES in state.files else {}
+
+
+def _figures(data: bytes, where: str | Path, progress: Progress) -> dict[str, Figures]:
+    """Return the figures in a file of them; what is none is passed over, since all of it can be measured again."""
+    try:
+        value = parse_json_object(data, Path(FIGURES))
+    except BadInput as error:
+        progress.note(f"{where}/{error}; the card leaves out what was measured earlier")
         return {}
-    found = get_json(hub, f"/{repo}/resolve/{state.commit}/{FIGURES}", f"{repo}/{FIGURES}")
-    return _figures(found if isinstance(found, dict) else {})
-
-
-def _figures(value: Mapping[str, Any]) -> dict[str, Figures]:
-    """Return the figures in a figures file; invalid entries are ignored."""
     found = {}
     for name, one in value.items():
         if isinstance(one, dict):

@@ -17,6 +17,7 @@ from typing import Any
 
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import read_bytes
+from strata_pack.outputs import is_inside, is_same_file
 from strata_pack.pack.schema_check import problems
 from strata_pack.suggest import nearest
 
@@ -201,11 +202,12 @@ class _Reader:
         )
         packs = tuple(self._pack(top["name"], one, n, limits) for n, one in enumerate(table["pack"], 1))
         self._names(packs)
+        out = self._out(top.get("out", "packs"))
         return Release(
             path=self.path,
             name=top["name"],
             source=self._source(top["source"]),
-            out=self._out(top.get("out", "packs")),
+            out=out,
             template=self._template(top.get("template", "auto")),
             golden=self._golden(top["golden"]) if "golden" in top else None,
             allow_triggers=top.get("allow_triggers", False),
@@ -214,7 +216,7 @@ class _Reader:
             imatrix=self._imatrix(table["imatrix"]) if "imatrix" in table else None,
             packs=packs,
             measuring=measuring,
-            publish=self._publish(table["publish"]) if "publish" in table else None,
+            publish=self._publish(table["publish"], out) if "publish" in table else None,
         )
 
     def _names(self, packs: Sequence[PackSpec]) -> None:
@@ -333,13 +335,18 @@ class _Reader:
             repo=self._repo(table, place),
         )
 
-    def _publish(self, table: Mapping[str, Any]) -> PublishSpec:
+    def _publish(self, table: Mapping[str, Any], out: Path) -> PublishSpec:
         if ("repo" in table) == ("to" in table):
             self.wrong.append("[publish]: needs a repo or a place (to), one of them")
         to = table.get("to")
         if to is not None:
             kind = next((one for one in ("oci:", "dir:") if to.startswith(one)), "")
             to = f"{kind or 'dir:'}{self._place(to.removeprefix(kind), 'publish.to')}"
+            place = Path(to.partition(":")[2])
+            if is_same_file(out, place) or is_inside(out, place):
+                self.wrong.append(
+                    f"[publish.to]: {table['to']} holds the packs themselves; name a folder apart from them"
+                )
         sign = self._file(table["sign"], "publish.sign") if "sign" in table else None
         return PublishSpec(self._repo(table, "publish"), to, sign)
 

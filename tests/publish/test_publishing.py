@@ -217,6 +217,14 @@ def test_figures_stand_in_the_card_and_stay_there(packs: list[Path], hub: HubSer
     assert head(hub)["README.md"] == first
 
 
+def test_damaged_figures_are_passed_over(packs: list[Path], hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/figures.json").write_text("[1,")
+    hub.repo(REPO, {"figures.json": b"[1,"})
+    for target in (REPO, f"dir:{tmp_path / 'out'}"):
+        assert kinds(publish(packs[:1], target))["README.md"] == "add"
+
+
 def test_the_card_is_read_by_the_hubs_own_reader(packs: list[Path], tmp_path: Path) -> None:
     publish(packs, f"dir:{tmp_path / 'out'}", options=PublishOptions(author="me"))
     data: Any = ModelCard.load(tmp_path / "out/README.md").data

@@ -55,6 +55,10 @@ WRONG = {
         "place of a report or a card",
     ),
     "a repository that is none": (HEAD + PACKS + '[publish]\nrepo = "../../x"\n', "is no repository on the Hub"),
+    "a place to publish to that holds the packs": (
+        HEAD + PACKS + '[publish]\nto = "."\n',
+        "holds the packs themselves",
+    ),
     "two places to publish to": (HEAD + PACKS + '[publish]\nrepo = "a/b"\nto = "x"\n', "one of them"),
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_json_object, sha256_bytes, sha256_file
 from strata_pack.pack.manifest import Manifest
-from strata_pack.pack.papers.provenance import BUILD_TYPE, PREDICATE_TYPE, provenance
+from strata_pack.pack.papers.provenance import BUILD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE, provenance
 from strata_pack.pack.papers.sbom import sbom
 from strata_pack.pack.paths import MANIFEST, PROVENANCE, SBOM, member
 
@@ -59,6 +59,8 @@ def sbom_problems(root: Path, manifest: Manifest) -> list[str]:
 def read_statement(path: Path) -> dict[str, Any]:
     """Return the provenance statement in ``path``; ``BadInput`` for a file that is not one of this tool."""
     said = read_json_object(path, LIMIT)
+    if said.get("_type") != STATEMENT_TYPE:
+        raise BadInput(f"is not an in-toto statement ({str(said.get('_type'))[:SHOWN]!r})", where=path)
     if said.get("predicateType") != PREDICATE_TYPE:
         raise BadInput(f"is not SLSA provenance ({str(said.get('predicateType'))[:SHOWN]!r})", where=path)
     predicate = said.get("predicate")
