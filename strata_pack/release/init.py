@@ -13,6 +13,7 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from strata_pack.chat.library import status_of
+from strata_pack.errors import escaped
 from strata_pack.files import read_bytes
 from strata_pack.pack.model_source import folder_template, model_name
 from strata_pack.progress import Progress, Silent
@@ -25,6 +26,7 @@ from strata_pack.weights.source import HubSource, LocalGguf, parse_source
 
 SMALL = ("config.json", "README.md", "chat_template.jinja", "chat_template.json", "tokenizer_config.json")
 README_LIMIT = 16 << 20
+_GGUF = re.compile(r"(?<=.)[-_.]gguf$", re.IGNORECASE)
 _FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 STATES = {
@@ -75,11 +77,11 @@ def _of_folder(folder: Path, name: str, format: str, weights: int) -> Looked:
     licence = front.get("license_name") or front.get("license")
     gate = front.get("extra_gated_prompt")
     return Looked(
-        name=model_name(name),
+        name=_GGUF.sub("", model_name(name)),
         format=format,
         weights=weights,
         architecture=str(kinds[0]) if isinstance(kinds, list) and kinds and kinds[0] else None,
-        template=folder_template(folder),
+        template=folder_template(folder) or ("" if format == "gguf" else None),
         licence=str(licence) if licence else None,
         gated=str(gate).strip().splitlines()[0][:200] if gate else None,
     )
@@ -116,7 +118,8 @@ def release_text(text: str, looked: Looked) -> str:
     if looked.gated:
         facts.append(f"gated: {looked.gated}")
     template = _template_line(looked)
-    said = "\n".join(f"# {fact}" for fact in facts)
+    # Some of it is the words of whoever made the source: none of them may become a line of the file.
+    said = "\n".join(f"# {escaped(fact)}" for fact in facts)
     return f"""\
 # Made by `strata-pack release init`. All keys: docs/release.md.
 # `strata-pack release plan` shows what this will do, `release run` does it.

@@ -28,6 +28,7 @@ from strata_pack.release.task import Task
 from strata_pack.weights.hub.ranges import RangeFetcher
 from tests.hub_repos import Fault
 from tests.hub_server import HubServer, folder_files, serve
+from tests.pack.tiny_gguf import write_tiny
 from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, made, pack_hashes, run, write_release
 from tests.tiny_models import write_model
 
@@ -140,6 +141,19 @@ def test_init_writes_a_file_that_is_read(hub: HubServer, checkpoint: dict[str, b
     assert tomllib.loads(text)["release"]["source"] == "org/Tiny"
     (tmp_path / "release.toml").write_text(text)
     assert [pack.quant for pack in read_release(tmp_path / "release.toml").packs] == ["Q8_0", "Q4_K_M"]
+
+
+def test_init_of_a_gguf_names_the_release_without_its_format(hub: HubServer, tmp_path: Path) -> None:
+    hub.repo("org/Tiny-GGUF", {"Tiny.gguf": write_tiny(tmp_path / "t.gguf").read_bytes()})
+    text = release_text("org/Tiny-GGUF", look_at("org/Tiny-GGUF"))
+    assert tomllib.loads(text)["release"]["name"] == "Tiny"
+    assert "the one in the GGUF" in text
+
+
+def test_the_words_of_a_card_become_no_lines_of_the_file(hub: HubServer, checkpoint: dict[str, bytes]) -> None:
+    card = b'---\nlicense: other\nlicense_name: "x\\n[publish]\\nrepo = 1"\n---\n'
+    hub.repo("org/Tiny", {**checkpoint, "README.md": card})
+    assert "publish" not in tomllib.loads(release_text("org/Tiny", look_at("org/Tiny")))
 
 
 def test_init_fetches_no_weights(hub: HubServer) -> None:
