@@ -70,7 +70,7 @@ class Uploads:
     @property
     def sent(self) -> int:
         """How many bodies travelled as whole files."""
-        return sum(method == "PUT" for method, _ in self.requests)
+        return sum(method == "PUT" and path.startswith("/lfs/") for method, path in self.requests)
 
 
 def answer(hub: HubServer, method: str, path: str, body: bytes) -> tuple[int, Any]:
