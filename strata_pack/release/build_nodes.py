@@ -186,6 +186,7 @@ def build_request(task: Task, results: Results, source: str) -> BuildRequest:
         template=task.paths["template"],
         golden=None if golden is None else Path(golden),
         allow_triggers=task.settings["allow_triggers"],
+        allow_requantize=task.settings["allow_requantize"],
         name=task.pack,
         imatrix=_imatrix_of(task, results),
         projector=task.settings["projector"],

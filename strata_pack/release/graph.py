@@ -156,6 +156,7 @@ class _Graph:
             "golden": _content(self.release.golden),
             "engines": versions.engines,
             "allow_triggers": self.release.allow_triggers,
+            "allow_requantize": self.release.allow_requantize,
             "projector": self.release.projector,
             "mtp": self.release.mtp,
         }

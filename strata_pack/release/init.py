@@ -130,6 +130,7 @@ source = {json.dumps(text)}
 {said}
 out = "packs"          # packs, reports and the work lie here
 template = "auto"      # {template}
+# allow_requantize = true   # a source that is quantized already loses more when it is quantized again
 
 [imatrix]              # better small quantizations; remove the table to do without
 # text = ["calibration.txt"]   # your own texts; without them the text that ships is used

@@ -99,6 +99,7 @@ class Release:
     template: str
     golden: Path | None
     allow_triggers: bool
+    allow_requantize: bool
     projector: bool
     mtp: bool
     imatrix: ImatrixSpec | None
@@ -211,6 +212,7 @@ class _Reader:
             template=self._template(top.get("template", "auto")),
             golden=self._golden(top["golden"]) if "golden" in top else None,
             allow_triggers=top.get("allow_triggers", False),
+            allow_requantize=top.get("allow_requantize", False),
             projector=top.get("projector", True),
             mtp=top.get("mtp", True),
             imatrix=self._imatrix(table["imatrix"]) if "imatrix" in table else None,
