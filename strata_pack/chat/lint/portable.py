@@ -168,6 +168,9 @@ def filters(subject: Subject) -> Iterator[Found]:
             for option in node.kwargs:
                 if option.key in TOJSON_OPTIONS:
                     yield breaks(f"tojson({option.key}=...)", TOJSON_OPTIONS[option.key], node.lineno, option.key)
+            if node.args:
+                # The first one is ensure_ascii in transformers and the indent in minijinja.
+                yield breaks("tojson() with an option that has no name", (MINIJINJA, HFJS), node.lineno, "tojson")
         elif node.name == "string" and not _prints_alike(node.node):
             yield breaks("the filter string on null, an object or nothing", (HFJS,), node.lineno, "string")
         elif node.name == "map" and node.args:
