@@ -46,11 +46,9 @@ INLINE Nearest find(Floats x) {
 #else
 
 #if LANES == 8
-#define PICK_8(table, index) ((Floats)_mm256_permutevar8x32_ps((__m256)(table), (__m256i)(index)))
 #define TABLE_8(a, b, c, d, e, f, g, h) ((Floats){a, b, c, d, e, f, g, h})
-#define PICK_16(low, high, upper, index) choose(upper, PICK_8(high, index), PICK_8(low, index))
+#define PICK_16(low, high, upper, index) choose(upper, pick(high, index), pick(low, index))
 #else
-#define PICK_8(table, index) ((Floats)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
 #define TABLE_8(a, b, c, d, e, f, g, h) ((Floats){a, b, c, d, e, f, g, h, a, b, c, d, e, f, g, h})
 #define PICK_16(low, high, upper, index) \
     ((Floats)_mm512_permutex2var_ps((__m512)(low), (__m512i)((index) | ((index) & 8) << 1), (__m512)(high)))
@@ -63,8 +61,8 @@ INLINE Nearest find(Floats x) {
     const Floats high = TABLE_8(1.0f, 13.0f, 25.0f, 38.0f, 53.0f, 69.0f, 89.0f, 113.0f);
     const Ints a = ~(x < -4.5f);
     const Ints b = ~(x < choose(a, all(45.5f), all(-57.0f)));
-    const Ints c = ~(x < PICK_8(third, (a & 2) | (b & 1)));
-    const Ints d = ~(x < PICK_8(fourth, (a & 4) | (b & 2) | (c & 1)));
+    const Ints c = ~(x < pick(third, (a & 2) | (b & 1)));
+    const Ints d = ~(x < pick(fourth, (a & 4) | (b & 2) | (c & 1)));
     const Ints index = (a & 8) | (b & 4) | (c & 2) | (d & 1);
     const Nearest found = {index, PICK_16(low, high, a, index)};
     return found;

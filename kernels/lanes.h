@@ -135,6 +135,17 @@ INLINE Floats nearest_between(Floats a, float low, float high) {
     return (smaller(larger(a, all(low)), all(high)) + ROUNDER) - ROUNDER;
 }
 
+#if LANES > 4
+/* Lane k of the result is lane index[k] of table. Only as many low bits of an index count as name a lane. */
+INLINE Floats pick(Floats table, Ints index) {
+#if LANES == 16
+    return (Floats)_mm512_permutexvar_ps((__m512i)index, (__m512)table);
+#else
+    return (Floats)_mm256_permutevar8x32_ps((__m256)table, (__m256i)index);
+#endif
+}
+#endif
+
 /* Two vectors interleaved within each 128 bits, by single elements and by pairs, from their lower and upper halves. */
 #if LANES == 16
 #define INTERLEAVE(a, b, i, j, k, l)                                                                                   \

@@ -92,15 +92,16 @@ class KeptLogits:
                 (size,) = _SIZE.unpack(file.read(_SIZE.size))
                 head = json.loads(file.read(min(size, _HEADER_LIMIT)))
                 start = file.tell()
+            if head.pop("key") != key:
+                return None
+            head["windows"] = tuple(tuple(window) for window in head["windows"])
+            header = LogitsHeader(**head)
+            rows = len(header.targets) * row_bytes(header.n_vocab)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
             raise BadInput(f"is damaged ({error})", where=path, remedy="remove it and run again") from None
-        if head.pop("key") != key:
-            return None
-        head["windows"] = tuple(tuple(window) for window in head["windows"])
-        header = LogitsHeader(**head)
-        if path.stat().st_size != start + len(header.targets) * row_bytes(header.n_vocab):
+        if path.stat().st_size != start + rows:
             raise BadInput("is truncated", where=path, remedy="remove it and run again")
         return cls(path, header, start)
 

@@ -1,8 +1,8 @@
 """Sums the squared input activations of each weight while llama.cpp evaluates a text.
 
 llama.cpp calls back after each node of its graph; the callback reads the inputs of matrix multiplications: for a dense
-weight every row of the input, for a mixture of experts the rows of each expert. The sums are in double precision. The
-rules are those of llama.cpp's ``tools/imatrix``.
+weight every row of the input, for a mixture of experts the rows of each expert. The sums are in double precision. What
+follows the last input, mainly the logits, is not computed. The rules are those of llama.cpp's ``tools/imatrix``.
 """
 
 from __future__ import annotations
@@ -86,11 +86,19 @@ class ActivationCollector:
             raise LogitsUnavailable("ggml's tensors are laid out differently in this build of xllamacpp")
         self._ops: dict[int, str] = {}
         self._seen: dict[int, tuple[Doubles, Doubles]] = {}
+        self._collected = 0
+        self._last: int | None = None
         self.callback = EvalCallback(self._on_node)
 
     def next_graph(self) -> None:
-        """Drop the cached inputs of the last evaluation. Call it before each evaluation, which reuses their memory."""
+        """Drop the cached inputs of the last evaluation. Call it before each evaluation, which reuses their memory.
+
+        All evaluations must have the same number of tokens: each stops where the first one had its last input.
+        """
         self._seen.clear()
+        if self._last is None and self._collected:
+            self._last = self._collected
+        self._collected = 0
 
     def _on_node(self, address: int, ask: bool, _data: object) -> bool:
         if self.error is not None:
@@ -102,7 +110,15 @@ class ActivationCollector:
                 return not ask
             weight, given = (Tensor.from_address(node.src[i]) for i in (0, 1))
             if ask:
-                return op == "MUL_MAT_ID" or self._wanted(weight, given)
+                if op == "MUL_MAT_ID" or not self._wanted(weight, given):
+                    return op == "MUL_MAT_ID"
+                if node.src[1] not in self._seen:
+                    return True
+                # Nothing to read: llama.cpp need not stop here.
+                self._add_dense(weight, given, node.src[1])
+                self._collected += 1
+                return False
+            self._collected += 1
             if op == "MUL_MAT_ID":
                 self._add_experts(weight, given, Tensor.from_address(node.src[2]))
             else:
@@ -110,7 +126,7 @@ class ActivationCollector:
         except StrataError as error:
             self.error = error
             return False
-        return True
+        return self._collected != self._last
 
     def _op(self, code: int) -> str:
         if code not in self._ops:

@@ -12,8 +12,10 @@ import json
 import os
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -41,14 +43,14 @@ def save_state(path: Path, sums: dict[str, Sums], key: str, done: int) -> None:
 def load_state(path: Path, key: str) -> tuple[dict[str, Sums], int]:
     """Return the saved sums and their number of chunks; empty and 0 without a state, or with that of another run."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             head = json.loads(file[_HEAD].tobytes())
             if head["key"] != key:
                 return {}, 0
             names = [name.removeprefix(_COUNTS) for name in file.files if name.startswith(_COUNTS)]
             parts = (_SQUARES, _PLAIN, _COUNTS)
             return {name: Sums(*(file[part + name] for part in parts)) for name in names}, int(head["done"])
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
         return {}, 0
 
 

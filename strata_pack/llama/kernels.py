@@ -27,9 +27,9 @@ Bytes = npt.NDArray[np.uint8]
 
 VERSION = 1
 """Version of the calls and of the bytes; equal to the number in ``kernels/version.c``."""
-PLAIN = frozenset({Q.Q8_0, Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS})
+PLAIN = frozenset({Q.Q8_0, Q.Q2_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ3_S, Q.IQ4_NL, Q.IQ4_XS})
 """The types that kernels write without importances. For ggml's Q3_K, Q4_0, Q5_0, ... there is little to gain."""
-WEIGHED = PLAIN | {Q.Q3_K, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1}
+WEIGHED = PLAIN | {Q.Q3_K, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S, Q.IQ3_XXS}
 """The types that kernels write with importances."""
 
 _CPU_INFO = Path("/proc/cpuinfo")

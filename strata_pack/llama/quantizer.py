@@ -1,8 +1,9 @@
 """Quantizes each type with the fastest verified code: a kernel of this project, or ggml.
 
 A kernel is used for a type only after it has written the same bytes as ggml for a probe: on x86-64 compared with the
-embedded library at run time, elsewhere with that library's recorded hashes from x86-64 (builds for other processors
-fuse multiplications and additions and write other bytes). During a run, ggml checks a sample of the rows.
+embedded library at run time; elsewhere, and for types with search tables, which take that library seconds, with its
+recorded hashes from x86-64 (builds for other processors fuse multiplications and additions and write other bytes).
+During a run, ggml checks a sample of the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.llama.ggml import EXPONENT_BITS, Bytes, Floats, Ggml, row_nbytes
+from strata_pack.llama.ggml import EXPONENT_BITS, TABLE_TYPES, Bytes, Floats, Ggml, row_nbytes
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.kernels import PLAIN, VERSION, WEIGHED, Kernels, Missing, find_kernels
 from strata_pack.llama.probe import PROBE_HASHES, kernel_probe
@@ -29,6 +30,8 @@ QuantizerEngine = Literal["kernel", "ggml"]
 RECHECK_EVERY: Mapping[Q, int] = {Q.IQ4_NL: 256, Q.IQ4_XS: 256}
 """Interval of the rows that ggml checks. It takes 30 times a kernel's time for IQ4, 10 times for others."""
 RECHECK_DEFAULT = 64
+LARGEST_ON_TABLES = 1e12
+"""The largest weight or importance for types with search tables; above, the weighed square of one may overflow."""
 
 
 class KernelEntry(TypedDict):
@@ -177,13 +180,22 @@ class Quantizer:
         )
 
     def _probe(self, kernels: Kernels, type: Q, *, weighed: bool) -> bool:
-        weights, importance = kernel_probe()
+        weights, importance = kernel_probe(type)
         used = importance if weighed else None
         out = np.empty(weights.shape[0] * row_nbytes(type, weights.shape[1]), np.uint8)
         kernels.quantize_chunk(type, weights, out, used)
-        if self._is_oracle:
+        # The library takes seconds to make its tables, the rows that it does again as the kernel runs need them anyway.
+        if self._is_oracle and type not in TABLE_TYPES:
             return out.tobytes() == self.ggml.quantize(type, weights, used)
         return hashlib.sha256(out.tobytes()).hexdigest() == PROBE_HASHES[type.name, weighed]
+
+
+def is_too_large(type: Q, source: Floats, importance: Floats | None) -> bool:
+    """Return whether ggml may end the process: a type with search tables, and errors that no float holds."""
+    if type not in TABLE_TYPES or not source.size:
+        return False
+    most = max(float(source.max()), -float(source.min()), 0.0 if importance is None else float(importance.max()))
+    return most > LARGEST_ON_TABLES
 
 
 def _rows_of(data: Bytes, type: Q, shape: tuple[int, ...]) -> Bytes:

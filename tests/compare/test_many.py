@@ -106,6 +106,16 @@ def test_logits_of_another_reference_are_not_used(kept: CompareOptions, models: 
     assert one.total.kl_mean < 1e-6
 
 
+def test_logits_whose_head_is_of_another_form_are_refused_by_name(
+    kept: CompareOptions, models: dict[str, Path]
+) -> None:
+    assert kept.keep_logits is not None
+    for path in kept.keep_logits.glob("*.logits"):
+        path.write_bytes(kept_logits.MAGIC + b"\x07" + 7 * b"\0" + b'{"a":1}')
+    with pytest.raises(BadInput, match=r"\.logits: is damaged"):
+        compare_many([models["Q8_0"]], models["F32"], (), kept)
+
+
 def test_truncated_logits_are_refused_by_name(kept: CompareOptions, models: dict[str, Path]) -> None:
     assert kept.keep_logits is not None
     for path in kept.keep_logits.glob("*.logits"):

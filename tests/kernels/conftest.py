@@ -20,6 +20,14 @@ CASES = [*((type, False) for type in sorted(PLAIN)), *((type, True) for type in 
 CASE_NAMES = [f"{type.name}{' weighed' if weighed else ''}" for type, weighed in CASES]
 
 
+def _marks(case: tuple[Q, bool]) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.slow,) if case[0] in {Q.IQ2_XXS, Q.IQ2_XS, Q.IQ2_S} else ()
+
+
+GGML_CASES = [pytest.param(case, marks=_marks(case), id=name) for case, name in zip(CASES, CASE_NAMES, strict=True)]
+"""The same for tests that call ggml: it takes seconds to make its tables for IQ2."""
+
+
 def case_name(case: tuple[Q, bool]) -> str:
     return CASE_NAMES[CASES.index(case)]
 

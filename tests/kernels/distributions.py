@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+from gguf import GGMLQuantizationType as Q
+
+from strata_pack.llama.ggml import TABLE_TYPES
 
 Floats = npt.NDArray[np.float32]
 Make = Callable[[np.random.Generator, int], npt.NDArray[np.floating]]
@@ -59,6 +62,11 @@ DISTRIBUTIONS: dict[str, Make] = {
     "nearly constant": _nearly_constant,
     "one of many": lambda rng, n: np.where(rng.random(n) < 0.02, rng.normal(size=n), 0.0),
 }
+
+
+def distributions_of(type: Q) -> list[str]:
+    """Return the names of those that ``type`` can hold: ggml ends the process where a search on a grid overflows."""
+    return [name for name in DISTRIBUTIONS if type not in TABLE_TYPES or name != "overflowing"]
 
 
 def weights(name: str, rows: int, columns: int, seed: int = 1) -> Floats:

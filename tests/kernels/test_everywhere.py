@@ -14,7 +14,7 @@ from strata_pack.llama.ggml import row_nbytes
 from strata_pack.llama.kernels import Kernels
 from strata_pack.llama.probe import kernel_probe
 from tests.kernels.conftest import CASE_NAMES, CASES, ROOT
-from tests.kernels.distributions import DISTRIBUTIONS, Floats, importances, weights
+from tests.kernels.distributions import Floats, distributions_of, importances, weights
 from tests.kernels.test_bytes import written
 
 EMULATOR = "qemu-aarch64-static"
@@ -46,9 +46,10 @@ def arm(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_the_kernels_for_arm_write_the_bytes_of_x86(case: tuple, arm: list[str], kernels: Kernels) -> None:  # type: ignore[type-arg]
     type, weighed = case
     pieces: list[tuple[Floats, Floats | None]] = [
-        (weights(name, 24, 1280, seed=4), importances(1280, seed=4) if weighed else None) for name in DISTRIBUTIONS
+        (weights(name, 24, 1280, seed=4), importances(1280, seed=4) if weighed else None)
+        for name in distributions_of(type)
     ]
-    probe, probe_importances = kernel_probe()
+    probe, probe_importances = kernel_probe(type)
     pieces.append((probe, probe_importances if weighed else None))
     sent, expected = b"", b""
     for source, importance in pieces:

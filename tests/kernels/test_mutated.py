@@ -47,6 +47,27 @@ MUTANTS = {
     "a threshold of IQ4 lies aside": ("iq4.c", "-4.5f", "-4.0f", ("IQ4_NL", "IQ4_XS"), True),
     "scales are cut off": ("halves.h", "* 0x1.0p+112f) * 0x1.0p-110f", "* 0.0f)", ("Q4_K", "Q6_K", "Q8_0"), True),
     "one round fewer for the scales": ("positive.h", "round < 5", "round < 1", ("Q4_K with importances",), True),
+    "IQ3 lists the points of one distance fewer": (
+        *("iq3.c", "POINTS_IQ3_S, 3,", "POINTS_IQ3_S, 2,"),
+        *(("IQ3_S",), True),
+    ),
+    "IQ2 lists the points of one distance fewer": (
+        *("iq2.c", "_XS, 2,", "_XS, 1,"),
+        *(("IQ2_XS",), True),
+    ),
+    "errors on a grid are weighed by squares": ("grid_search.h", "square_root(w[i])", "w[i]", ("IQ2", "IQ3"), True),
+    "the first point of a tie does not win": ("grid.h", "place < best ?", "place > best ?", ("IQ2_XS",), False),
+    "signs are not made even": (
+        "grid_search.h",
+        "odd = -((odd ^ odd >> 1) & 1);",
+        "odd &= 0;",
+        ("IQ2_XXS", "IQ3_XXS"),
+        True,
+    ),
+    "zero sub-blocks of IQ3_S take their place": (
+        *("iq3.c", "if (!found->alive[j][lane]) continue;", ""),
+        *(("IQ3_S",), True),
+    ),
     "ties are rounded to even": (
         *("floats.c", "return whole - (rest >= 0.5f) + (rest <= -0.5f);", "(void)rest; return nearest(held);"),
         *(("Q8_0",), True),

@@ -20,7 +20,7 @@ from strata_pack.files import dump_json, write_atomic
 from strata_pack.llama.ggml import FLOAT_TYPES, Floats, Ggml, row_nbytes
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
-from strata_pack.llama.quantizer import Quantizer
+from strata_pack.llama.quantizer import Quantizer, is_too_large
 from strata_pack.progress import Progress
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.tensor_source import SourceTensor, TensorSource
@@ -65,6 +65,8 @@ def error_table(
         errors, new = {}, {}
         for type in types:
             if not fits_rows(type, tensor) or (weights is None and ggml.requires_imatrix(type)):
+                continue
+            if is_too_large(type, rows, weights):
                 continue
             key = f"{digest.hexdigest()[:32]} {type.name} {ggml.version}"
             if key not in known:

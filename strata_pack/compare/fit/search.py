@@ -123,6 +123,16 @@ def fit(
     free = limit - fixed - header
     errors = _errors(source, opened, 8 * free / max(sum(t.elements for t in opened), 1), imatrix, threads, progress)
     layers = int(metadata.get(f"{metadata.get('general.architecture')}.block_count", 0) or 0)
+    least = smallest({tensor.name: _options(plan, tensor, errors, 1.0) for tensor in opened})
+    if least > free:
+        # Before anything is measured: that takes minutes.
+        raise WrongUse(
+            f"the smallest mix takes {least + fixed + header:,} bytes and the budget is {limit:,}",
+            where=f"--fit {budget.text}",
+            remedy="allow more"
+            if imatrix is not None
+            else "allow more, or give an --imatrix, which allows smaller types",
+        )
     groups: dict[str, list[SourceTensor]] = {}
     for tensor in opened:
         groups.setdefault(group_of(tensor.name, layers), []).append(tensor)
@@ -130,17 +140,7 @@ def fit(
     if probe if probe is not None else plan.parameters <= MEASURED_UP_TO:
         found = _probe(source, groups, errors, imatrix, tuple(over) or texts(), threads, progress)
     options = {tensor.name: _options(plan, tensor, errors, _cost(tensor.name, layers, found)) for tensor in opened}
-    try:
-        chosen = choose(options, free)
-    except ValueError:
-        least = smallest(options) + fixed + header
-        raise WrongUse(
-            f"the smallest mix takes {least:,} bytes and the budget is {limit:,}",
-            where=f"--fit {budget.text}",
-            remedy="allow more"
-            if imatrix is not None
-            else "allow more, or give an --imatrix, which allows smaller types",
-        ) from None
+    chosen = choose(options, free)
     text = recipe_text(budget, {name: option.type for name, option in chosen.items()}, layers)
     return _result(source, imatrix, limit, text, chosen, found)
 

@@ -7,13 +7,14 @@ An interrupted run resumes from them when it is called again with the same argum
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,7 +26,7 @@ from strata_pack.llama.logits import child_died, quiet_threads
 from strata_pack.llama.logits_child import ERRORS
 from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.gguf.file import shard_paths
+from strata_pack.weights.gguf.file import open_shards, shard_paths
 from strata_pack.weights.imatrix.file import Collected, merge, read_collected, write_imatrix
 
 SHIPPED_TEXT = Path(__file__).parent / "calibration.txt"
@@ -82,6 +83,8 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
     progress = progress or Silent()
     check_outputs([request.out], [*request.texts, *request.merged, *shard_paths(request.model)])
     parts = [read_collected(path) for path in request.merged]
+    if parts:
+        _check_model(request, parts)
     chunks = resumed = 0
     seconds = 0.0
     state = request.out.with_name(request.out.name + STATE_SUFFIX)
@@ -99,6 +102,23 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
     write_imatrix(request.out, collected)
     state.unlink(missing_ok=True)
     return ImatrixResult(request.out, collected, chunks, resumed, seconds)
+
+
+def _check_model(request: ImatrixRequest, parts: Sequence[Collected]) -> None:
+    """Raise ``BadInput`` if a merged file has a weight that the model does not have, or has in another shape."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(file) for file in open_shards(request.model)]
+        shapes = {tensor.name: tensor.shape for file in files for tensor in file.tensors}
+    for path, part in zip(request.merged, parts, strict=True):
+        for name, sums in part.sums.items():
+            columns, *others = shapes.get(name, (0, 0))
+            if sums.squares.size != columns * math.prod(others[1:]):
+                what = "in another shape" if name in shapes else "not at all"
+                raise BadInput(
+                    f"holds importances of {name}, which {request.model.name} has {what}",
+                    where=path,
+                    remedy="merge imatrix files of one model",
+                )
 
 
 def _read(path: Path) -> str:

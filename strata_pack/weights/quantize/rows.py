@@ -18,7 +18,7 @@ import numpy as np
 
 from strata_pack.errors import BadInput
 from strata_pack.llama.ggml import FLOAT_TYPES, Bytes, Floats, row_nbytes
-from strata_pack.llama.quantizer import Quantizer, differing_row
+from strata_pack.llama.quantizer import LARGEST_ON_TABLES, Quantizer, differing_row, is_too_large
 from strata_pack.weights.quantize.plan import PlannedTensor
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 
@@ -195,6 +195,13 @@ class Pipeline:
     def _quantize(self, chunk: Chunk, target: RowTarget, weights: Floats, out: Bytes, *, sound: bool) -> None:
         type, ggml = target.planned.type, self._ggml
         importance = None if target.importances is None else target.importances[chunk.matrix]
+        if is_too_large(type, weights, importance):
+            raise BadInput(
+                f"{chunk.job.source.name} has weights or importances above {LARGEST_ON_TABLES:g}, which ggml cannot "
+                f"quantize as {type.name}",
+                where=self._where,
+                remedy="look for damage in model and imatrix, or choose another type for this tensor",
+            )
         if sound:
             row = self._quantizer.quantize_chunk(type, weights, out, importance, first_row=chunk.first)
             if row is not None:

@@ -34,14 +34,28 @@ def text(tmp_path: Path) -> Path:
 def test_every_column_is_that_of_an_independent_forward_pass(tmp_path: Path, text: Path, experts: Experts) -> None:
     weights = write_model(tmp_path / "model.gguf", experts)
     out = tmp_path / "imatrix.gguf"
-    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", out, (text,), context=256, chunks=1, process_output=True))
+    make_imatrix(ImatrixRequest(tmp_path / "model.gguf", out, (text,), context=256, chunks=2, process_output=True))
     found = read_collected(out)
-    squares, counts = inputs(weights, np.frombuffer(TEXT[:256].encode(), np.uint8).astype(np.int64), experts)
-    assert found.sums.keys() == squares.keys()
+    tokens = np.frombuffer(TEXT.encode(), np.uint8).astype(np.int64)
+    chunks = [inputs(weights, tokens[at : at + 256], experts) for at in (0, 256)]
+    assert found.sums.keys() == chunks[0][0].keys()
     for name, sums in found.sums.items():
-        assert sums.counts.tolist() == counts[name].tolist()
-        means = sums.squares / np.maximum(sums.counts, 1)[:, None]
-        np.testing.assert_allclose(means, squares[name], rtol=1e-4, err_msg=name)
+        assert sums.counts.tolist() == sum(counts[name] for _, counts in chunks).tolist()
+        squares = sum(means[name] * counts[name][:, None] for means, counts in chunks)
+        np.testing.assert_allclose(sums.squares, squares, rtol=1e-4, err_msg=name)
+
+
+def test_stopping_at_the_last_weight_changes_no_sum(tmp_path: Path, text: Path) -> None:
+    write_model(tmp_path / "model.gguf")
+    for name, process_output in (("some.gguf", False), ("all.gguf", True)):
+        make_imatrix(
+            ImatrixRequest(
+                tmp_path / "model.gguf", tmp_path / name, (text,), context=256, process_output=process_output
+            )
+        )
+    some, every = read_collected(tmp_path / "some.gguf"), read_collected(tmp_path / "all.gguf")
+    assert every.sums.keys() - some.sums.keys() == {"output.weight"}
+    assert all((every.sums[name].squares == sums.squares).all() for name, sums in some.sums.items())
 
 
 def test_the_output_weight_is_left_out_unless_asked_for(tmp_path: Path, text: Path) -> None:
@@ -111,11 +125,12 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(tmp_path: Path, text:
     assert not state.exists()
 
 
-def test_the_state_of_another_run_is_not_used(tmp_path: Path, text: Path) -> None:
+@pytest.mark.parametrize("content", [b"not a state", b"PK\x03\x04 and no more of an archive"])
+def test_the_state_of_another_run_is_not_used(content: bytes, tmp_path: Path, text: Path) -> None:
     write_model(tmp_path / "model.gguf")
     out = tmp_path / "i.gguf"
     state = out.with_name(out.name + STATE_SUFFIX)
-    state.write_bytes(b"not a state")
+    state.write_bytes(content)
     assert load_state(state, "key") == ({}, 0)
     result = make_imatrix(ImatrixRequest(tmp_path / "model.gguf", out, (text,), context=64, chunks=2))
     assert (result.chunks, result.resumed) == (2, 0)
@@ -137,6 +152,15 @@ def test_chunks_split_over_two_runs_merge_to_one(tmp_path: Path) -> None:
     for name, sums in one.sums.items():
         np.testing.assert_allclose(two.sums[name].squares, sums.squares, rtol=1e-6)
         assert two.sums[name].counts.tolist() == sums.counts.tolist()
+
+
+def test_a_file_of_another_model_is_not_merged(tmp_path: Path, text: Path) -> None:
+    for name, experts in (("dense", Experts()), ("moe", MOE)):
+        write_model(tmp_path / f"{name}.gguf", experts)
+    make_imatrix(ImatrixRequest(tmp_path / "moe.gguf", tmp_path / "moe-i.gguf", (text,), context=256, chunks=1))
+    request = ImatrixRequest(tmp_path / "dense.gguf", tmp_path / "i.gguf", (text,), merged=(tmp_path / "moe-i.gguf",))
+    with pytest.raises(BadInput, match=r"moe-i\.gguf: holds importances of .*, which dense\.gguf has not at all"):
+        make_imatrix(request)
 
 
 def test_the_command_collects_and_shows(tmp_path: Path, text: Path) -> None:

@@ -42,6 +42,12 @@ def test_a_value_too_large_for_the_target_type_is_refused(tmp_path: Path) -> Non
         quantize(source, tmp_path / "out.gguf", "F16")
 
 
+def test_a_value_that_would_end_ggmls_search_on_a_grid_is_refused(tmp_path: Path) -> None:
+    source = write_model(tmp_path / "m.gguf", replace(SMALL, type=Q.F32), spoil={"blk.1.ffn_up.weight": 1e30})
+    with pytest.raises(BadInput, match=r"blk\.1\.ffn_up\.weight has weights or importances above 1e\+12"):
+        quantize(source, tmp_path / "out.gguf", "IQ3_S")
+
+
 def test_a_quantized_source_is_refused_with_the_remedy(dense: Path, tmp_path: Path) -> None:
     quantize(dense, tmp_path / "q8.gguf", "Q8_0")
     with pytest.raises(BadInput, match=r"quantized already.*Q8_0.*--allow-requantize"):
