@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from strata_pack.compare.fit.budget import parse_budget
 from strata_pack.compare.fit.choose import Option, choose, hull, smallest
 from strata_pack.compare.fit.errors import error_table
 from strata_pack.compare.fit.search import fit, layer_ranges, nearest_preset
-from strata_pack.compare.fit.sensitivity import group_of
+from strata_pack.compare.fit.sensitivity import Sensitivity, group_of
 from strata_pack.errors import WrongUse
 from strata_pack.llama.memory import OVERHEAD
 from strata_pack.progress import Silent
@@ -174,6 +175,23 @@ def test_the_cost_of_errors_is_measured_once_on_the_model_and_leaves_it_alone(
     with GgufSource(wide) as source:
         assert fit(source, parse_budget("5bpw"), probe=True, threads=1).sensitivities == found.sensitivities
     assert np.isfinite(found.predicted_kl)
+
+
+def test_an_interrupted_measurement_continues_after_the_last_group(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_base: Path, groups: Mapping[str, object], *_: object, **__: object) -> Iterator[Sensitivity]:
+        asked.append(len(groups))
+        for number, group in enumerate(groups):
+            if len(asked) == 1 and number == 2:
+                raise KeyboardInterrupt
+            yield Sensitivity(group, 1.0, 0.1)
+
+    asked: list[int] = []
+    monkeypatch.setattr("strata_pack.compare.fit.search.measure", interrupted)
+    with GgufSource(wide) as source:
+        with pytest.raises(KeyboardInterrupt):
+            fit(source, parse_budget("5bpw"), probe=True, threads=1)
+        found = fit(source, parse_budget("5bpw"), probe=True, threads=1)
+    assert asked == [len(found.sensitivities), len(found.sensitivities) - 2]
 
 
 @given(st.floats(0.5, 32.0), st.sets(st.sampled_from([Q.Q2_K, Q.Q4_K, Q.Q5_0, Q.Q6_K, Q.IQ4_XS, Q.F16]), min_size=1))

@@ -237,23 +237,27 @@ def _probe(
     key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, LAYOUT_OF]))
     place = cache_dir() / "fit" / f"{key[:32]}-costs.json"
     known = _read_costs(place)
-    if known is not None and known.keys() == groups.keys():
-        return known
+    found = {group: known[group] for group in groups if group in known}
+    if len(found) == len(groups):
+        return found
     with tempfile.TemporaryDirectory(prefix="strata-fit-") as folder:
         base = Path(folder) / "base.gguf"
         half = plan_quantization(source, "F16", allow_requantize=True)
         run_plan(half, base, threads=threads)
-        found = measure(base, groups, errors, imatrix, over, Path(folder), threads=threads, progress=progress)
-    write_atomic(place, dump_json({name: [one.cost, one.measured] for name, one in found.items()}))
+        rest = {group: tensors for group, tensors in groups.items() if group not in found}
+        for new in measure(base, rest, errors, imatrix, over, Path(folder), threads=threads, progress=progress):
+            found[new.group] = new
+            # At once: a group takes minutes on a large model, and an interrupted search continues here.
+            write_atomic(place, dump_json({name: [one.cost, one.measured] for name, one in found.items()}))
     return found
 
 
-def _read_costs(place: Path) -> dict[str, Sensitivity] | None:
+def _read_costs(place: Path) -> dict[str, Sensitivity]:
     try:
         value = json.loads(place.read_bytes())
         return {name: Sensitivity(name, float(cost), float(seen)) for name, (cost, seen) in value.items()}
     except (OSError, ValueError, TypeError, AttributeError):
-        return None
+        return {}
 
 
 def nearest_preset(bits: float, types: Collection[Q]) -> str:

@@ -8,7 +8,7 @@ cost of one unit of relative error; to second order the divergences of groups ad
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,8 +76,8 @@ def measure(
     *,
     threads: int,
     progress: Progress,
-) -> dict[str, Sensitivity]:
-    """Return the sensitivity of each group. ``base`` is the model's copy in F16, which is changed and restored.
+) -> Iterator[Sensitivity]:
+    """Yield the sensitivity of each group. ``base`` is the model's copy in F16, which is changed and restored.
 
     ``folder`` is for the kept logits. Raises as ``open_logits``.
     """
@@ -90,7 +90,6 @@ def measure(
         assert logits is not None
         kept.append(logits)
     task = progress.task("cost of errors", len(groups), "groups")
-    found = {}
     with GgufFile.open(base) as header, base.open("r+b", buffering=0) as file:
         for group, tensors in groups.items():
             spent = 0.0
@@ -110,10 +109,9 @@ def measure(
                     file.seek(start)
                     file.write(data)
             divergence = max(sum(seen) / len(seen), LEAST)
-            found[group] = Sensitivity(group, divergence / spent if spent > 0 else LEAST, divergence)
             task.advance(1)
+            yield Sensitivity(group, divergence / spent if spent > 0 else LEAST, divergence)
     task.done()
-    return found
 
 
 def _open(base: Path, text: Text, threads: int) -> AbstractContextManager[LogitStream]:
