@@ -1,9 +1,10 @@
 """The best mix for a size against llama-quantize's presets: KL divergence from the source at the size of each preset.
 
-    python bench/fit.py MODEL [--imatrix FILE] [--presets Q4_K_M,Q5_K_M,...] [--windows N]
+    python bench/fit.py MODEL [--imatrix FILE] [--presets Q4_K_M,Q5_K_M,...] [--windows N] [--folder DIR]
 
 For every preset the model is quantized with it and with ``fit`` for a file of exactly that size, both with the same
-importance matrix; then all files are compared with the source in one run. Prints a table and writes JSON.
+importance matrix; then all files are compared with the source in one run, equal ones once. With ``--folder`` the files
+stay there and are not made again. Prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from strata_pack.compare.fit.budget import FitBudget  # noqa: E402
 from strata_pack.compare.fit.search import fit  # noqa: E402
 from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
-from strata_pack.files import dump_json  # noqa: E402
+from strata_pack.files import dump_json, sha256_file  # noqa: E402
 from strata_pack.weights.quantize.imatrix import read_imatrix  # noqa: E402
 from strata_pack.weights.quantize.plan import plan_quantization  # noqa: E402
 from strata_pack.weights.quantize.run import run_plan  # noqa: E402
@@ -38,26 +39,34 @@ def main() -> None:
     parser.add_argument("--imatrix", type=Path)
     parser.add_argument("--presets", default=PRESETS)
     parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "fit.json")
     options = parser.parse_args()
     imatrix = None if options.imatrix is None else read_imatrix(options.imatrix)
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, GgufSource(options.model) as source:
+    with tempfile.TemporaryDirectory() as scratch, GgufSource(options.model) as source:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
         files: dict[str, Path] = {}
         for preset in options.presets.split(","):
             plan = plan_quantization(source, preset, imatrix, allow_requantize=True)
-            theirs, ours = Path(folder) / f"{preset}.gguf", Path(folder) / f"fit-{preset}.gguf"
-            run_plan(plan, theirs)
+            theirs, ours = folder / f"{preset}.gguf", folder / f"fit-{preset}.gguf"
+            if not theirs.exists():
+                run_plan(plan, theirs)
             size = theirs.stat().st_size
             started = time.perf_counter()
             found = fit(source, FitBudget(f"{size} bytes", size), imatrix)
             seconds = time.perf_counter() - started
-            run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
+            if not ours.exists():
+                run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
             files |= {f"{preset}": theirs, f"fit {preset}": ours}
             rows.append({"preset": preset, "size": size, "fit_size": ours.stat().st_size, "fit_seconds": seconds})
         settings = CompareOptions(limit=options.windows)
-        judged = compare_many(list(files.values()), options.model, (), settings)
-        kl = dict(zip(files, (one.total.kl_mean for one in judged), strict=True))
+        hashes = {name: sha256_file(path) for name, path in files.items()}
+        distinct = {digest: files[name] for name, digest in hashes.items()}
+        judged = compare_many(list(distinct.values()), options.model, (), settings)
+        found_kl = dict(zip(distinct, (one.total.kl_mean for one in judged), strict=True))
+        kl = {name: found_kl[digest] for name, digest in hashes.items()}
     for row in rows:
         row |= {"kl": kl[row["preset"]], "fit_kl": kl[f"fit {row['preset']}"]}
         row["ratio"] = row["fit_kl"] / row["kl"]
