@@ -24,6 +24,7 @@ from strata_pack.llama.cuda_wheels import WheelToolkit, fetch_toolkit, toolkit_k
 from strata_pack.llama.devices import nvidia_devices
 from strata_pack.llama.runtimes import BUILD_RECORD, Backend, Runtime, cached_runtimes, runtimes_dir
 from strata_pack.llama.source_code import BUILD, INSIDE, VERSION, SourceArchive, fetch_source, unpack_source
+from strata_pack.llama.supervised import run_supervised
 from strata_pack.llama.toolchain import Toolchain, cuda_flags, find_toolchain
 from strata_pack.locks import hold_folder
 from strata_pack.progress import Progress, Silent
@@ -236,23 +237,18 @@ def _run(command: Sequence[str], log: _Log, label: str) -> None:
     task = log.progress.task(label, 100, "percent")
     done = 0
     telling: list[str] = []
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                log.sink.write(line)
-                percent = _percent(line)
-                if percent is not None and percent > done:
-                    task.advance(percent - done)
-                    done = percent
-                if _ERROR.search(line) and len(telling) < TAIL:
-                    telling.append(line.strip())
-        except BaseException:
-            process.terminate()
-            raise
-    status = process.returncode
+
+    def heard(line: str) -> None:
+        nonlocal done
+        log.sink.write(line + "\n")
+        percent = _percent(line)
+        if percent is not None and percent > done:
+            task.advance(percent - done)
+            done = percent
+        if _ERROR.search(line) and len(telling) < TAIL:
+            telling.append(line.strip())
+
+    status = run_supervised(command, heard, environment=os.environ)
     log.sink.flush()
     if status != 0:
         words = " | ".join(telling) or f"status {status}"

@@ -1,14 +1,15 @@
 """Runs one server process and ends it when its owner ends, for whatever reason.
 
 ``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and reads standard input. The owner keeps the other
-end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), the supervisor ends COMMAND. The kernel kills
-COMMAND if the supervisor dies (parent-death signal), so no order of deaths leaves an orphan. That signal belongs to the
-*thread* that started the process, and an owner may start servers from a thread that ends early; so the parent is this
-separate, single-threaded process with few imports.
+end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), the supervisor ends COMMAND and its process
+group: the compilers of a build end with it. The kernel kills COMMAND if the supervisor dies (parent-death signal), so no
+order of deaths leaves an orphan. That signal belongs to the *thread* that started the process, and an owner may start
+servers from a thread that ends early; so the parent is this separate, single-threaded process with few imports.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -38,19 +39,20 @@ def _started_by(parent: int) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
+    """End ``process`` and what it started, if it still runs."""
     if process.poll() is None:
-        process.terminate()
-        try:
+        os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def supervise(command: list[str]) -> int:
     """Run ``command`` until it ends or standard input closes; return its exit status (negative: the signal)."""
     me, owner = os.getpid(), os.getppid()
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _started_by(me))
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=lambda: _started_by(me), process_group=0)
     watched = sys.stdin.fileno()
     try:
         while process.poll() is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from strata_pack.llama.server import LlamaServer
+from strata_pack.llama.supervised import run_supervised
 from tests.llama.processes import gone, server_pid, tree, wait_for
 
 pytestmark = pytest.mark.xdist_group("tiny-server")
@@ -83,3 +84,15 @@ def test_a_stopped_process_is_ended_all_the_same(tiny):
     os.kill(server_pid(server.process.pid), signal.SIGSTOP)
     server.stop()
     assert gone(everyone)
+
+
+def test_an_interrupted_program_takes_along_what_it_started():
+    told: list[int] = []
+
+    def heard(line: str) -> None:
+        told.append(int(line))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_supervised(["sh", "-c", "sleep 1000 >/dev/null & echo $!; wait"], heard, environment=os.environ)
+    assert gone(told)

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from strata_pack.errors import BadInput
 from strata_pack.files import disk_errors, fsync_dir, sha256_file
+from strata_pack.llama.supervised import run_supervised
 from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.convert.convert import SourcePart
-from strata_pack.weights.convert.reference_environment import bare_variables, make_environment, run_supervised
+from strata_pack.weights.convert.reference_environment import bare_variables, make_environment
 from strata_pack.weights.convert.write import ConvertResult
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.preflight import Stage, check_disk

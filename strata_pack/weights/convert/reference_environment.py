@@ -10,12 +10,9 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +20,7 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import dump_json, read_json_object, write_atomic
 from strata_pack.llama.runtimes import runtimes_dir
 from strata_pack.llama.source_code import BUILD, fetch_source, unpack_source
+from strata_pack.llama.supervised import run_supervised
 from strata_pack.locks import hold_folder
 from strata_pack.progress import Progress
 from strata_pack.resources import cache_dir
@@ -138,43 +136,6 @@ def _install(folder: Path, progress: Progress) -> None:
             if status != 0:
                 words = " | ".join(telling[:3]) or f"status {status}"
                 raise EnvironmentFailure(f"{label} could not be installed: {words}", where=log, remedy="read the log")
-
-
-def run_supervised(
-    command: Sequence[str], heard: Callable[[str], None], *, environment: Mapping[str, str], timeout_seconds: float
-) -> int:  # fmt: skip
-    """Run a program that ends when this process ends; ``heard`` gets its output lines. Return its exit status.
-
-    Lines also end at carriage returns, because of progress bars. After ``timeout_seconds`` the program is ended.
-    """
-    with subprocess.Popen(
-        [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environment),
-        start_new_session=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        # The supervisor ends the program when its standard input closes.
-        limit = threading.Timer(timeout_seconds, process.stdin.close)
-        limit.daemon = True
-        limit.start()
-        try:
-            rest = b""
-            while data := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
-                *lines, rest = re.split(rb"[\r\n]", rest + data)
-                for line in lines:
-                    if line.strip():
-                        heard(line.decode("utf-8", "replace"))
-            if rest.strip():
-                heard(rest.decode("utf-8", "replace"))
-        finally:
-            limit.cancel()
-            process.stdin.close()
-            process.stdout.close()
-    return process.returncode
 
 
 def bare_variables(home: Path) -> dict[str, str]:
