@@ -263,7 +263,7 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
     drafting = _drafting(options, file, runtime, sees=projector is not None)
     if drafting.reason:
         note(f"{path}: served without its draft head: {drafting.reason}")
-    served = replace(served, drafts=drafting.on)
+    served = replace(served, drafts=drafting.on or _names_draft_model(options))
 
     slots = options.parallel or 1
 
@@ -288,14 +288,17 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
 
 def _drafting(options: ServeOptions, model: Path, runtime: Runtime, *, sees: bool) -> Drafting:
     """Return whether to draft; a draft model of the user's own takes the place of the model's head."""
-    own = any(argument.partition("=")[0] in DRAFT_MODEL for argument in options.server_arguments)
-    if not own:
+    if not _names_draft_model(options):
         return plan_drafting(model, runtime, options.spec, sees=sees)
     if sees and architecture_of(model) in BLIND_DRAFTING:
         raise WrongUse("llama.cpp cannot draft and see images with this model", where=model, remedy="use --no-mmproj")
     if options.spec == "mtp":
         raise WrongUse("--spec mtp drafts with the model's own head", remedy="leave the draft model out")
     return plan_drafting(model, runtime, "off" if options.spec == "auto" else options.spec, sees=sees)
+
+
+def _names_draft_model(options: ServeOptions) -> bool:
+    return any(argument.partition("=")[0] in DRAFT_MODEL for argument in options.server_arguments)
 
 
 def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[str, ...]:

@@ -55,6 +55,15 @@ def _number(text: str) -> float:
         raise ValueError("a number") from None
 
 
+def _drafters(text: str) -> list[str]:
+    """Return the ways of guessing ahead, as the embedded server calls them; draft models of other kinds are not run."""
+    known = ("none", "draft-simple", "draft-mtp", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod")
+    names = text.split(",")
+    if not set(names) <= set(known):
+        raise ValueError(f"some of {', '.join(known)}")
+    return [f"COMMON_SPECULATIVE_TYPE_{name.upper().replace('-', '_')}" for name in names]
+
+
 _cache_type = _word(f32=0, f16=1, bf16=30, q8_0=8, q4_0=2, q4_1=3, iq4_nl=20, q5_0=6, q5_1=7)
 _load_mode = {"auto": -1, "none": 0, "mmap": 1, "mlock": 2, "mmap+mlock": 3, "dio": 4}
 _on_off = dict.fromkeys(("on", "true", "1"), True) | dict.fromkeys(("off", "false", "0"), False)
@@ -95,6 +104,10 @@ _ROWS: tuple[tuple[str, EmbeddedArgument], ...] = (
     ("--yarn-beta-fast", EmbeddedArgument("yarn_beta_fast", _number)),
     ("--embedding --embeddings", EmbeddedArgument("embedding")),
     ("--pooling", EmbeddedArgument("pooling_type", _word(none=0, mean=1, cls=2, last=3, rank=4))),
+    ("-md --model-draft --spec-draft-model", EmbeddedArgument("speculative.draft.mparams.path", str)),
+    ("--spec-type", EmbeddedArgument("speculative.types", _drafters)),
+    ("--spec-draft-n-max", EmbeddedArgument("speculative.draft.n_max", _whole)),
+    ("--spec-draft-n-min", EmbeddedArgument("speculative.draft.n_min", _whole)),
     ("--metrics", EmbeddedArgument("endpoint_metrics")),
     ("--warmup", EmbeddedArgument("warmup")),
     ("--no-warmup", EmbeddedArgument("warmup", value=False)),

@@ -31,16 +31,22 @@ def set_param(target: Any, name: str, value: Any) -> None:
     setattr(target, last, value)
 
 
+def library_value(name: str, value: Any) -> Any:
+    """Return the value of the field ``name`` as the library holds it: ways of guessing ahead are enumerators."""
+    import xllamacpp
+
+    if name != "speculative.types":
+        return value
+    return [getattr(xllamacpp.common_speculative_type, kind) for kind in value]
+
+
 def serve(settings: dict[str, Any]) -> None:
     """Load the model, write the URL, and serve until a signal arrives."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     for name, value in settings["params"].items():
-        kinds = name == "speculative.types"
-        set_param(
-            params, name, [getattr(xllamacpp.common_speculative_type, kind) for kind in value] if kinds else value
-        )
+        set_param(params, name, library_value(name, value))
     server = xllamacpp.Server(params)
     ready = Path(settings["ready"])
     fresh = ready.with_suffix(".new")

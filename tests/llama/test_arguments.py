@@ -9,9 +9,9 @@ import xllamacpp
 
 from strata_pack.errors import WrongUse
 from strata_pack.llama.arguments import EMBEDDED_ARGUMENTS, embedded_params
-from strata_pack.llama.child import set_param
+from strata_pack.llama.child import library_value, set_param
 
-VALUES = ("3", "on", "f16", "layer", "auto", "mmap", "distribute", "mean", "linear", "0.5")
+VALUES = ("3", "on", "f16", "layer", "auto", "mmap", "distribute", "mean", "linear", "0.5", "draft-mtp")
 
 
 def valid(name: str) -> list[str]:
@@ -32,6 +32,7 @@ def valid(name: str) -> list[str]:
 def test_the_library_has_the_field_of_every_argument(name: str) -> None:
     params = xllamacpp.CommonParams()
     for field, value in embedded_params(valid(name)).items():
+        value = library_value(field, value)
         set_param(params, field, value)
         *path, last = field.split(".")
         target: Any = params
