@@ -22,11 +22,16 @@ MAX_BYTES = 20 << 20
 MAX_PIXELS = 64_000_000
 """Pixels of one image (8000 x 8000), checked before they are unpacked."""
 
+MAX_PIXELS_TOGETHER = 256_000_000
+"""Pixels of all images of one request as they are sent: about four seconds of decoding."""
+
 MAX_RATIO = 200
 """How many times longer than wide; the image processors of the Qwen-VL models refuse more."""
 
 MAX_SCANNED = 1_500_000_000
 """Pixels of a progressive JPEG times its scans: each is a pass over all of them, and encoders write about ten."""
+
+TOO_MANY_TOGETHER = f"and those before it have more than {MAX_PIXELS_TOGETHER:,} pixels together"
 
 LONGEST_SIDE = 4096
 """Pixels to which larger pictures are scaled down; no tower takes more than about four million in all."""
@@ -67,15 +72,18 @@ class BadPicture(Exception):
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as llama-server gets it: ``data`` in base64, ``size`` in pixels (width, height)."""
+    """An image as llama-server gets it: ``data`` in base64, ``size`` in pixels (width, height), ``source_pixels`` those
+    of the image that was sent."""
 
     data: str
     size: tuple[int, int]
+    source_pixels: int
 
 
-def read_picture(data: bytes) -> Picture:
+def read_picture(data: bytes, room: int = MAX_PIXELS_TOGETHER) -> Picture:
     """Return the picture that ``data`` holds: its first frame, upright, on white where it is transparent.
 
+    ``room`` is the number of pixels that are left to its request.
     Raises ``BadPicture``. Takes up to about a second and 0.5 GB for the largest image.
     """
     if len(data) > MAX_BYTES:
@@ -85,14 +93,15 @@ def read_picture(data: bytes) -> Picture:
         raise BadPicture(f"is a {form} that is cut off")
     try:
         with Image.open(io.BytesIO(data), formats=[form]) as image:
-            _check_size(*image.size)
+            _check_size(*image.size, room)
+            pixels = image.width * image.height
             if form == "JPEG":
                 scans = data.count(START_OF_SCAN)
                 if scans * image.width * image.height > MAX_SCANNED:
                     raise BadPicture(f"has {scans} scans, too many for its size")
                 image.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
             image.load()
-            return _written(_plain(_upright(image)), form)
+            return _written(_plain(_upright(image)), form, pixels)
     except BadPicture:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -124,9 +133,11 @@ def _is_whole(data: bytes, form: str) -> bool:
     return form != "WEBP" or int.from_bytes(data[4:8], "little") + 8 <= len(data)
 
 
-def _check_size(width: int, height: int) -> None:
+def _check_size(width: int, height: int, room: int) -> None:
     if width * height > MAX_PIXELS:
         raise BadPicture(f"has {width} x {height} pixels; at most {MAX_PIXELS:,} in all are taken")
+    if width * height > room:
+        raise BadPicture(TOO_MANY_TOGETHER)
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
         raise BadPicture(f"has {width} x {height} pixels; at most {MAX_RATIO} times longer than wide is taken")
 
@@ -166,11 +177,11 @@ def _plain(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _written(image: Image.Image, form: str) -> Picture:
+def _written(image: Image.Image, form: str, source_pixels: int) -> Picture:
     stream = io.BytesIO()
     image.info.clear()  # else comments and profiles would be written too
     if form in LOSSY:
         image.save(stream, "JPEG", quality=QUALITY, subsampling=0)
     else:
         image.save(stream, "PNG", compress_level=1)
-    return Picture(base64.b64encode(stream.getvalue()).decode("ascii"), image.size)
+    return Picture(base64.b64encode(stream.getvalue()).decode("ascii"), image.size, source_pixels)

@@ -19,7 +19,14 @@ from typing import Any
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.fetching import Fetcher, NotFetched
 from strata_pack.gateway.media import MediaPart
-from strata_pack.gateway.pictures import MAX_BYTES, BadPicture, Picture, read_picture
+from strata_pack.gateway.pictures import (
+    MAX_BYTES,
+    MAX_PIXELS_TOGETHER,
+    TOO_MANY_TOGETHER,
+    BadPicture,
+    Picture,
+    read_picture,
+)
 from strata_pack.gateway.upstream import Upstream
 
 MAX_IMAGES = 100
@@ -78,15 +85,17 @@ class Vision:
         if len(remote) > MAX_FETCHED:
             raise _refused(remote[MAX_FETCHED]["where"], f"is one of more than {MAX_FETCHED} at addresses")
         pictures: list[Picture] = []
-        room = MAX_CHARACTERS
+        room, pixels = MAX_CHARACTERS, MAX_PIXELS_TOGETHER
         for part in parts:
-            pictures.append(await self._picture(part))
+            pictures.append(await self._picture(part, pixels))
             room -= len(pictures[-1].data)
+            pixels -= pictures[-1].source_pixels
             if room < 0:
                 raise _refused(part["where"], "and those before it are too large together")
         return tuple(pictures)
 
-    async def _picture(self, part: MediaPart) -> Picture:
+    async def _picture(self, part: MediaPart, pixels: int) -> Picture:
+        """Return the picture of ``part``, to whose request ``pixels`` are left."""
         where = part["where"]
         address = _address(part)
         if address is None:
@@ -98,17 +107,20 @@ class Vision:
                     raise NotFetched("is at an address, and this gateway fetches none (--fetch-images); send its data")
                 data = await self._fetcher.fetch(address)
             async with self._decoding:
-                digest, picture = await asyncio.to_thread(self._decoded, data, address)
+                digest, picture = await asyncio.to_thread(self._decoded, data, address, pixels)
         except (BadPicture, NotFetched) as error:
             raise _refused(where, str(error)) from error
         self._keep(digest, picture)
         return picture
 
-    def _decoded(self, data: bytes | None, address: str) -> tuple[bytes, Picture]:
+    def _decoded(self, data: bytes | None, address: str, pixels: int) -> tuple[bytes, Picture]:
         """Return the hash of an image's bytes and its picture, in this thread."""
         data = _from_base64(address) if data is None else data
         digest = hashlib.sha256(data).digest()
-        return digest, self._kept.get(digest) or read_picture(data)
+        picture = self._kept.get(digest) or read_picture(data, pixels)
+        if picture.source_pixels > pixels:
+            raise BadPicture(TOO_MANY_TOGETHER)
+        return digest, picture
 
     def _keep(self, digest: bytes, picture: Picture) -> None:
         if digest not in self._kept:

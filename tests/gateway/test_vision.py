@@ -20,7 +20,7 @@ from strata_pack.gateway.control_tokens import ControlTokens
 from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.fetching import Fetcher, NotFetched
 from strata_pack.gateway.media import media_part
-from strata_pack.gateway.pictures import Picture
+from strata_pack.gateway.pictures import Picture, read_picture
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.turn import Turn
@@ -371,6 +371,17 @@ def test_images_that_are_too_large_together_are_refused(seeing: House, monkeypat
     assert "too large together" in answer.json()["error"]["message"]
 
 
+def test_images_of_too_many_pixels_together_are_refused_also_when_they_are_known(
+    seeing: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = chat(user("x", chat_image(RED), chat_image(BLUE)))[1]
+    assert seeing.post(body).status_code == 200
+    monkeypatch.setattr("strata_pack.gateway.vision.MAX_PIXELS_TOGETHER", read_picture(RED).source_pixels + 1)
+    answer = seeing.post(body)
+    assert answer.status_code == 400
+    assert "messages.0.content.2: the image and those before it have more" in answer.json()["error"]["message"]
+
+
 def test_an_address_is_fetched_where_the_gateway_may(fetching: House) -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/green.png"}}
     assert sent(fetching, anthropic_messages(user("x", image)))[1] == ["green"]
@@ -455,7 +466,7 @@ def test_an_image_that_comes_again_is_not_decoded_again(monkeypatch: pytest.Monk
     vision = Vision(Upstream("http://127.0.0.1:9"), MARKER)
     part = media_part("image", "messages.0", chat_image(), "an image")
     first = asyncio.run(vision.read([part]))
-    monkeypatch.setattr("strata_pack.gateway.vision.read_picture", lambda _: pytest.fail("decoded again"))
+    monkeypatch.setattr("strata_pack.gateway.vision.read_picture", lambda *_: pytest.fail("decoded again"))
     assert asyncio.run(vision.read([part])) == first
 
 
