@@ -13,24 +13,14 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
-from strata_pack.chat.triggers.judge import (
-    SWITCH,
-    difference,
-    is_call_syntax,
-    is_command,
-    is_cut,
-    is_layout,
-    is_made_of,
-    is_markup,
-    is_syntax,
-    words_of,
-)
-from strata_pack.chat.triggers.literals import literals
+from strata_pack.chat.triggers.judge import difference, is_command, is_cut, words_of
+from strata_pack.chat.triggers.literals import literals, together
 from strata_pack.chat.triggers.shapes import BASE, NAMES, WHERE
-from strata_pack.chat.triggers.variations import counted, dated, forced
-from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, RenderedShape, SearchLimits, Trigger, Workbench
+from strata_pack.chat.triggers.structures import by_structure, in_labels
+from strata_pack.chat.triggers.variations import counted, dated, dated_and_said, forced
+from strata_pack.chat.triggers.verdict import NEUTRAL, SORTED_TEXTS, all_tags, does_nothing, is_right, says_more
+from strata_pack.chat.triggers.workbench import Rendered, RenderedShape, SearchLimits, Trigger, Workbench
 
 __all__ = ["Search", "SearchLimits", "Trigger", "search_triggers"]
 
@@ -42,10 +32,10 @@ MOST_JOINED = 4
 """Maximum number of literals that are combined in one text."""
 
 MOST_SEPARATORS = 8
-NEUTRAL = "zqneutral"
-"""A neutral word in place of a literal, to see the effect of the surrounding text alone."""
-
 MOST_SIZES = 40
+LEEWAY = 8
+"""Characters beyond its length from which ``truncate`` cuts a text."""
+
 COMMON_LENGTHS = (100, 1000)
 MOST_WORDS = 3000
 EVERY_LENGTH = 24
@@ -55,8 +45,6 @@ QUICK = frozenset({"a chat", "an agent's turns", "a question in parts"})
 THOROUGH = QUICK | {"a tool's result last", "a question"}
 """The shapes in which every text is tried, and the larger set in which a literal is."""
 
-
-SORTED_TEXTS = frozenset(probes.SORTS.values())
 
 Fill = Callable[[str], str]
 """The text for a slot, by the slot's name."""
@@ -138,9 +126,14 @@ def _by_literals(bench: Workbench) -> Iterator[Trigger]:
     at_first = {text for stage in bench.stages for text in stage.seen.texts}
     queue: dict[tuple[str, ...], None] = {}
     for text in (*lines, *sorted(at_first)):
-        for one in (text, *probes.undone(text, bench.source, turned_round=bench.everything.turned_round)):
-            if one.strip():
+        seen = bench.everything
+        for one in (text, *probes.undone(text, bench.source, turned_round=seen.turned_round, steps=seen.steps)):
+            if not probes.is_blank(one):
                 queue.setdefault((one,))
+    for wanted in together(bench.template.tree):
+        if len(wanted) <= MOST_JOINED and not all_tags(bench, wanted):
+            queue.setdefault(wanted)
+            queue.setdefault(wanted[::-1])
     done = combined = 0
     while done < len(queue) and not bench.spent():
         if done == MOST_LITERALS:
@@ -152,15 +145,26 @@ def _by_literals(bench: Workbench) -> Iterator[Trigger]:
         line = next((lines[one] for one in wanted if one in lines), None)
         yield from _with(bench, wanted, line, met)
         for text in sorted(met - at_first - set(wanted)):
-            if text.strip() and not any(text in one or one in text for one in wanted):
+            if not probes.is_blank(text) and not any(text in one or one in text for one in wanted):
                 queue.setdefault((text,))
-                if len(wanted) < MOST_JOINED and combined < MOST_COMBINED and not _all_tags(bench, wanted):
+                if len(wanted) < MOST_JOINED and combined < MOST_COMBINED and not all_tags(bench, wanted):
                     queue.setdefault((*wanted, text))
                     combined += 1
 
 
 def _with(bench: Workbench, wanted: tuple[str, ...], line: int | None, met: set[str]) -> Iterator[Trigger]:
     shown = " and ".join(map(repr, wanted))
+    found = False
+    for trigger in _in_texts(bench, wanted, shown, line, met):
+        found = True
+        yield trigger
+    if not found:
+        yield from in_labels(bench, wanted, shown, line)
+
+
+def _in_texts(
+    bench: Workbench, wanted: tuple[str, ...], shown: str, line: int | None, met: set[str]
+) -> Iterator[Trigger]:
     for place in probes.PLACES:
         fill = functools.partial(probes.placed, wanted, place=place)
         yield from _everywhere(
@@ -177,10 +181,10 @@ def _with(bench: Workbench, wanted: tuple[str, ...], line: int | None, met: set[
     if len(wanted) > 1:
         for turned in (wanted, wanted[::-1]):
             order = {slot: turned[number % len(turned)] for number, slot in enumerate(BASE)}
-            yield from _everywhere(bench, order.__getitem__, wanted, shown, line=line, quick=True, met=met)
+            yield from _everywhere(bench, order.__getitem__, wanted, shown, line=line, quick=True, met=met, mixed=True)
         return
     for separator in list(bench.everything.separators)[:MOST_SEPARATORS]:
-        if separator != wanted[0] and not _all_tags(bench, wanted):
+        if separator != wanted[0] and not all_tags(bench, wanted):
             yield from _everywhere(
                 bench,
                 functools.partial(probes.separated, wanted[0], separator),
@@ -217,8 +221,11 @@ def _by_places(bench: Workbench) -> Iterator[Trigger]:
 
 def _by_sizes(bench: Workbench) -> Iterator[Trigger]:
     near = {number + step for number in bench.numbers[-MOST_SIZES:] for step in (-1, 0, 1)}
-    sizes = sorted(size for size in {*near, *COMMON_LENGTHS, *range(1, EVERY_LENGTH)} if size > 0)
+    far = {number + LEEWAY for number in bench.numbers[-MOST_SIZES:]}
+    sizes = sorted(size for size in {*near, *far, *COMMON_LENGTHS, *range(1, EVERY_LENGTH)} if size > 0)
     for size in sizes:
+        if size in near:
+            yield from _everywhere(bench, _same(str(size)), [], f"the number {size}", quick=True)
         for what, make, most in (
             ("characters", probes.of_length, 1 << 20),
             ("words", probes.of_words, MOST_WORDS),
@@ -253,55 +260,37 @@ def _everywhere(
     quick: bool = False,
     met: set[str] | None = None,
     plain: Fill | None = None,
+    mixed: bool = False,
 ) -> Iterator[Trigger]:
-    """Put a text into every slot of the shapes; if the prompt is wrong, find the slots that cause it."""
+    """Put a text into every slot of the shapes; if the prompt is wrong, find the slots that cause it.
+
+    Names are filled apart from texts, or with ``mixed`` together with them.
+    """
     for stage in bench.stages:
         if bench.spent():
             return
         if stage.shape.name not in (QUICK if quick else THOROUGH):
             continue
+        agent = stage.shape.name == "an agent's turns"
         for fill, is_name in ((text_of, False), (names, True)):
-            slots = [slot for slot in stage.shape.slots if (slot in NAMES) is is_name]
-            if fill is None or not slots or (is_name and stage.shape.name != "an agent's turns"):
+            slots = [slot for slot in stage.shape.slots if (mixed and agent) or (slot in NAMES) is is_name]
+            if fill is None or not slots or (is_name and (not agent or mixed)):
                 continue
             texts = {slot: fill(slot) for slot in slots}
             rendered = bench.render(stage.shape.inputs({**BASE, **texts}))
             if met is not None:
                 met |= set(rendered.seen.texts)
-            if _is_right(bench, stage, rendered, {**BASE, **texts}, wanted, slots):
+            if is_right(bench, stage, rendered, {**BASE, **texts}, wanted, slots):
                 continue
-            if plain is not None and _does_nothing(
+            if plain is not None and does_nothing(
                 bench, stage, rendered, {slot: plain(slot) for slot in slots}, wanted
             ):
                 continue
             found = list(_in_each(bench, stage, texts, wanted, title, line, plain))
             yield from found
-            literal = bool(wanted) and wanted[0] not in SORTED_TEXTS and not _all_tags(bench, wanted)
-            if not found and literal and len(slots) > 1 and _says_more(bench, stage, rendered.prompt, texts, wanted):
+            literal = bool(wanted) and wanted[0] not in SORTED_TEXTS and not all_tags(bench, wanted)
+            if not found and literal and len(slots) > 1 and says_more(bench, stage, rendered.prompt, texts, wanted):
                 yield _trigger(bench, stage, rendered, {**BASE, **texts}, wanted, f"{title} in several texts", line)
-
-
-def _says_more(
-    bench: Workbench, stage: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
-) -> bool:
-    """Return whether a prompt has words of unknown origin, or lacks words of a text."""
-    if prompt is None:
-        return False
-    filled = {**BASE, **texts}
-    printed = " ".join(filled[slot] for slot in stage.split.slots)
-    lost = set(words_of(printed)) - set(words_of(prompt))
-    lost -= set(words_of(" ".join(wanted)))
-    return bool(lost or bench.vocabulary.new_words(prompt, filled.values()))
-
-
-def _does_nothing(
-    bench: Workbench, stage: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
-) -> bool:
-    """Return whether the same texts with a neutral word give the same prompt, so the literal has no effect."""
-    other = bench.render(stage.shape.inputs({**BASE, **plain}))
-    if other.prompt is None or rendered.prompt is None:
-        return other.prompt is rendered.prompt
-    return other.prompt.replace(NEUTRAL, " ".join(wanted)) == rendered.prompt
 
 
 def _in_each(
@@ -317,82 +306,10 @@ def _in_each(
         filled = {**BASE, slot: text}
         rendered = bench.render(stage.shape.inputs(filled))
         neutral = {} if plain is None else {slot: plain(slot)}
-        if not _is_right(bench, stage, rendered, filled, wanted, [slot]) and not (
-            neutral and _does_nothing(bench, stage, rendered, neutral, wanted)
+        if not is_right(bench, stage, rendered, filled, wanted, [slot]) and not (
+            neutral and does_nothing(bench, stage, rendered, neutral, wanted)
         ):
             yield _trigger(bench, stage, rendered, filled, wanted, f"{title} in {WHERE[slot]}", line)
-
-
-SCHEMA = frozenset(
-    {
-        *("type", "description", "properties", "required", "items", "enum", "default", "nullable", "format", "title"),
-        *("anyOf", "allOf", "oneOf", "not", "minimum", "maximum", "additionalProperties", "$ref", "$defs", "const"),
-        *("object", "array", "string", "number", "integer", "boolean", "null", "minItems", "maxItems", "pattern"),
-    }
-)
-"""Words of JSON Schema: a parameter with such a name triggers the template's processing of the schema."""
-
-
-def _all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
-    return bool(wanted) and all(
-        is_markup(one) or SWITCH.fullmatch(one.strip()) or bench.vocabulary.is_tag(one) for one in wanted
-    )
-
-
-def _is_right(
-    bench: Workbench,
-    stage: RenderedShape,
-    rendered: Rendered,
-    texts: Mapping[str, str],
-    wanted: Sequence[str],
-    changed: Sequence[str],
-) -> bool:
-    """Return whether the prompt is the plain one with its texts replaced, or differs for an accepted reason."""
-    if set(changed) <= NAMES and set(wanted) & SCHEMA:
-        return True
-    if rendered.prompt is None:
-        return not isinstance(rendered.error, TemplateRefused) or not wanted or _all_tags(bench, wanted)
-    if is_made_of(rendered.prompt, stage.split, texts):
-        return True
-    for number in range(len(SETTINGS)):
-        split = bench.with_setting(stage, number)
-        if split is not None and is_made_of(rendered.prompt, split, texts):
-            return True
-    if _is_switched(bench, stage, rendered.prompt, texts, wanted):
-        return True
-    if not wanted or wanted[0] in SORTED_TEXTS:
-        return words_of(rendered.prompt) == words_of(stage.split.prompt(texts))
-    expected = stage.split.prompt(texts)
-    if is_layout(bench.vocabulary, rendered.prompt, expected, texts, wanted, changed):
-        return True
-    if is_call_syntax(rendered.prompt, stage.split, texts, wanted, changed):
-        return True
-    return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
-
-
-def _is_switched(
-    bench: Workbench, stage: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
-) -> bool:
-    """Return whether a command in a text (``/no_think``) has the same effect as a variable of the template."""
-    commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
-    if not commands:
-        return False
-    bare = dict(texts)
-    for slot, text in texts.items():
-        for command in commands:
-            text = text.replace(command, "")
-        bare[slot] = text if text == texts[slot] else text.strip()
-    for setting in SETTINGS:
-        other = bench.render(stage.shape.inputs(bare, setting)).prompt
-        if other is not None and _words_without(prompt, commands) == _words_without(other, commands):
-            return True
-    return False
-
-
-def _words_without(prompt: str, commands: Sequence[str]) -> list[str]:
-    for command in commands:
-        prompt = prompt.replace(command, "")
-    return words_of(prompt)
 
 
 def _trigger(
@@ -422,9 +339,11 @@ WAYS: tuple[tuple[float, Callable[[Workbench], Iterator[Trigger]]], ...] = (
     (0.55, _by_literals),
     (0.62, _by_places),
     (0.74, _by_sizes),
-    (0.82, _by_sorts),
+    (0.80, _by_sorts),
+    (0.84, by_structure),
     (0.88, counted),
-    (0.95, dated),
+    (0.93, dated),
+    (0.95, dated_and_said),
     (1.0, forced),
 )
 """The search methods in order, each with the fraction of the limits at which it ends; the next gets the rest."""

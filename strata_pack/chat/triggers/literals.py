@@ -9,12 +9,16 @@ from collections.abc import Iterator
 
 from jinja2 import nodes
 
-from strata_pack.chat.triggers.recording import LONGEST_LITERAL
+from strata_pack.chat.triggers.probes import is_blank
+from strata_pack.chat.triggers.recording import INPUT_KEYS, LONGEST_LITERAL
 
 TEXT_KEYS = frozenset(
     {"content", "text", "reasoning_content", "reasoning", "thinking", "arguments", "name", "description"}
 )
 """The keys of texts in a conversation."""
+
+ROLES = frozenset({"user", "assistant", "system", "tool", "developer", "model", "ipython", "image", "video", "audio"})
+"""Words that conditions ask of a message next to its text."""
 
 STRUCTURE_TESTS = frozenset(
     {"string", "none", "defined", "undefined", "mapping", "iterable", "sequence", "number", "boolean", "true", "false"}
@@ -28,8 +32,22 @@ def literals(tree: nodes.Template) -> dict[str, int]:
     for asked in _asked(tree):
         for one in (asked, *asked.find_all((nodes.Const, nodes.Concat, nodes.Add))):
             text = joined(one)
-            if text and text.strip() and len(text) <= LONGEST_LITERAL:
+            if text and not is_blank(text) and len(text) <= LONGEST_LITERAL:
                 found.setdefault(text, one.lineno)
+    return found
+
+
+def together(tree: nodes.Template) -> dict[tuple[str, ...], int]:
+    """Return the literals that stand in one condition, two or more, as they follow each other, with its line."""
+    found: dict[tuple[str, ...], int] = {}
+    for condition in tree.find_all((nodes.If, nodes.CondExpr, nodes.For)):
+        test: nodes.Expr | None = getattr(condition, "test", None)
+        if test is not None:
+            asked = [node.value for node in test.find_all(nodes.Const) if isinstance(node.value, str)]
+            said = (text for text in asked if text not in INPUT_KEYS | ROLES and not is_blank(text))
+            wanted = tuple(dict.fromkeys(text for text in said if len(text) <= LONGEST_LITERAL))
+            if len(wanted) > 1:
+                found.setdefault(wanted, test.lineno)
     return found
 
 

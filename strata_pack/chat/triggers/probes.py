@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from urllib.parse import unquote
 
@@ -45,6 +45,9 @@ SORTS: Mapping[str, str] = {
 }
 """Texts of many kinds, for conditions without a literal."""
 
+
+INITIALS = range(3, 25)
+"""How many words may begin with the letters of a literal."""
 
 PLACES = ("alone", "everywhere")
 """The positions at which ``placed`` puts a literal into a text."""
@@ -100,10 +103,22 @@ def at_places(wanted: Mapping[int, str]) -> str:
     return "".join([*chars, "yy" if end else "", *end])
 
 
-def undone(literal: str, source: str, *, turned_round: bool) -> Iterator[str]:
-    """Yield the texts in which a template finds ``literal`` after its own transformations, such as reversing."""
+def is_blank(text: str) -> bool:
+    """Return whether ``text`` is ordinary white space; a no-break space is not."""
+    return not text.strip(" \t\r\n")
+
+
+def undone(literal: str, source: str, *, turned_round: bool, steps: Iterable[int]) -> Iterator[str]:
+    """Yield the texts in which a template finds ``literal`` after its own transformations, such as reversing.
+
+    ``steps`` are the steps of its slices.
+    """
     if turned_round:
         yield literal[::-1]
+    for step in steps:
+        yield "".join(char + "x" * (step - 1) for char in literal)
+    if "split" in source and literal.isalpha() and len(literal) in INITIALS:
+        yield " ".join(f"{char}oss" for char in literal)
     if "urlencode" in source:
         yield unquote(literal)
     if "escape" in source or "|e" in source:

@@ -35,6 +35,7 @@ from strata_pack.chat.render.sandbox import (
 LONGEST_LITERAL = 400
 LARGEST_NUMBER = 20_000
 MOST_ITEMS = 200
+LARGEST_STEP = 8
 
 MARK = "zq"
 """A mark in every text of the search, so that these texts are not taken for literals of the template."""
@@ -77,7 +78,7 @@ def cut(text: str, start: int) -> Cut:
 class Seen:
     """What one rendering tested, each with the line of the compiled code: ``texts``, ``numbers``, ``separators`` (of
     ``split``), ``cuts`` (position and literal). ``reached`` are the numbers of the branches that ran;
-    ``turned_round`` says whether a text was reversed."""
+    ``turned_round`` says whether a text was reversed, ``steps`` are the steps above 1 of slices of texts."""
 
     texts: dict[str, int] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
@@ -86,6 +87,7 @@ class Seen:
     reached: set[int] = field(default_factory=set)
     asked_the_time: bool = False
     turned_round: bool = False
+    steps: set[int] = field(default_factory=set)
 
     def note(self, value: Any) -> None:
         """Record the texts and numbers in ``value``, except those of the search itself (and single characters: a
@@ -160,7 +162,10 @@ class RecordingEnvironment(SandboxEnvironment):
             self.seen.note(abs(bound) if isinstance(bound, int) else bound)
         self._note_own(value)
         result = self.made(value)[start:stop:step]
-        self.seen.turned_round |= isinstance(value, str) and isinstance(step, int) and step < 0
+        if isinstance(value, str) and isinstance(step, int):
+            self.seen.turned_round |= step < 0
+            if 1 < step <= LARGEST_STEP:
+                self.seen.steps.add(step)
         return cut(result, start or 0) if isinstance(result, str) and step in (None, 1) else result
 
     def getitem(self, obj: Any, argument: Any) -> Any:

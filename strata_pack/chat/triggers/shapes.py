@@ -100,6 +100,8 @@ def _chat() -> list[dict[str, Any]]:
 
 
 _PARTS = [{"type": "text", "text": "@second@"}]
+PURPOSE: Mapping[str, str] = {"type": "text", "text": BASE["purpose"]}
+"""A part of a content, as it stands next to a picture."""
 
 FORMS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "a chat": ({"messages": _chat()},),
@@ -184,8 +186,13 @@ def long_chat(turns: int, *, system: bool) -> dict[str, Any]:
 
 def many_tools(count: int) -> dict[str, Any]:
     """Return a question with ``count`` tools."""
-    tools = [filled(_tools(), {**BASE, "tool": f"{MARK}tool_{number}"})[0] for number in range(count)]
+    tools = named_tools([f"{MARK}tool_{number}" for number in range(count)])
     return {"messages": [{"role": "user", "content": BASE["second"]}], "tools": tools}
+
+
+def named_tools(names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a tool for each of ``names``."""
+    return [filled(_tools(), {**BASE, "tool": name})[0] for name in names]
 
 
 def many_calls(shape: ConversationShape, count: int) -> dict[str, Any]:

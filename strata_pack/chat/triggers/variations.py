@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from strata_pack.chat.triggers.judge import WORD, difference, split_prompt
-from strata_pack.chat.triggers.literals import TextTests
+from strata_pack.chat.triggers.literals import TextTests, together
 from strata_pack.chat.triggers.recording import MARK
 from strata_pack.chat.triggers.shapes import BASE, long_chat, many_calls, many_tools
 from strata_pack.chat.triggers.workbench import Trigger, Workbench
@@ -16,7 +16,7 @@ from strata_pack.chat.triggers.workbench import Trigger, Workbench
 NO_TIME = f"{MARK}moment"
 """A placeholder for the time, to see how a template uses it."""
 
-MOST_TURNS = 120
+MOST_TURNS = 600
 MOST_COUNT = 24
 SOME = (1, 2, 3, 4, 5, 6)
 
@@ -147,6 +147,25 @@ def dated(bench: Workbench) -> Iterator[Trigger]:
                 return
 
 
+def dated_and_said(bench: Workbench) -> Iterator[Trigger]:
+    """Yield what a date and a literal of the same condition make appear together."""
+    if not bench.everything.asked_the_time or not bench.stages:
+        return
+    shape = bench.stages[0].shape
+    for wanted, line in together(bench.template.tree).items():
+        for moment in wanted:
+            for said in wanted:
+                if said == moment or bench.spent():
+                    continue
+                both = [
+                    shape.inputs({slot: f"{text} {said}" for slot, text in BASE.items()}) for said in (said, NO_TIME)
+                ]
+                prompt, plain = (bench.render(inputs, now=moment).prompt for inputs in both)
+                if prompt and plain and bench.vocabulary.new_words(prompt, [*BASE.values(), plain, said]):
+                    title = f"{said!r} in a text on the date {moment!r}"
+                    yield Trigger("appears", title, difference(plain, prompt)[1], line)
+
+
 def _masked(prompt: str) -> str:
     return re.sub(r"#[#\s,./:-]*", "#", TIMES.sub("#", prompt))
 
@@ -155,6 +174,7 @@ def _times() -> Iterator[datetime]:
     start = datetime(2026, 1, 1, 9, 30)
     yield from (start + timedelta(days=day) for day in range(366))
     yield from (datetime(2026, 6, 15, hour, 7) for hour in range(24))
+    yield from (datetime(2026, 6, 15, 12, part, part) for part in range(60))
     yield from (datetime(year, month, 3, 12, 0) for year in (2020, 2024, *range(2027, 2041)) for month in (1, 7, 12))
 
 

@@ -16,11 +16,14 @@ from strata_pack.chat.triggers.literals import numbers
 from strata_pack.chat.triggers.recording import LARGEST_NUMBER, RecordedTemplate, Seen
 from strata_pack.chat.triggers.shapes import BASE, FORMS, ConversationShape, candidates
 
-TriggerKind = Literal["appears", "vanishes", "changes", "refused", "count", "date", "unreached", "cut", "command"]
+TriggerKind = Literal[
+    "appears", "vanishes", "changes", "refused", "count", "structure", "feature", "date", "unreached", "cut", "command"
+]
 
-WARNINGS = frozenset({"unreached", "cut", "command"})
+WARNINGS = frozenset({"unreached", "cut", "command", "feature"})
 """Kinds that are warnings, because they may be intended or a mistake: a text in an unreached branch, a text cut at a
-tag, and one of several tags that are each replaced by an instruction in the user's turn."""
+tag, one of several tags that are each replaced by an instruction in the user's turn, and a text about something that few
+conversations have."""
 
 FEW_NUMBERS = 24
 
@@ -49,6 +52,8 @@ _SAID: Mapping[TriggerKind, str] = {
     "changes": "changes the text",
     "refused": "makes the template refuse the conversation",
     "count": "makes a text appear",
+    "structure": "makes a text appear",
+    "feature": "makes a text appear",
     "date": "changes the prompt",
     "unreached": "makes a text appear",
     "cut": "makes a text vanish",
@@ -164,6 +169,7 @@ class Workbench:
         everything.reached |= seen.reached
         everything.asked_the_time |= seen.asked_the_time
         everything.turned_round |= seen.turned_round
+        everything.steps |= seen.steps
         for number, line in seen.numbers.items():
             everything.numbers.setdefault(number, line)
         for place, line in seen.cuts.items():
