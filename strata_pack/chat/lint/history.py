@@ -13,6 +13,7 @@ from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.lint.model import Found, Subject, rule
 from strata_pack.chat.prefix.measure import check_prefix
 from strata_pack.chat.prefix.session import bundled_session
+from strata_pack.chat.render.start_up import START_UP, start_up_failure
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateLimit
 from strata_pack.chat.repair.proof import Difference, baseline, compare_renders
 from strata_pack.chat.repair.rules import CallForm
@@ -27,29 +28,20 @@ FAMILY_MARKERS: Mapping[CallForm, tuple[str, ...]] = {
 FOREIGN_MARKERS = ("<|channel|>", "dsml_token", "<|open|>")
 """Markers of other families, which llama-server checks first."""
 
-START_UP = [
-    {"role": "system", "content": "You are here."},
-    {"role": "user", "content": "Say one."},
-    {"role": "assistant", "content": "One."},
-    {"role": "user", "content": "Say two."},
-]
-"""The conversation that llama-server renders when it starts."""
-
 
 @rule(
     "ST403", "start-up", "error", "llama-server would not start with it",
-    "render system, user, assistant, user without an error",
+    "render user, assistant, user; a system message may be refused",
 )  # fmt: skip
 def refuses_start_up(subject: Subject) -> Iterator[Found]:
     template = subject.template
     if template is None:
         return
-    try:
-        template.render(START_UP, add_generation_prompt=True)
-    except TemplateLimit as error:
-        yield Found(f"exceeds its limits on four short messages: {error.cause}", error.line)
-    except TemplateError as error:
-        yield Found(f"fails on system, user, assistant, user: {error.cause}", error.line)
+    failure = start_up_failure(template)
+    if isinstance(failure, TemplateLimit):
+        yield Found(f"exceeds its limits on four short messages: {failure.cause}", failure.line)
+    elif failure is not None:
+        yield Found(f"refuses user, assistant, user: {failure.cause}", failure.line)
 
 
 @rule(
