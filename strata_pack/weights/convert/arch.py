@@ -172,7 +172,7 @@ def recognise(raw: Mapping[str, Any], where: Path) -> tuple[Architecture, Config
         raise BadInput(
             f"the architecture {name} is not supported",
             where=where,
-            remedy="try llama.cpp's own converter (`strata-pack convert --converter reference`), use a GGUF of "
+            remedy="try llama.cpp's own converter (`--converter reference`), use a GGUF of "
             f"the model; supported are {', '.join(_BY_CLASS)}",
         )
     for key, kind in _DERIVED.items():

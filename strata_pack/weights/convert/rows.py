@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from strata_pack.weights.convert.cast import cast_into, is_copy
-from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, StoredTensor
-from strata_pack.weights.convert.scales import as_float32, read_scaled
+from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, StoredTensor, as_float32
+from strata_pack.weights.convert.scales import read_scaled
 from strata_pack.weights.convert.views import Numbers, Piece, View
 from strata_pack.weights.tensor_source import RowReader, SourceTensor
 

@@ -43,7 +43,19 @@ class Scale:
 
     tensor: StoredTensor
     block: tuple[int, int] | None
-    packed: Packed | None = None
+    packed: Packed | Fours | None = None
+
+
+@dataclass(frozen=True)
+class Fours:
+    """Floats of four bits, two in a byte of ``codes``, the lower half first (NVFP4).
+
+    ``second`` is the one number of the whole weight, by which values are multiplied or, with ``inverse``, divided.
+    """
+
+    codes: StoredTensor
+    second: StoredTensor | None
+    inverse: bool
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,14 @@ class StoredTensor:
     @property
     def nbytes(self) -> int:
         return self.elements * self.itemsize
+
+
+def as_float32(raw: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
+    """Return stored floats (``FLOATS`` types them) as float32, exactly."""
+    if dtype == "BF16":
+        wide: npt.NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
+        return wide.view(np.float32)
+    return raw.astype(np.float32)
 
 
 class Checkpoint:

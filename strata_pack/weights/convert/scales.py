@@ -16,8 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from strata_pack.errors import BadInput
+from strata_pack.files import read_json_object
+from strata_pack.weights.convert.fours import BLOCK, read_fours, second_factor, whole_weight
 from strata_pack.weights.convert.packed import read_packed
-from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Packed, Scale, StoredTensor
+from strata_pack.weights.convert.safetensors import (
+    FLOATS,
+    Checkpoint,
+    Fours,
+    Packed,
+    Scale,
+    StoredTensor,
+    as_float32,
+)
 
 Named = list[tuple[str, StoredTensor]]
 
@@ -46,6 +56,19 @@ class Encoding:
     block: tuple[int, int] | None
     unused: tuple[str, ...] = ()
     bits: int | None = None
+    second: str | None = None
+    inverse: bool = False
+
+
+_OTHERS_SCALES = (".input_scale", ".k_scale", ".v_scale")
+_MODELOPT_FOURS = Encoding("NVFP4", ".weight_scale", ".weight", (1, BLOCK), _OTHERS_SCALES, second=".weight_scale_2")
+_COMPRESSED_FOURS = Encoding(
+    *("compressed-tensors NVFP4", ".weight_scale", ".weight_packed", (1, BLOCK)),
+    (".input_global_scale", *_OTHERS_SCALES),
+    second=".weight_global_scale",
+    inverse=True,
+)
+_FOURS_FORMAT = "nvfp4-pack-quantized"
 
 
 def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
@@ -59,6 +82,9 @@ def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
     if not found:
         beside = where.parent / "hf_quant_config.json"
         if beside.is_file():
+            exported = read_json_object(beside).get("quantization")
+            if isinstance(exported, dict) and exported.get("quant_algo") == "NVFP4":
+                return _MODELOPT_FOURS
             raise BadInput("the weights are quantized already (ModelOpt)", where=beside, remedy=_REMEDY)
         return None
     settings = found if isinstance(found, dict) else {}
@@ -69,7 +95,9 @@ def read_encoding(raw: Mapping[str, Any], where: Path) -> Encoding | None:
     if method == "compressed-tensors":
         return _compressed(settings, where)
     if method == "modelopt" and settings.get("quant_algo") == "FP8":
-        return Encoding("ModelOpt FP8", ".weight_scale", ".weight", None, (".input_scale", ".k_scale", ".v_scale"))
+        return Encoding("ModelOpt FP8", ".weight_scale", ".weight", None, _OTHERS_SCALES)
+    if method == "modelopt" and settings.get("quant_algo") == "NVFP4":
+        return _MODELOPT_FOURS
     name = _NAMES.get(str(method), str(method or "an unnamed method"))
     if "NVFP4" in str(settings.get("quant_algo")):
         name = "NVFP4"
@@ -81,8 +109,10 @@ def _refused(name: str, where: Path) -> BadInput:
 
 
 def _compressed(settings: Mapping[str, Any], where: Path) -> Encoding:
-    """Return a compressed-tensors encoding of 8-bit values or packed integers; NVFP4 and MXFP4 are refused by name."""
+    """Return a compressed-tensors encoding of whole values, packed integers or NVFP4; MXFP4 is refused by name."""
     kind, groups = settings.get("format"), settings.get("config_groups")
+    if kind == _FOURS_FORMAT:
+        return _COMPRESSED_FOURS
     if kind not in (*_PLAIN_FORMATS, _PACKED_FORMAT) or not isinstance(groups, dict):
         raise _refused(f"compressed-tensors, {kind}", where)
     if len(groups) != 1:
@@ -122,6 +152,9 @@ def with_scales(named: Named, encoding: Encoding | None, where: Path) -> Named:
     """
     if encoding is not None and encoding.bits is not None:
         named = _unpacked(named, encoding.bits, encoding.block, where)
+        encoding = None
+    elif encoding is not None and encoding.second is not None:
+        named = _from_fours(named, encoding, encoding.second, where)
         encoding = None
     if encoding is None:
         kept, scales, shared, block = named, dict[str, StoredTensor](), dict[str, StoredTensor](), None
@@ -177,6 +210,28 @@ def _unpacked(named: Named, bits: int, block: tuple[int, int] | None, where: Pat
         kept.append((base, _whole(base, packed, scale, block[1])))
     for tensor in parts.values():
         raise BadInput(f"{tensor.name} belongs to no packed weight", where=where, remedy="fetch it again")
+    return kept
+
+
+def _from_fours(named: Named, encoding: Encoding, second: str, where: Path) -> Named:
+    """Return the tensors with each weight of four bits as one, without its scales."""
+    tensors = dict(named)
+    kept: Named = []
+    scales = {name for name in tensors if name.endswith((encoding.scale, second))}
+    unused = set(scales)
+    for name, tensor in named:
+        base = name.removesuffix(encoding.weight)
+        scale = tensors.get(base + encoding.scale)
+        if name in scales or name.endswith(encoding.unused):
+            continue
+        if not name.endswith(encoding.weight) or tensor.dtype != "U8" or scale is None:
+            kept.append((name, tensor))
+            continue
+        unused -= {base + encoding.scale, base + second}
+        whole = tensors.get(base + second)
+        kept.append((f"{base}.weight", whole_weight(f"{base}.weight", tensor, scale, whole, inverse=encoding.inverse)))
+    for name in sorted(unused):
+        raise BadInput(f"{name} scales a weight that is not there", where=where, remedy="fetch it again")
     return kept
 
 
@@ -250,8 +305,11 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
     assert tensor.scale is not None
     length = tensor.row_length
     table = EIGHT_BITS.get(tensor.dtype)
-    if tensor.scale.packed is not None:
-        values = read_packed(checkpoint, tensor, tensor.scale.packed, first, count)
+    packed = tensor.scale.packed
+    if isinstance(packed, Fours):
+        values = read_fours(checkpoint, packed, first, count)
+    elif packed is not None:
+        values = read_packed(checkpoint, tensor, packed, first, count)
     else:
         raw = np.empty((count, length), dtype=np.uint8 if table is not None else FLOATS[tensor.dtype])
         checkpoint.read_into(tensor, first * length * tensor.itemsize, raw)
@@ -266,6 +324,8 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
     values[:, :whole] = (parts * scales[:, : whole // columns, None]).reshape(count, whole)
     if whole < length:
         values[:, whole:] *= scales[:, -1:]
+    if isinstance(packed, Fours):
+        values *= second_factor(checkpoint, packed)
     return values
 
 
@@ -274,9 +334,10 @@ def _scale_rows(
 ) -> npt.NDArray[np.float32]:
     """Return the scales of rows, float32 of shape (``count``, scales per row); (1, 1) for a common scale."""
     stored = scale.tensor
-    raw = np.empty(stored.elements, dtype=FLOATS[stored.dtype])
+    table = EIGHT_BITS.get(stored.dtype)
+    raw = np.empty(stored.elements, dtype=np.uint8 if table is not None else FLOATS[stored.dtype])
     checkpoint.read_into(stored, 0, raw)
-    values = as_float32(raw, stored.dtype)
+    values = as_float32(raw, stored.dtype) if table is None else np.abs(np.take(table, raw))
     if stored.elements == 1 and scale.block is None:
         return values.reshape(1, 1)
     rows = np.arange(first, first + count)
@@ -289,11 +350,3 @@ def _scale_rows(
     index = rows // height * scale_height + rows % height // scale.block[0]
     blocks: npt.NDArray[np.float32] = np.take(values.reshape(-1, stored.shape[-1]), index, axis=0)
     return blocks
-
-
-def as_float32(raw: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float32]:
-    """Return stored floats (typed as in ``FLOATS``) as float32, exactly."""
-    if dtype == "BF16":
-        wide: npt.NDArray[np.uint32] = np.left_shift(raw, 16, dtype=np.uint32)
-        return wide.view(np.float32)
-    return raw.astype(np.float32)

@@ -104,7 +104,11 @@ REFUSED: list[tuple[str, Change, str]] = [
         config(quantization_config={"quant_method": "compressed-tensors", "format": "pack-quantized"}),
         "pack-quan",
     ),
-    ("nvfp4", config(quantization_config={"quant_method": "modelopt", "quant_algo": "NVFP4"}), r"already \(NVFP4\)"),
+    (
+        "nvfp4",
+        config(quantization_config={"quant_method": "modelopt", "quant_algo": "xNVFP4"}),
+        r"already \(NVFP4\)",
+    ),
     ("mxfp4", config(quantization_config={"quant_method": "mxfp4"}), r"quantized already \(MXFP4\)"),
     ("modelopt", write("hf_quant_config.json", "{}"), r"quantized already \(ModelOpt\)"),
     ("awq", config(quantization_config={"quant_method": "awq"}), r"quantized already \(AWQ\)"),
