@@ -56,6 +56,12 @@ def build(
         Literal["auto", "bf16", "f16", "f32", "q8_0"], typer.Option(help="The projector's type, if it is converted.")
     ] = "auto",
     no_mtp: Annotated[bool, typer.Option("--no-mtp", help="Leave out layers for multi-token prediction.")] = False,
+    converter: Annotated[
+        Literal["own", "reference"],
+        typer.Option(
+            help="reference: llama.cpp's, in an environment of its own, for classes that are not supported here."
+        ),
+    ] = "own",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing pack or bare GGUF.")] = False,
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan for a local source and stop.")] = False,
@@ -78,6 +84,8 @@ def build(
             "--no-mmproj leaves out the projector, so --mmproj and --mmproj-type do not apply",
             remedy="give one of them",
         )
+    if converter == "reference" and flags.fit is not None:
+        raise WrongUse("--fit needs the tool's own converter", where="--converter", remedy="convert the source first")
     edits, split_bytes = flags.edits(), flags.split_bytes()
     recipes = flags.recipes(source, out_dir.parent / f"{out_dir.name}.fit.toml", out, reserve=RESERVE)
     request = BuildRequest(
@@ -93,6 +101,7 @@ def build(
         projector_type=mmproj_type,
         projector_file=mmproj,
         mtp=not no_mtp,
+        converter=converter,
         layout=layout,
         force=force,
         allow_requantize=flags.allow_requantize,

@@ -30,19 +30,23 @@ def diff(
     """Compare two templates: as texts, and by the prompts of several hundred conversations, on jinja2.
 
     Exit code 1 if any conversation renders differently; different texts that render the same pass. If B is a repository
-    on the Hub, the commit since which it differs is named.
+    on the Hub, the commit since which it differs is named. Without B, A is compared with the base model that its model
+    card or its GGUF header names.
     """
     from strata_pack.errors import CheckFailed, WrongUse
-    from strata_pack.pack.template.difference import compare_sets, vendor_set
+    from strata_pack.pack.template.difference import base_set, compare_sets, vendor_set
     from strata_pack.pack.template.since import differs_since
     from strata_pack.pack.template.source import load_set
     from strata_pack.weights.source import hub_source
 
-    if vendor == (second is not None):
-        raise WrongUse("needs two templates", remedy="give A and B, or a pack and --vendor")
+    if vendor and second is not None:
+        raise WrongUse("takes two templates, or one and --vendor", remedy="give A and B, or a pack and --vendor")
     with out.progress() as progress:
         ours = load_set(first, progress)
-        theirs = vendor_set(Path(first), progress) if second is None else load_set(second, progress)
+        if second is not None:
+            theirs = load_set(second, progress)
+        else:
+            theirs = vendor_set(Path(first), progress) if vendor else base_set(first, progress)
     found = compare_sets(ours, theirs)
     for one in found:
         for side in (one.first, one.second):
@@ -69,4 +73,4 @@ def diff(
     commits = {"since": None if since is None else since.to_dict()}
     out.result({"ok": count == 0, "templates": [one.to_dict() for one in found], **commits})
     if count:
-        raise CheckFailed(f"{count} conversations render differently", where=f"{first}, {second or 'the vendor'}")
+        raise CheckFailed(f"{count} conversations render differently", where=f"{first}, {theirs.main.where}")

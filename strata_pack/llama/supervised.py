@@ -16,10 +16,9 @@ def run_supervised(
     environment: Mapping[str, str],
     timeout_seconds: float = threading.TIMEOUT_MAX,
 ) -> int:
-    """Run a program that ends, with what it started, when this process ends; ``heard`` gets its output lines. Return its
-    exit status.
+    """Run a program that ends, with what it started, when this process ends; return its exit status.
 
-    Lines also end at carriage returns, because of progress bars. After ``timeout_seconds`` the program is ended.
+    ``heard`` gets its output lines. Lines also end at carriage returns, because of progress bars. After ``timeout_seconds`` the program is ended.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "strata_pack.llama.supervisor", *command],

@@ -2,7 +2,7 @@
 
 ``python -m strata_pack.llama.supervisor COMMAND...`` starts COMMAND and reads standard input. The owner keeps the other
 end of that pipe open; when it closes (a clean stop, a crash, SIGKILL), the supervisor ends COMMAND and its process
-group: the compilers of a build end with it. The kernel kills COMMAND if the supervisor dies (parent-death signal), so no
+group, such as the compilers of a build. The kernel kills COMMAND if the supervisor dies (parent-death signal), so no
 order of deaths leaves an orphan. That signal belongs to the *thread* that started the process, and an owner may start
 servers from a thread that ends early; so the parent is this separate, single-threaded process with few imports.
 """

@@ -9,7 +9,7 @@ from one reading of it; each has the same bytes as if it were built alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -41,7 +41,7 @@ from strata_pack.pack.model_files import (
     quantizer_entry,
     write_models,
 )
-from strata_pack.pack.model_source import Model, SourceHashes, bring, source_template
+from strata_pack.pack.model_source import Model, SourceHashes, bring
 from strata_pack.pack.papers.files import paper_files
 from strata_pack.pack.papers.origin import add_origin
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR
@@ -53,15 +53,18 @@ from strata_pack.pack.projector import (
     refuse_other_kinds,
     write_projectors,
 )
+from strata_pack.pack.reference_source import open_source, with_projector
 from strata_pack.pack.request import BuildRequest, recipe_entry, request_entry
 from strata_pack.pack.side_files import make_side_files, write_side_files
 from strata_pack.pack.template.install import golden_entry
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.input_files import InputFiles
-from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.preflight import Stage, check_disk
 from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.source import Source, parse_source
+
+CONVERTED = ".converted"
+"""Where llama.cpp's converter writes to, in the folder that a source is fetched into."""
 
 MANIFEST_ROOM = 1 << 20
 """Bytes reserved for the manifest (which lists every tensor), the reports and the rounding of file systems."""
@@ -222,13 +225,22 @@ def _build(
     kept = [check_target(one.place.out, force=one.request.force) for one in asked]
     with clock.stage("fetch"):
         requests = [one.request for one in asked]
-        model = brought or bring(source, holder.source, progress, lambda folder: check_early(requests, folder))
+        model = brought or bring(
+            source,
+            holder.source,
+            progress,
+            lambda folder: check_early(requests, folder),
+            own_converter=first.converter == "own",
+        )
     inputs += InputFiles.of(file.path for file in model.files)
     with ExitStack() as stack:
-        tensors = stack.enter_context(open_weights(model.root, model.weights, mtp=first.mtp))
-        projectors = [stack.enter_context(open_projector(one, model, tensors, progress)) for one in requests]
+        work = holder.source / CONVERTED
+        with clock.stage("convert") if first.converter == "reference" else nullcontext():
+            tensors = stack.enter_context(open_source(first, model, work, progress))
+            seeing_requests = [with_projector(one, model, work, progress) for one in requests]
+        projectors = [stack.enter_context(open_projector(one, model, tensors, progress)) for one in seeing_requests]
         refuse_other_kinds(tensors.metadata, first.source)
-        templates = Templates(source_template(model, tensors.metadata), progress)
+        templates = Templates.of(model, tensors.metadata, progress)
         with clock.stage("template"):
             proved = [templates.prove(request) for request in requests]
         plans = plan_models(requests, tensors, [one.imatrix for one in asked])

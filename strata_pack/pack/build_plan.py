@@ -6,7 +6,7 @@ Cheap steps that can fail come first; for a Hub source, before its weights are d
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +21,18 @@ from strata_pack.outputs import check_outputs, enclosing_pack, is_inside
 from strata_pack.pack.build_dir import check_target, partial_folder
 from strata_pack.pack.forecast import Forecast, forecast
 from strata_pack.pack.loadable import config_problems, header_problems
-from strata_pack.pack.model_source import Model, bring, folder_template, source_template
+from strata_pack.pack.model_source import (
+    Model,
+    bring,
+    folder_template,
+    folder_variants,
+    source_template,
+    source_variants,
+)
 from strata_pack.pack.paths import TEMPLATE_KEY
 from strata_pack.pack.projector import open_projector, refuse_other_kinds
 from strata_pack.pack.request import BuildRequest, parts_text, read_paths, recipe_options
-from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, choose_template
+from strata_pack.pack.template.choice import AUTO, KEEP, ChosenTemplate, check_variants, choose_template
 from strata_pack.pack.template.install import GoldenFailed
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.edit import CHUNK_END, EDGE_KEY, PAD_KEY, RESERVE, pad_value
@@ -165,20 +172,35 @@ class ProvedTemplate:
 class Templates:
     """Chooses and checks the templates for one source; each is checked once, also if several packs use it."""
 
-    def __init__(self, own: str | None, progress: Progress) -> None:
-        """``own`` is the source's own template."""
-        self._own, self._progress = own, progress
+    def __init__(self, own: str | None, variants: Mapping[str, str], progress: Progress) -> None:
+        """``own`` is the source's own template, ``variants`` are its named templates (``tool_use``)."""
+        self._own, self._variants, self._progress = own, variants, progress
         self._proved: dict[tuple[object, ...], ProvedTemplate] = {}
+
+    @classmethod
+    def of(cls, model: Model, metadata: Mapping[str, MetaValue], progress: Progress) -> Templates:
+        """Return the templates for ``model``, whose tensors have ``metadata``."""
+        return cls(source_template(model, metadata), source_variants(model, metadata), progress)
 
     def prove(self, request: BuildRequest) -> ProvedTemplate:
         """Return the checked template of ``request``; raises as ``choose_template``, and ``GoldenFailed``."""
         key = (request.template, request.golden, request.allow_triggers)
         if key not in self._proved:
-            chosen = choose(request, self._own)
+            chosen = self.choose(request)
             for note in chosen.notes:
                 self._progress.note(note)
             self._proved[key] = ProvedTemplate(chosen, check_template(chosen, self._progress))
         return self._proved[key]
+
+    def choose(self, request: BuildRequest) -> ChosenTemplate:
+        """Return the template of ``request``, with a note on those that a pack leaves out."""
+        allow = request.allow_triggers
+        chosen = choose_template(request.template, self._own, request.golden, allow_triggers=allow)
+        if not self._variants or request.template not in (AUTO, KEEP):
+            return chosen
+        left_out = f"the source's templates of other names are left out: {', '.join(self._variants)}"
+        found = check_variants(self._variants, allow_triggers=allow)
+        return replace(chosen, notes=(*chosen.notes, left_out, *found))
 
     def check_early(self, request: BuildRequest) -> None:
         """Check the template of ``request``, unless it depends on a template that may be in the weights only."""
@@ -188,14 +210,9 @@ class Templates:
 
 def check_early(requests: Sequence[BuildRequest], folder: Path) -> None:
     """Refuse unusable templates before the weights are downloaded."""
-    templates = Templates(folder_template(folder), Silent())
+    templates = Templates(folder_template(folder), folder_variants(folder), Silent())
     for request in requests:
         templates.check_early(request)
-
-
-def choose(request: BuildRequest, text: str | None) -> ChosenTemplate:
-    """Return the template of ``request`` for a source whose own template is ``text``."""
-    return choose_template(request.template, text, request.golden, allow_triggers=request.allow_triggers)
 
 
 def check_template(chosen: ChosenTemplate, progress: Progress) -> GoldenReport | None:
@@ -230,6 +247,9 @@ def plan_packs(requests: Sequence[BuildRequest]) -> Iterator[list[tuple[QuantPla
     if isinstance(source, HubSource):
         remedy = f"run `strata-pack fetch {first.source} --out DIR` and plan from DIR"
         raise WrongUse("a plan needs the weights on this disk", where=first.source, remedy=remedy)
+    if first.converter == "reference":
+        remedy = "run `strata-pack convert --converter reference` and plan from its file"
+        raise WrongUse("a plan needs what llama.cpp's converter makes of it", where=first.source, remedy=remedy)
     for out, request in zip(check_places(requests, source), requests, strict=True):
         check_target(out, force=request.force)
     imatrices = read_imatrices(requests)
@@ -238,9 +258,9 @@ def plan_packs(requests: Sequence[BuildRequest]) -> Iterator[list[tuple[QuantPla
         tensors = stack.enter_context(open_weights(model.root, model.weights, mtp=first.mtp))
         projectors = [stack.enter_context(open_projector(one, model, tensors, Silent())) for one in requests]
         refuse_other_kinds(tensors.metadata, first.source)
-        own = source_template(model, tensors.metadata)
+        templates = Templates.of(model, tensors.metadata, Silent())
         for request in requests:
-            choose(request, own)
+            templates.choose(request)
         stored = sum((model.root / name).stat().st_size for name in model.weights.files)
         yield [
             (plan, forecast(plan, 0 if projector is None else projector.nbytes, stored))

@@ -160,6 +160,10 @@ def _numbers(metadata: Mapping[str, MetaValue], architecture: str) -> Iterator[s
     heads, shared = (_value(metadata, f"{architecture}.attention.{key}") for key in ("head_count", "head_count_kv"))
     if isinstance(heads, int) and isinstance(shared, int) and shared and heads % shared:
         yield f"{architecture}.attention.head_count_kv is {shared}, which does not divide the {heads} heads"
+    deep, count = (_value(metadata, f"{architecture}.{key}") for key in ("n_deepstack_layers", "block_count"))
+    if isinstance(deep, int) and isinstance(count, int) and deep >= count:
+        # Its last block must be one that no image reaches into: llama.cpp takes the rows that it needs there.
+        yield f"{architecture}.n_deepstack_layers is {deep} and must be below the {count} blocks"
 
 
 def _blocks(metadata: Mapping[str, MetaValue], architecture: str, tensors: Sequence[TensorInfo]) -> Iterator[str]:

@@ -78,7 +78,7 @@ class RequestEntry(TypedDict):
 
     ``template`` is "auto", "keep", a shipped template's id and SHA-256, or the SHA-256 of a file; ``golden`` the
     SHA-256 of the given cases; ``name`` the given name; ``template_sha256`` that of the template the build installed;
-    ``parts`` the options for projector and draft head, if not the defaults.
+    ``parts`` the options for projector, draft head and converter, if not the defaults.
     """
 
     template: str

@@ -12,8 +12,10 @@ from typing import Literal
 from strata_pack.chat.render.template import read_template
 from strata_pack.files import read_json_object, sha256_file
 from strata_pack.pack.file_names import CONFIG, SHARD_SUFFIX, file_stem
+from strata_pack.pack.layout import named_templates
 from strata_pack.pack.manifest import FileEntry, SourceEntry
-from strata_pack.pack.paths import TEMPLATE_KEY
+from strata_pack.pack.paths import DEFAULT_NAME, TEMPLATE_KEY
+from strata_pack.pack.template.copies import read_all
 from strata_pack.progress import Progress
 from strata_pack.weights.convert.convert import check_convertible
 from strata_pack.weights.convert.safetensors import StoredTensor, parse_header
@@ -63,16 +65,19 @@ def model_name(text: str) -> str:
     return file_stem(_QUANT_SUFFIX.sub("", SHARD_SUFFIX.sub("", text)))
 
 
-def bring(source: Source, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
+def bring(
+    source: Source, into: Path, progress: Progress, early: Callable[[Path], None], *, own_converter: bool = True
+) -> Model:
     """Return the model that ``source`` names; a Hub source is fetched into ``into`` first.
 
-    ``early`` is called with the fetched folder before the weights are downloaded, and may raise to stop the fetch.
+    ``early`` is called with the fetched folder before the weights are downloaded, and may raise to stop the fetch;
+    so does a checkpoint that the tool's own converter does not support, unless ``own_converter`` is False.
     """
     if isinstance(source, LocalGguf):
         return _local_gguf(source.path)
     if isinstance(source, LocalFolder):
         return _local_folder(source.path)
-    return _hub(source, into, progress, early)
+    return _hub(source, into, progress, early, own_converter=own_converter)
 
 
 def _local_gguf(path: Path) -> Model:
@@ -96,7 +101,9 @@ def hub_folder(source: HubSource, into: Path) -> Path:
     return into / source.repo_id.rpartition("/")[2]
 
 
-def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None]) -> Model:
+def _hub(
+    source: HubSource, into: Path, progress: Progress, early: Callable[[Path], None], *, own_converter: bool
+) -> Model:
     folder = hub_folder(source, into)
     chosen: list[Weights] = []
 
@@ -106,7 +113,7 @@ def _hub(source: HubSource, into: Path, progress: Progress, early: Callable[[Pat
 
     def check_heads(fetched: Path, open_head: OpenHead) -> None:
         (weights,) = chosen
-        if weights.format == "safetensors":
+        if weights.format == "safetensors" and own_converter:
             check_convertible(fetched, tensors=_stored(weights, fetched, open_head))
         early(fetched)
 
@@ -157,6 +164,22 @@ def source_template(model: Model, metadata: Mapping[str, MetaValue]) -> str | No
         return own
     value = metadata.get(TEMPLATE_KEY)
     return None if value is None else str(value.value)
+
+
+def source_variants(model: Model, metadata: Mapping[str, MetaValue]) -> dict[str, str]:
+    """Return the source's templates of other names (``tool_use``), by name."""
+    if model.folder is not None:
+        return folder_variants(model.folder)
+    return {name: text for name, text in named_templates(metadata).items() if name != DEFAULT_NAME}
+
+
+def folder_variants(folder: Path) -> dict[str, str]:
+    """Return the templates of other names of a model folder, by name; the first of a name counts."""
+    found: dict[str, str] = {}
+    for one in read_all(folder):
+        if not one.main:
+            found.setdefault(one.name, one.text)
+    return found
 
 
 def folder_template(folder: Path) -> str | None:

@@ -25,7 +25,7 @@ from strata_pack.pack.build import build_pack
 from strata_pack.pack.manifest import Manifest, RecipeEntry, read_manifest
 from strata_pack.pack.papers.recorded import recorded_manifest
 from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE, is_pack, member
-from strata_pack.pack.request import BuildRequest
+from strata_pack.pack.request import BY_REFERENCE, BuildRequest
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.quantize.edits import edits_from_options
@@ -152,6 +152,7 @@ def _build_request(request: RebuildRequest, manifest: Manifest, out: Path) -> Bu
         projector_type=type,
         projector_file=None if file is None else request.projector,
         mtp="no draft head" not in parts,
+        converter="reference" if BY_REFERENCE in parts else "own",
         allow_triggers="allowed_triggers" in manifest["template"],
         allow_requantize=True,
         allow_nonfinite=bool(recipe["options"].get("allow_nonfinite")),

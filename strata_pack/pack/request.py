@@ -25,6 +25,8 @@ from strata_pack.weights.quantize.recipes import Recipe
 from strata_pack.weights.source import LocalFolder, LocalGguf, Source, parse_source
 
 Layout = Literal["pack", "gguf"]
+ConverterChoice = Literal["own", "reference"]
+BY_REFERENCE = "converted by llama.cpp's converter"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class BuildRequest:
 
     ``projector`` False leaves out the vision tower, ``projector_type`` is the type it is converted to ("auto": that of
     its weights), ``projector_file`` the projector of a GGUF model. ``mtp`` False leaves out the draft head.
+
+    ``converter`` "reference" lets llama.cpp's own converter read a checkpoint: for classes that are not known here.
 
     ``layout`` "gguf" leaves only the GGUF file(s) in ``out``. ``threads`` of ``None`` means all cores. ``edits`` change
     layers, metadata and importances; ``split_bytes`` is the maximum bytes of the tensors in one file.
@@ -52,6 +56,7 @@ class BuildRequest:
     projector_type: str = "auto"
     projector_file: Path | None = None
     mtp: bool = True
+    converter: ConverterChoice = "own"
     layout: Layout = "pack"
     force: bool = False
     allow_requantize: bool = False
@@ -66,7 +71,7 @@ class BuildRequest:
     def reading(self) -> tuple[object, ...]:
         """The options that requests must share to be built from one reading of their source."""
         how = (self.allow_nonfinite, self.threads, self.kernels)
-        return (self.source, self.mtp, self.keep_split, self.edits, *how)
+        return (self.source, self.mtp, self.converter, self.keep_split, self.edits, *how)
 
 
 def requests_by_recipe(request: BuildRequest, recipes: Sequence[Recipe]) -> list[BuildRequest]:
@@ -134,7 +139,7 @@ def request_entry(request: BuildRequest, template_sha256: str) -> RequestEntry:
 
 
 def parts_text(request: BuildRequest) -> str:
-    """Return the options for projector and draft head as text, empty for the defaults."""
+    """Return the options for projector, draft head and converter as text, empty for the defaults."""
     parts = []
     if not request.projector:
         parts.append("no projector")
@@ -146,6 +151,8 @@ def parts_text(request: BuildRequest) -> str:
         parts.append(f"projector {sha256_file(request.projector_file)}")
     if not request.mtp:
         parts.append("no draft head")
+    if request.converter == "reference":
+        parts.append(BY_REFERENCE)
     return ", ".join(parts)
 
 

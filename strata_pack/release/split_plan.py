@@ -23,9 +23,9 @@ from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import disk_errors, dump_json, read_json_object, sha256_text, write_atomic
-from strata_pack.pack.build_plan import choose, plan_models, template_keys
-from strata_pack.pack.model_source import Model, hub_folder, source_template
-from strata_pack.progress import Progress
+from strata_pack.pack.build_plan import Templates, plan_models, template_keys
+from strata_pack.pack.model_source import Model, hub_folder
+from strata_pack.progress import Progress, Silent
 from strata_pack.release.build_nodes import build_request
 from strata_pack.release.results import Results
 from strata_pack.release.source import first_weights
@@ -159,7 +159,7 @@ def planned(task: Task, model: Model, tensors: SafetensorsSource) -> tuple[Quant
     request = build_request(task, Results(Path(task.out)), str(model.root))
     imatrix = None if request.imatrix is None else read_imatrix(request.imatrix)
     (plan,) = plan_models([request], tensors, [imatrix])
-    return plan, dict(template_keys(choose(request, source_template(model, tensors.metadata))))
+    return plan, dict(template_keys(Templates.of(model, tensors.metadata, Silent()).choose(request)))
 
 
 def _heads(source: str, commit: str | None, root: Path, progress: Progress) -> tuple[Model, list[Range]]:

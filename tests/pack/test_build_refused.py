@@ -20,6 +20,7 @@ from strata_pack.pack.manifest import schema
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import HidesSomething
 from strata_pack.pack.verification import verify
+from strata_pack.progress import Silent
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.conftest import ROOT
 from tests.pack.tiny_gguf import STOCK, truncate, write_tiny
@@ -38,6 +39,32 @@ def test_a_template_with_a_trigger_stops_the_build_and_the_remedy_names_the_over
         build_pack(hiding)
     assert "--allow-triggers" in str(error.value.remedy)
     assert not hiding.out.exists()
+
+
+@pytest.fixture
+def hiding_for_tools(request_: BuildRequest, tmp_path: Path) -> BuildRequest:
+    folder = tmp_path / "variants"
+    (folder / "additional_chat_templates").mkdir(parents=True)
+    write_tiny(folder / "model.gguf", STOCK)
+    (folder / "additional_chat_templates/tool_use.jinja").write_text(HIDING, encoding="utf-8")
+    return replace(request_, source=str(folder))
+
+
+def test_a_trigger_in_the_template_for_tools_stops_the_build_though_it_is_left_out(
+    hiding_for_tools: BuildRequest,
+) -> None:
+    with pytest.raises(HidesSomething, match=r"chat template tool_use, line \d+: 'deploy'"):
+        build_pack(hiding_for_tools)
+
+
+def test_a_build_says_that_it_leaves_out_the_template_for_tools(
+    hiding_for_tools: BuildRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    progress = Silent()
+    monkeypatch.setattr(progress, "note", notes.append)
+    build_pack(replace(hiding_for_tools, allow_triggers=True), progress)
+    assert "the source's templates of other names are left out: tool_use" in notes
 
 
 def test_an_allowed_trigger_stands_in_the_manifest(hiding: BuildRequest) -> None:

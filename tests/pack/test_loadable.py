@@ -92,6 +92,10 @@ DEFECTS: dict[str, tuple[Callable[[Header], None], str]] = {
     "file type": (_set("general.file_type", U32(15)), "general.file_type is 15 (Q4_K_M) and no matrix is Q4_K"),
     "types of tensors": (_typed(Q.Q8_0), "general.file_type is 32 (BF16) and no matrix is BF16: they are Q8_0"),
     "heads": (_set("qwen3.attention.head_count_kv", U32(3)), "head_count_kv is 3, which does not divide the 16 heads"),
+    "deepstack": (
+        _set("qwen3.n_deepstack_layers", U32(28)),
+        "n_deepstack_layers is 28 and must be below the 28 blocks",
+    ),
     "width": (_set("qwen3.embedding_length", U32(2048)), "rows of 1024 and qwen3.embedding_length is 2048"),
     "no architecture": (_without("general.architecture"), "general.architecture is missing"),
 }

@@ -22,8 +22,8 @@ TriggerKind = Literal[
 
 WARNINGS = frozenset({"unreached", "cut", "command", "feature"})
 """Kinds that are warnings, because they may be intended or a mistake: a text in an unreached branch, a text cut at a
-tag, one of several tags that are each replaced by an instruction in the user's turn, and a text about something that few
-conversations have."""
+tag, one of several tags that are each replaced by an instruction in the user's turn, and a text about something that
+few conversations have."""
 
 FEW_NUMBERS = 24
 

@@ -88,6 +88,11 @@ def _base_models(head: Mapping[str, Any], metadata: Mapping[str, MetaValue], mod
     """
     if model.repo is not None and model.weights.format == "safetensors":
         return [model.repo]
+    return named_bases(head, metadata) or ([model.repo] if model.repo is not None else [])
+
+
+def named_bases(head: Mapping[str, Any], metadata: Mapping[str, MetaValue]) -> list[str]:
+    """Return the base models that the head of a card names, or else a GGUF's header, as hub ids."""
     said = head.get("base_model")
     named = said if isinstance(said, list) else [said]
     if not any(isinstance(one, str) for one in named):
@@ -95,8 +100,7 @@ def _base_models(head: Mapping[str, Any], metadata: Mapping[str, MetaValue], mod
         number = min(int(count.value), MODELS_NAMED) if count is not None and isinstance(count.value, int) else 0
         urls = [_text(metadata, f"general.base_model.{index}.repo_url") or "" for index in range(number)]
         named = ["/".join(url.rstrip("/").split("/")[-2:]) for url in urls]
-    found = [one for one in named if isinstance(one, str) and is_repo_id(one)][:MODELS_NAMED]
-    return found or ([model.repo] if model.repo is not None else [])
+    return [one for one in named if isinstance(one, str) and is_repo_id(one)][:MODELS_NAMED]
 
 
 def _text(metadata: Mapping[str, MetaValue], key: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from strata_pack.chat.triggers.check import NOT_FINISHED, Trigger, search_trigge
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
+from strata_pack.pack.paths import DEFAULT_NAME
 from strata_pack.suggest import hint
 
 AUTO = "auto"
@@ -91,19 +92,32 @@ def choose_template(
 class HidesSomething(CheckFailed):
     """The template adds or hides text on a trigger; ``triggers`` are all that were found."""
 
-    def __init__(self, triggers: Sequence[Trigger]) -> None:
+    def __init__(self, triggers: Sequence[Trigger], name: str = DEFAULT_NAME) -> None:
+        """``name`` is that of the template among those of its model."""
         first = triggers[0]
+        place = "chat template" if name == DEFAULT_NAME else f"chat template {name}"
         more = f" (and {len(triggers) - 1} more)" if len(triggers) > 1 else ""
         super().__init__(
             f"{first.sentence()}{more}; nothing was changed",
-            where="chat template" if first.line is None else f"chat template, line {first.line}",
+            where=place if first.line is None else f"{place}, line {first.line}",
             remedy="see all of it with `strata-pack template lint --select ST605`; use another template or, if you "
             "have checked it and accept it, repeat with --allow-triggers",
         )
         self.triggers = tuple(triggers)
 
 
-def _triggers(text: str, *, allow: bool) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
+def check_variants(named: Mapping[str, str], *, allow_triggers: bool) -> tuple[str, ...]:
+    """Search a source's templates of other names for triggers, and return notes; raises as ``choose_template``.
+
+    A pack has one template and gets none of them, but a source that hides something in one is not to be trusted.
+    """
+    notes: list[str] = []
+    for name, text in named.items():
+        notes += _triggers(normalize_source(text), allow=allow_triggers, name=name)[1]
+    return tuple(notes)
+
+
+def _triggers(text: str, *, allow: bool, name: str = DEFAULT_NAME) -> tuple[tuple[Trigger, ...], tuple[str, ...]]:
     """Return the allowed triggers and notes for the user; a shipped template has none.
 
     Raises ``HidesSomething`` if the template has a trigger and ``allow`` is false.
@@ -112,10 +126,11 @@ def _triggers(text: str, *, allow: bool) -> tuple[tuple[Trigger, ...], tuple[str
         return (), ()
     search = search_triggers(text)
     if search.errors and not allow:
-        raise HidesSomething(search.errors)
-    notes = [f"chat template: {trigger.sentence()} (allowed)" for trigger in search.errors]
+        raise HidesSomething(search.errors, name)
+    label = "chat template" if name == DEFAULT_NAME else f"chat template {name}"
+    notes = [f"{label}: {trigger.sentence()} (allowed)" for trigger in search.errors]
     if not search.finished:
-        notes.append(f"chat template: {NOT_FINISHED}")
+        notes.append(f"{label}: {NOT_FINISHED}")
     return search.errors, tuple(notes)
 
 

@@ -21,6 +21,7 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import DEFAULT_NAME, TOOLS_NAME, is_pack
+from strata_pack.pack.template.base import base_models
 from strata_pack.pack.template.copies import NamedTemplate
 from strata_pack.pack.template.source import TemplateSet
 from strata_pack.pack.template.template_files import hub_texts
@@ -100,7 +101,23 @@ def vendor_set(pack: Path, progress: Progress | None = None) -> TemplateSet:
     repo = Pack.open(pack).manifest["source"]["repo"] if is_pack(pack) else None
     if repo is None:
         raise WrongUse("was not built from a repository of the Hub", where=pack, remedy="name the vendor's id instead")
-    source = HubSource(repo)
+    return _hub_set(HubSource(repo), progress)
+
+
+def base_set(target: str, progress: Progress | None = None) -> TemplateSet:
+    """Return the templates of the base model that ``target`` names in its card, its header or its manifest.
+
+    Raises ``WrongUse`` if it names none, ``EnvironmentFailure`` if the Hub is out of reach.
+    """
+    bases = base_models(target)
+    if not bases:
+        raise WrongUse(
+            "names no base model, neither in a model card nor in a GGUF", where=target, remedy="give B, or --vendor"
+        )
+    return _hub_set(HubSource(bases[0]), progress)
+
+
+def _hub_set(source: HubSource, progress: Progress | None) -> TemplateSet:
     texts = hub_texts(source, progress)
     if DEFAULT_NAME not in texts:
         raise BadInput("has no chat template now", where=str(source))

@@ -16,14 +16,15 @@ from typing import Any
 from strata_pack.chat.engines.engines import Engine, available_engines
 from strata_pack.chat.golden.check import GoldenReport, GoldenSuite, check_golden, load_suite
 from strata_pack.chat.library import status_of
-from strata_pack.chat.render.template import ChatTemplate, TemplateError
+from strata_pack.chat.render.start_up import start_up_failure
+from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
 from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
 from strata_pack.pack.journal import Journal, JournalStep
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
 from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, SIGNATURE, TOOLS_NAME
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
-from strata_pack.pack.template.choice import AUTO, ChosenTemplate, choose_template
+from strata_pack.pack.template.choice import AUTO, ChosenTemplate, check_variants, choose_template
 from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model, plan_papers
 from strata_pack.pack.template.target import (
     READERS,
@@ -40,13 +41,6 @@ from strata_pack.pack.template.target import (
 from strata_pack.progress import Progress, Silent
 
 REPORT_LIMIT = 64 << 20
-TRIAL = [
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "Hello"},
-    {"role": "assistant", "content": "Hi there"},
-    {"role": "user", "content": "How are you?"},
-]
-"""The conversation that llama-server renders at start: it does not load a template that fails on it."""
 
 
 class TemplateNotRecognised(CheckFailed):
@@ -154,7 +148,7 @@ def install_template(
         chosen = choose_template(template, target.text, golden, allow_triggers=allow_triggers)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
-        kept = _kept_by_name(target) if template == AUTO and target.pack is None else {}
+        kept = _kept_by_name(target, allow_triggers) if template == AUTO and target.pack is None else {}
         theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
         suite = chosen.suite if theirs is None else load_suite(theirs)
         report = _prove(chosen.text, suite, theirs, engines, progress)
@@ -280,10 +274,14 @@ def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
             raise TemplateNotRecognised(copy, status, unified_diff(copy.text, text))
 
 
-def _kept_by_name(target: TemplateTarget) -> dict[str, str]:
+def _kept_by_name(target: TemplateTarget, allow_triggers: bool) -> dict[str, str]:
     """Return a plain GGUF's named templates; the template for tools gets history repair."""
     others = {copy.name: copy.text for copy in target.copies if not copy.main}
-    return {name: choose_template(AUTO, text).text if name == TOOLS_NAME else text for name, text in others.items()}
+    check_variants(others, allow_triggers=allow_triggers)
+    return {
+        name: choose_template(AUTO, text, allow_triggers=True).text if name == TOOLS_NAME else text
+        for name, text in others.items()
+    }
 
 
 def _prove(
@@ -293,12 +291,11 @@ def _prove(
     engines: Sequence[Engine] | None,
     progress: Progress,
 ) -> GoldenReport | None:
-    """Render the trial conversation, and every golden case; raise ``GoldenFailed`` if any differs."""
-    try:
-        ChatTemplate(text).render(TRIAL, add_generation_prompt=True)
-    except TemplateError as error:
-        remedy = "llama-server would not start with it; nothing was changed"
-        raise BadInput(f"the template fails on a plain conversation ({error})", remedy=remedy) from error
+    """Render a plain conversation, and every golden case; raise ``GoldenFailed`` if any differs."""
+    failure = start_up_failure(ChatTemplate(text), on_any_engine=True)
+    if failure is not None:
+        remedy = "an engine would not start with it; nothing was changed"
+        raise BadInput(f"the template fails on a plain conversation ({failure})", remedy=remedy)
     if suite is None:
         return None
     report = check_golden(text, suite, available_engines() if engines is None else engines, progress)

@@ -86,6 +86,24 @@ def test_the_vendors_present_template_is_fetched_for_a_pack(tmp_path: Path, monk
     assert (code, "hf://org/model" in out) == (1, True)
 
 
+def test_without_a_second_template_the_base_model_of_the_card_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "tuned"
+    folder.mkdir()
+    (folder / "chat_template.jinja").write_text(TEXT, encoding="utf-8")
+    card = b"---\nbase_model:\n- org/base\n---\n"
+    (folder / "README.md").write_bytes(card)
+    other = TEXT.replace("<tool_response>", "<tool_reply>").encode()
+    repos = {"org/base": {"chat_template.jinja": other}, "org/tuned": {"chat_template.jinja": other, "README.md": card}}
+    with serve(repos) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        code, _, err = diff(folder)
+        assert diff("hf://org/tuned")[0] == 0
+    assert (code, "hf://org/base" in err) == (1, True)
+
+
 @pytest.mark.parametrize("args", [("qwen3.8-flash-next",), ("a", "b", "--vendor")])
 def test_two_templates_are_needed(args: tuple[str, ...]) -> None:
     assert diff(*args)[0] == 2

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gguf import GGUFValueType
 
-from strata_pack.chat.engines.engines import MinijinjaEngine
+from strata_pack.chat.engines.engines import Jinja2Engine, MinijinjaEngine
 from strata_pack.chat.repair.prelude import prelude
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_file
@@ -133,6 +133,13 @@ def test_a_template_with_a_trigger_is_refused_and_nothing_changes(tmp_path: Path
     with pytest.raises(HidesSomething, match=r"'deploy'.*evil\.example"):
         put(path, HIDING)
     assert sha256_file(path) == before
+
+
+def test_a_trigger_in_the_template_for_tools_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
+    path = write_tiny(tmp_path / "m.gguf", extra={f"{TEMPLATE_KEY}.tool_use": MetaValue.string(HIDING)})
+    with pytest.raises(HidesSomething, match=r"chat template tool_use, line \d+: 'deploy'"):
+        install_template(path, engines=[Jinja2Engine()])
+    install_template(path, engines=[Jinja2Engine()], allow_triggers=True)
 
 
 def test_a_hard_linked_gguf_is_copied_so_that_the_other_name_keeps_its_bytes(tmp_path: Path, put: Any) -> None:

@@ -14,6 +14,11 @@ from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.llama.supervised import run_supervised
+from strata_pack.pack.manifest import read_manifest
+from strata_pack.pack.paths import MANIFEST
+from strata_pack.pack.request import BY_REFERENCE
+from strata_pack.pack.verification import verify
 from strata_pack.progress import Silent
 from strata_pack.weights.convert import reference_environment
 from strata_pack.weights.convert.reference import convert_by_reference
@@ -23,7 +28,6 @@ from strata_pack.weights.convert.reference_environment import (
     environment_folder,
     make_environment,
     ready_environment,
-    run_supervised,
 )
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from tests.pack.tiny_gguf import write_tiny
@@ -178,6 +182,18 @@ def test_a_failure_of_pip_is_reported_with_its_log(checkpoint: Path, monkeypatch
 def test_a_program_past_its_time_is_ended() -> None:
     command = [sys.executable, "-c", "import time; time.sleep(100_000)"]
     assert run_supervised(command, lambda _: None, environment=os.environ, timeout_seconds=0.5) != 0
+
+
+def test_a_pack_is_built_from_what_the_reference_makes_and_says_so(checkpoint: Path) -> None:
+    stand_in(COPY)
+    (checkpoint / "tokenizer.json").unlink()
+    pack = checkpoint.parent / "pack"
+    args = ["build", str(checkpoint), "--out", str(pack), "--quant", "Q8_0", "--template", "keep"]
+    assert "Foreign" in CliRunner().invoke(app, args).stderr
+    result = CliRunner().invoke(app, [*args, "--converter", "reference"])
+    assert result.exit_code == 0, result.output
+    assert read_manifest(pack / MANIFEST).get("request", {}).get("parts") == BY_REFERENCE
+    assert verify(pack).ok
 
 
 # Once for real

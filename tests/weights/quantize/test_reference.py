@@ -111,7 +111,8 @@ def test_a_real_quantized_model_is_requantized_to_the_references_bytes(smollm2: 
 @pytest.mark.timeout(1200)
 def test_a_real_model_is_the_references_for_all_presets(smollm2: Path, tmp_path: Path) -> None:
     different = []
-    for preset in UNWEIGHTED:
+    # Blocks of 128 (Q1_0) do not divide rows of 576: the reference gives up there.
+    for preset in (name for name in UNWEIGHTED if name != "Q1_0"):
         parameters = oracle_parameters(preset) | {"allow_requantize": True, "nthread": 2}
         reference([(smollm2, tmp_path / "ref.gguf", parameters)])
         result = quantize(smollm2, tmp_path / "ours.gguf", preset, allow_requantize=True)
