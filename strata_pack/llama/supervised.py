@@ -18,7 +18,8 @@ def run_supervised(
 ) -> int:
     """Run a program that ends, with what it started, when this process ends; return its exit status.
 
-    ``heard`` gets its output lines. Lines also end at carriage returns, because of progress bars. After ``timeout_seconds`` the program is ended.
+    ``heard`` gets its output lines, which also end at carriage returns, because of progress bars. After
+    ``timeout_seconds`` the program is ended.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "strata_pack.llama.supervisor", *command],
