@@ -1,8 +1,9 @@
-"""Runs ``canary``: conversations in which every text is a unique word, so that every loss can be named.
+"""Runs ``canary``: conversations in which every text begins with a unique word, so that every loss can be named.
 
-It is for templates without golden cases. Each word must be in the server's prompt once, in a turn of its role and in
-the order of the conversation, and the turn marks must be balanced. Then the ten mentions are put into the history: a
-text about calls must be rendered at the same place as any other text of the same message.
+It is for templates without golden cases. Each text must be in the server's prompt once and unchanged, in a turn of its
+role and in the order of the conversation, and the marks of turns, calls and results must be balanced. Then the ten
+mentions are put into the history: a text about calls must be rendered at the same place as any other text of the same
+message.
 """
 
 from __future__ import annotations
@@ -22,6 +23,17 @@ from strata_pack.smoke.scenario import Scenario
 TURN = re.compile(r"<\|im_start\|>(\w+)|<\|im_end\|>")
 REASONING_KEY = "reasoning_content"
 NEUTRAL = "neutralcanary"
+TAIL = " Mixed & <b>É</b>" + " moss by the brook" * 12
+"""What follows the word of a message: signs that escaping changes, both cases, and a length that cutting shortens."""
+
+PAIRS = (
+    ("<tool_call>", "</tool_call>"),
+    ("<tool_response>", "</tool_response>"),
+    ("<function=", "</function>"),
+    ("<parameter=", "</parameter>"),
+    ("<think>", "</think>"),
+)
+"""Marks that a template opens and closes in the turns of the history."""
 
 _WRONG_ROLES: Mapping[str, tuple[str, ...]] = {
     "system": ("user", "assistant", "tool"),
@@ -34,12 +46,17 @@ _WRONG_ROLES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Word:
-    """One word of a canary: ``what`` it is, its turn's ``role``, and whether it ``must`` be in the prompt."""
+    """One text of a canary: ``what`` it is, its turn's ``role``, and whether it ``must`` be in the prompt."""
 
     text: str
     what: str
     role: str
     must: bool = True
+
+    @property
+    def name(self) -> str:
+        """The unique word that the text begins with."""
+        return self.text.partition(" ")[0]
 
 
 @dataclass
@@ -51,11 +68,13 @@ class Canary:
     words: list[Word] = field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
     declared: list[Word] = field(default_factory=list)
+    details: list[Word] = field(default_factory=list)
+    """Texts of parameters, which may be anywhere in a declaration."""
     called: list[str] = field(default_factory=list)
 
-    def word(self, what: str, role: str, *, must: bool = True) -> str:
-        """Return a new word, which is expected after the existing ones."""
-        text = f"{self.name}{len(self.words) + len(self.declared):02d}canary"
+    def word(self, what: str, role: str, *, must: bool = True, tail: str = TAIL) -> str:
+        """Return a new text, which is expected after the existing ones."""
+        text = f"{self.name}{len(self.words) + len(self.declared):02d}canary{tail}"
         self.words.append(Word(text, what, role, must))
         return text
 
@@ -72,11 +91,11 @@ class Canary:
         entries = []
         for number in range(calls):
             name = self._tool_name(number)
-            value = self.word("the argument of a call", "assistant")
-            self.called.append(name)
-            arguments = json.dumps({f"{self.name}key": value})
+            value = self.word("the argument of a call", "assistant", tail="")
+            self.called += [name, self._key(number)]
+            arguments = json.dumps({self._key(number): value})
             function = {"name": name, "arguments": arguments}
-            entries.append({"id": f"call{len(self.called):05d}", "type": "function", "function": function})
+            entries.append({"id": f"call{len(self.called) // 2:05d}", "type": "function", "function": function})
         self.messages.append({**turn, "tool_calls": entries} if entries else turn)
         for entry in entries:
             result = self.word("the result of a call", "tool")
@@ -88,13 +107,21 @@ class Canary:
         for number in range(count):
             name, about = self._tool_name(number), f"{self.name}about{number}canary"
             self.declared += [Word(name, "the name of a tool", "system"), Word(about, "a tool's description", "system")]
-            properties = {f"{self.name}key": {"type": "string", "description": "What to look at."}}
-            parameters = {"type": "object", "properties": properties, "required": [f"{self.name}key"]}
+            key, look = self._key(number), f"{self.name}look{number}canary"
+            self.details += [
+                Word(key, "a parameter's name", "system"),
+                Word(look, "a parameter's description", "system"),
+            ]
+            properties = {key: {"type": "string", "description": look}}
+            parameters = {"type": "object", "properties": properties, "required": [key]}
             function = {"name": name, "description": about, "parameters": parameters}
             self.tools.append({"type": "function", "function": function})
 
     def _tool_name(self, number: int) -> str:
         return f"{self.name}tool{number}canary"
+
+    def _key(self, number: int) -> str:
+        return f"{self.name}key{number}canary"
 
 
 def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
@@ -161,17 +188,20 @@ def faults(canary: Canary, prompt: str) -> Iterator[str]:
     for word in canary.words:
         count = prompt.count(word.text)
         if count != 1:
-            if word.must or count:
-                yield f"{word.what} ({word.text}) is {'lost' if not count else f'there {count} times'}"
+            if count:
+                yield f"{word.what} ({word.name}) is there {count} times"
+            elif word.must or word.name in prompt:
+                yield f"{word.what} ({word.name}) is {'changed' if word.name in prompt else 'lost'}"
             continue
         place = prompt.index(word.text)
         if place < last:
-            yield f"{word.what} ({word.text}) is not in the order of the conversation"
+            yield f"{word.what} ({word.name}) is not in the order of the conversation"
         last = place
         found = _role_at(prompt, place)
         if found in _WRONG_ROLES[word.role]:
-            yield f"{word.what} ({word.text}) is in a turn of the role {found}"
+            yield f"{word.what} ({word.name}) is in a turn of the role {found}"
     yield from _marks(prompt)
+    yield from _pairs(prompt)
 
 
 def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
@@ -188,6 +218,10 @@ def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
         if 0 <= place < last:
             yield f"{word.what} ({word.text}) is not in the order of the tools"
         last = max(place, last)
+    for word in canary.details:
+        wanted = 1 + canary.called.count(word.text)
+        if prompt.count(word.text) < wanted:
+            yield f"{word.what} ({word.text}) is lost{' in a call' if word.text in prompt else ''}"
 
 
 def _role_at(prompt: str, place: int) -> str | None:
@@ -204,6 +238,8 @@ def _marks(prompt: str) -> Iterator[str]:
     marks = list(TURN.finditer(prompt))
     for mark in marks:
         role = mark.group(1)
+        if role is not None and prompt[mark.end() : mark.end() + 1] != "\n":
+            yield f"no line feed follows the role {role}"
         if role is None and opened is None:
             yield "an <|im_end|> closes no turn"
         elif role is not None and opened is not None:
@@ -211,6 +247,20 @@ def _marks(prompt: str) -> Iterator[str]:
         opened = role
     if marks and opened != "assistant":
         yield "the prompt does not end in an open assistant turn"
+
+
+def _pairs(prompt: str) -> Iterator[str]:
+    """Yield the marks that are not opened and closed equally often in the turns after the first question.
+
+    The turn that is open for the model at the end does not count, nor does thinking that is closed and never opened:
+    many templates write a turn without thinking so.
+    """
+    history = prompt[: prompt.rfind("<|im_start|>")]
+    history = history[max(0, history.find("<|im_start|>user")) :]
+    for opening, closing in PAIRS:
+        opened, closed = history.count(opening), history.count(closing)
+        if opened > closed or (closed > opened and opening != "<think>"):
+            yield f"{opening} is there {opened} times and {closing} {closed} times"
 
 
 def _mentions(context: SmokeContext, scenario: Scenario) -> Check:

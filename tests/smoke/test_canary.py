@@ -29,6 +29,43 @@ DEFECTS = {
         "{{- '' if message.tool_calls else said }}",
         "the content next to a call (whole",
     ),
+    "the parameters of tools are dropped": (
+        "tool|tojson",
+        "{'name': tool.function.name, 'description': tool.function.description}|tojson",
+        "a parameter's name (wholekey0canary) is lost",
+    ),
+    "arguments lose their names": (
+        "'<parameter=' ~ name ~",
+        "'<parameter=it' ~",
+        "a parameter's name (wholekey0canary) is",
+    ),
+    "a call is not closed": (
+        "'</function>\\n</tool_call>'",
+        "'</function>\\n'",
+        "<tool_call> is there 3 times and </tool_call> 0 times",
+    ),
+    "a result is not closed": ("~ said ~ '\\n</tool_response>'", "~ said", "<tool_response> is there 3 times"),
+    "thinking is not closed": ("~ thought ~ '\\n</think>\\n\\n'", "~ thought ~ '\\n'", "<think> is there 3 times"),
+    "questions are written in lower case": (
+        "'<|im_start|>user\\n' ~ said ~",
+        "'<|im_start|>user\\n' ~ said|lower ~",
+        "the user message (whole",
+    ),
+    "questions are cut": (
+        "'<|im_start|>user\\n' ~ said ~",
+        "'<|im_start|>user\\n' ~ said[:90] ~",
+        "the user message (whole",
+    ),
+    "questions are escaped": (
+        "'<|im_start|>user\\n' ~ said ~",
+        "'<|im_start|>user\\n' ~ said|e ~",
+        "the user message (whole",
+    ),
+    "a role stands in the line of its text": (
+        "'<|im_start|>user\\n' ~ said",
+        "'<|im_start|>user ' ~ said",
+        "no line feed",
+    ),
     "a turn is not closed": (
         "{%- endfor %}\n        {{- '<|im_end|>\\n' }}",
         "{%- endfor %}\n        {{- '\\n' if message.tool_calls else '<|im_end|>\\n' }}",
