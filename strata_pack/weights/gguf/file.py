@@ -106,6 +106,8 @@ class GgufFile:
         """Map and parse the file at ``path``; ``BadInput`` says what is wrong with it."""
         path = Path(path)
         try:
+            if path.exists() and not (path.is_file() or path.is_dir()):
+                raise BadInput("is a device or a pipe, not a GGUF file", where=path)
             with path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:

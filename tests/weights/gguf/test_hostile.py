@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import struct
 from pathlib import Path
 
@@ -88,6 +89,12 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
         GgufFile.open(tmp_path / "none.gguf")
     with pytest.raises(BadInput, match="is a folder"):
         GgufFile.open(tmp_path)
+
+
+def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(BadInput, match="is a device or a pipe"):
+        GgufFile.open(tmp_path / "pipe.gguf")
 
 
 def read_all(data: bytes) -> None:
