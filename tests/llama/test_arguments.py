@@ -61,14 +61,14 @@ def test_arguments_become_fields(given: list[str], params: dict[str, Any]) -> No
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (["--slots"], "cannot be given --slots"),
+        (["--slots"], "does not support --slots"),
         (["--cache-type"], "did you mean '--cache-type-"),
         (["-ngl"], "-ngl needs a value"),
         (["-ngl", "many"], "-ngl many: must be a whole number"),
         (["-fa", "maybe"], "must be one of on, off, auto"),
         (["--rope-freq-base", "x"], "must be a number"),
         (["--swa-full=1"], "takes no value"),
-        (["9"], "cannot be given 9"),
+        (["9"], "does not support 9"),
     ],
 )
 def test_what_the_embedded_server_cannot_be_given_is_one_sentence(given: list[str], words: str) -> None:
