@@ -18,7 +18,7 @@ import pytest
 
 from strata_pack.gateway.fetching import Fetcher, NotFetched, is_public
 from tests.gateway.images import encoded
-from tests.gateway.server.test_operating import certificate
+from tests.gateway.server.running import certificate
 
 PNG = encoded()
 
