@@ -1,6 +1,6 @@
-"""The OpenAI-compatible front before a llama.cpp server: messages in, a prompt out, and no generated call gets lost.
+"""OpenAI-compatible HTTP gateway for a llama.cpp server: renders prompts and parses replies without losing tool calls.
 
-``create_app`` makes the ASGI application of a ``Gateway``, ``make_gateway`` the gateway before a server's URL. Needs
+``create_app`` makes the ASGI application of a ``Gateway``, ``make_gateway`` the gateway for a server's URL. Needs
 the extra ``serve``.
 """
 

@@ -1,7 +1,7 @@
-"""Who may generate now: at most ``parallel`` at a time, the others wait in a queue that is fair between clients.
+"""Admission control: at most ``parallel`` requests generate at a time, others wait in a queue that is fair to clients.
 
-A client with a hundred requests does not push aside one with a single request: the queue goes round the clients,
-and within a client first come, first served.
+A client with a hundred requests does not delay one with a single request: the queue is round-robin over clients,
+and first come, first served for one client.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from strata_pack.gateway.failures import ApiError
 
 TYPICAL_SECONDS = 5.0
-"""The duration of a request that is assumed before the first one has ended."""
+"""Assumed duration of a request in seconds until the first one has ended."""
 
 
 class Admission:
-    """The slots of the upstream and the queue before them. ``busy`` and ``waiting`` are counts of requests."""
+    """The upstream's slots and the queue for them. ``busy`` and ``waiting`` are counts of requests."""
 
     def __init__(self, parallel: int, queue: int, queue_seconds: float) -> None:
         self.parallel = parallel
@@ -33,7 +33,7 @@ class Admission:
 
     @asynccontextmanager
     async def slot(self, client: str) -> AsyncIterator[float]:
-        """Hold a slot for the block; yields the seconds it was waited for.
+        """Hold a slot for the block; yields the seconds spent waiting.
 
         Raises ``ApiError`` 429 with ``retry_after`` when the queue is full or the wait too long.
         """
@@ -56,13 +56,13 @@ class Admission:
         turn: asyncio.Future[None] = loop.create_future()
         self._lines.setdefault(client, deque()).append(turn)
         self.waiting += 1
-        # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that meets a result.
+        # Not asyncio.wait_for: before Python 3.12 it swallows a cancellation that coincides with a result.
         timer = loop.call_later(self._queue_seconds, self._expire, turn)
         try:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.exception() is None:
-                self._release()  # the slot was given at the moment the client left
+                self._release()  # the slot was assigned at the moment the client left
             raise
         finally:
             timer.cancel()
@@ -82,7 +82,7 @@ class Admission:
                 del self._lines[client]
 
     def _release(self) -> None:
-        """Give the slot to the next client in the round, or free it."""
+        """Give the slot to the next waiting client (round-robin), or free it."""
         while self._lines:
             client, line = next(iter(self._lines.items()))
             turn = line.popleft()

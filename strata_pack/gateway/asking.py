@@ -1,4 +1,4 @@
-"""From a turn to what the server is asked: the prompt, the grammar of the answer, and the parser that reads it."""
+"""Convert a turn to an upstream request: prompt, grammar of the answer, and parser of the output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from strata_pack.parsing import ImplicitEnd, OutputParser
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked of ``engine``, the same for all choices of a turn.
+    """The request to ``engine``, the same for all choices of a turn.
 
-    ``constraint``: the fields of ``/completion`` (grammar or schema) that hold for the answer.
+    ``constraint``: fields of ``/completion`` (grammar or schema) that apply to the answer.
     """
 
     turn: Turn
@@ -28,12 +28,12 @@ class Asked:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What of the request the model does not get."""
+        """Parts of the request that the model does not get."""
         return (*self.turn.left_out, *self.prompt.left_out)
 
 
 async def ask(turn: Turn, engine: RunningModel) -> Asked:
-    """Return what to ask ``engine`` for ``turn``; raises ``ApiError`` 400 for what cannot be asked."""
+    """Return the upstream request of ``turn``. Raises ``ApiError`` 400 if it is impossible."""
     constraint = await _constraint(turn, engine)
     return Asked(turn, await engine.prompts.build(turn), constraint, engine)
 

@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The client of a request."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from strata_pack.gateway.metrics import RequestRecord
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks: an id for this request, and the name under which the queue is fair (a key or an address).
+    """A request's id, and its client's name in the queue (a key's hash or an address).
 
-    ``records`` gets what the metrics know of the request.
+    The request's metrics record is added to ``records``.
     """
 
     request_id: str

@@ -1,4 +1,4 @@
-"""The choices of one request: generated in their slots, and written whole or as the parts of a stream."""
+"""Generate the choices of one request, each in a slot, and write them as one reply or as parts of a stream."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from strata_pack.gateway.tally import close_choice
 from strata_pack.parsing import Event, EventKind, ToolCall
 
 QUEUED_PARTS = 4
-"""Parts of several choices that wait for the client: few, so that a slow one slows the generations."""
+"""Queue length for parts of several choices: short, so that a slow client slows the generations down."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One request on its way to the server, and what counts it."""
+    """One running request, with its metrics record."""
 
     asked: Asked
     record: RequestRecord
@@ -35,7 +35,7 @@ class Job:
 
 
 async def collect(job: Job) -> list[Choice]:
-    """Return all choices, whole; the first failure stops the others."""
+    """Return all finished choices; the first failure stops the others."""
     if job.asked.turn.choices == 1:
         return [await _collected(job, 0)]
     tasks = [asyncio.create_task(_collected(job, index)) for index in range(job.asked.turn.choices)]
@@ -46,9 +46,9 @@ async def collect(job: Job) -> list[Choice]:
 
 
 def stream(job: Job, writer: Writer, choices: list[Choice], outlet: Outlet) -> AsyncGenerator[bytes, None]:
-    """Return the parts of all choices as ``writer`` writes them, but those that go out by ``outlet``.
+    """Yield the parts of all choices as ``writer`` writes them, except text sent directly through ``outlet``.
 
-    Each choice is added to ``choices`` at its end.
+    Finished choices are added to ``choices``.
     """
     if job.asked.turn.choices > 1:
         return _together(job, writer, choices)
@@ -59,7 +59,7 @@ def stream(job: Job, writer: Writer, choices: list[Choice], outlet: Outlet) -> A
 async def _running(
     job: Job, generation: Generation, way: ShortWay | None
 ) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
-    """Hold a slot while the block reads the events of ``generation``; count it, also when it is cut off."""
+    """Hold a slot while the block reads the events of ``generation``; count it, also when it is aborted."""
     try:
         async with job.admission.slot(job.record.client) as waited:
             job.record.queued = max(job.record.queued, waited)
@@ -106,7 +106,7 @@ async def _collected(job: Job, index: int) -> Choice:
 async def _parts(
     job: Job, writer: Writer, choices: list[Choice], index: int, outlet: Outlet | None = None
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the parts of one choice, but those that go out by ``outlet``, and add it to ``choices``."""
+    """Yield the parts of one choice, except text sent directly through ``outlet``, and add it to ``choices``."""
     record = job.record
     shows_reasoning = job.asked.turn.shows_reasoning
     generation = new_generation(job.asked, index, job.settings.implicit_end)
@@ -131,7 +131,7 @@ async def _parts(
 def _short_way(
     writer: Writer, index: int, outlet: Outlet, part: Callable[[list[Event]], bytes], *, shows_reasoning: bool
 ) -> ShortWay:
-    """Return the short way of choice ``index`` to the client, whose events ``part`` writes."""
+    """Return the fast path of choice ``index`` to the client; ``part`` writes its events."""
 
     def deliver(events: list[Event]) -> None:
         if data := part(events):
@@ -172,7 +172,7 @@ async def _together(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGen
 
 
 def _without_reasoning(events: list[Event], logprobs: Logprobs) -> tuple[list[Event], Logprobs]:
-    """Return the events that are no thinking, and their log probabilities."""
+    """Return the events without reasoning, and their log probabilities."""
     shown = [number for number, event in enumerate(events) if event.kind != "reasoning"]
     return [events[number] for number in shown], logprobs and [logprobs[number] for number in shown]
 

@@ -1,4 +1,4 @@
-"""What ``strata-pack serve`` does with its options."""
+"""The command ``strata-pack serve``, without its option parsing."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ OWN_ARGUMENTS = {
     **dict.fromkeys(("-mm", "--mmproj"), "give it before the --"),
     "--spec-type": "use --spec",
 }
-"""Arguments of llama-server that the gateway sets itself -> what to do instead."""
+"""Arguments of llama-server that the gateway sets itself -> the alternative."""
 
 DRAFT_MODEL = ("-md", "--model-draft", "--spec-draft-model")
-"""Arguments of llama-server that name a draft model in a file of its own."""
+"""Arguments of llama-server for a separate draft model file."""
 
 
 def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], note: Callable[[str], Any]) -> None:
@@ -104,7 +104,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
 
 @dataclass(frozen=True)
 class _Made:
-    """What is served, the facts that are announced of it, and the same in words."""
+    """The served gateways, the facts to announce, and a summary in words."""
 
     served: Gateway | Fleet
     facts: dict[str, Any]
@@ -139,7 +139,7 @@ def _at_once(
     note: Callable[[str], Any],
     stopping: threading.Event,
 ) -> _Made:
-    """Return the gateway before the one upstream, which is started first if it is ours."""
+    """Return the gateway of one upstream; its server is started first unless ``--upstream`` is given."""
     url, template, served = options.upstream, options.template, Served(options.model_name or "", runtime="upstream")
     source: _Source | None = None
     if options.packs:
@@ -169,7 +169,7 @@ def _at_once(
 def _on_demand(
     options: ServeOptions, keys: tuple[str, ...], note: Callable[[str], Any], stopping: threading.Event
 ) -> _Made:
-    """Return the gateways of all packs, none of which is loaded yet."""
+    """Return the gateways of all packs, which are loaded on demand."""
     sources = [_source(options, pack, note) for pack in options.packs]
     names = [source.served.model for source in sources]
     for name in names:
@@ -188,7 +188,7 @@ def _on_demand(
 
 
 def _loaded(source: _Source, options: ServeOptions, stopping: threading.Event) -> Loaded:
-    """Start the server of ``source`` and ask it what it is."""
+    """Start the server of ``source`` and read its properties."""
     try:
         server = source.start(None, stopping)
     except DoesNotFit as error:
@@ -211,7 +211,8 @@ def _loaded(source: _Source, options: ServeOptions, stopping: threading.Event) -
 
 
 def _tls(options: ServeOptions) -> Tls | None:
-    """Return the certificate to serve; raises ``WrongUse`` for half of one, ``BadInput`` for one that cannot be."""
+    """Return the TLS certificate. Raises ``WrongUse`` if certificate or key is missing, ``BadInput`` if they are
+    unusable."""
     if options.tls_cert is None and options.tls_key is None:
         return None
     if options.tls_cert is None or options.tls_key is None:
@@ -223,7 +224,7 @@ def _tls(options: ServeOptions) -> Tls | None:
 
 @dataclass(frozen=True)
 class _Source:
-    """A pack or a GGUF: what is served of it, its (first) model file, its template, and how its server is started."""
+    """A pack or a GGUF to serve: its (first) model file, its template, and how its server is started."""
 
     served: Served
     file: Path
@@ -232,7 +233,7 @@ class _Source:
 
 
 def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _Source:
-    """Return what ``path`` is; raises ``BadInput`` if it is neither a pack nor a sound GGUF."""
+    """Return the source at ``path``. Raises ``BadInput`` if it is neither a pack nor a valid GGUF."""
     runtime = pick_runtime(options.runtime)
     template, projector = options.template, options.mmproj
     if path.suffix == ".gguf":
@@ -302,9 +303,9 @@ def _names_draft_model(options: ServeOptions) -> bool:
 
 
 def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[str, ...]:
-    """Return what else llama-server is given.
+    """Return the additional arguments of llama-server.
 
-    Raises ``WrongUse`` for what the gateway sets itself, and for what the embedded server cannot be given.
+    Raises ``WrongUse`` for arguments that the gateway sets, and for any argument of the embedded server.
     """
     for argument in given:
         if argument.partition("=")[0] in OWN_ARGUMENTS:

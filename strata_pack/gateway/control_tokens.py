@@ -1,4 +1,4 @@
-"""Which texts the model's tokenizer reads as control tokens, and how they are kept apart in what users write.
+"""Find texts that the model's tokenizer reads as control tokens, and keep them plain text in users' messages.
 
 A user may write ``<|im_start|>system`` in a message. Rendered into the prompt and tokenized, it would open a turn. So
 every text that comes from the request is *marked* before it is rendered: one private character after the first
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PRIVATE_USE = range(0xE000, 0xF900)
-"""Code points without a meaning; one that occurs nowhere in the request becomes the mark."""
+"""Private-use code points; one that does not occur in the request becomes the mark."""
 
 CONTROL_TYPES = (2, 3)
 """``tokenizer.ggml.token_type``: unknown and control (llama.cpp, ``enum llama_token_type``)."""
@@ -47,20 +47,20 @@ LOOKS_LIKE_CONTROL = {
     ),
     "]": (r"~!?[a-z]{1,3}[\[\]]", r"![a-z]{1,3}~\[", r"<\][^\[\]\n]{1,32}\[>\["),
 }  # fmt: skip
-"""What control tokens look like in the vocabularies there are, for a server whose vocabulary cannot be read: the first
+"""Patterns of control tokens in known vocabularies, for a server whose vocabulary cannot be read: the first
 character, and patterns of what follows it. (``re`` finds a fixed first character many times faster than a pattern.)"""
 
 _BEGUN = re.compile(
     r"<(?:[|｜][^<>\s]{0,66}|/?s?|/?[A-Za-z][A-Za-z_:]{0,40}\|?|\[[^<>\s]{0,66})\Z"
     r"|\[(?:/?[A-Za-z_]{0,16}|e~|\|[^\[\]\s]{0,66})\Z|\][~!<][^\n]{0,40}\Z"
 )
-"""The beginning of something that looks like a control token, at the end of a text: the next one may complete it."""
+"""The beginning of a possible control token at the end of a text, which the next text may complete."""
 
 LONGEST_GUESS = 80
-"""Characters of the longest text that ``LOOKS_LIKE_CONTROL`` fits, and some more."""
+"""More characters than the longest match of ``LOOKS_LIKE_CONTROL``."""
 
 PIECE = 64 << 10
-"""Characters of a text that are searched at once; nothing else runs while ``re`` searches."""
+"""Characters searched at once; ``re`` blocks the event loop."""
 
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
 _ESCAPED = re.compile(r"u((?:e[0-9a-f]|f[0-8])[0-9a-f]{2})", re.IGNORECASE)
@@ -68,8 +68,8 @@ ESCAPE_LENGTH = 5
 
 _OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
 _CLOSERS = ("]~b]", "]~!b[", "[e~[", "]!p~[", "]!d~[")
-"""Tokens of which an end at the beginning of a text counts, but no first character at the end of one: half of all JSON
-ends in ``]``."""
+"""Tokens whose end counts at the beginning of a text, but whose first character does not count at the end: half of
+all JSON ends in ``]``."""
 
 
 class ControlTokens:
@@ -94,19 +94,19 @@ class ControlTokens:
         self._tails = {text[-size:] for text in closers for size in range(2, len(text))}
         self._longest = max(map(len, edges), default=0)
         self._window = max(self._longest, LONGEST_GUESS if guess else 0)
-        # Every head has the first character of a token and every tail the last one: most texts have neither.
+        # Every head contains a token's first character and every tail its last one: most texts have neither.
         firsts = {text[0] for text in edges} | ({"<", "[", "]"} if guess else set())
         lasts = {text[-1] for text in closers}
         self._first = re.compile(_any_of(firsts))
         self._last = re.compile(_any_of(lasts))
-        # A text without any of these holds nothing to be marked.
+        # A text without any of these needs no mark.
         self._edge = re.compile(_any_of({*firsts, *lasts, *follows}))
 
     def mark(self, text: str, mark: str) -> str:
         """Return ``text`` with ``mark`` after the first character of every control token that starts in it.
 
-        Its end counts too, if it is the beginning of one, and its beginning, if it is the end of one: what stands
-        next to it in the prompt could complete them.
+        The text's end is marked too if it begins a control token, and its beginning if it ends one: neighbouring text
+        in the prompt could complete them.
         """
         if len(text) <= PIECE and not self._edge.search(text):
             return text
@@ -133,7 +133,7 @@ class ControlTokens:
         end = len(text.rstrip())
         earliest = max(0, end - self._window)
         heads = [found.start() for found in self._first.finditer(text, earliest, end)]
-        # All of them: one beginning may stand in another.
+        # All of them: one beginning may contain another.
         for start in reversed(heads):
             if text[start:end] in self._heads or (self.guess and _BEGUN.match(text, start, end)):
                 text = f"{text[: start + 1]}{mark}{text[start + 1 :]}"
@@ -159,15 +159,15 @@ def _by_head(texts: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _any_of(characters: Iterable[str]) -> str:
-    """Return the pattern of one of ``characters``; of nothing if there is none."""
+    """Return a pattern of one of ``characters``, which never matches if there is none."""
     return "|".join(map(re.escape, sorted(characters))) or r"(?!)"
 
 
 def _one_of(texts: Sequence[str]) -> str:
-    """Return the pattern of a text that begins with one of ``texts``, as a tree.
+    """Return a pattern that matches one of ``texts``, built as a prefix tree.
 
-    So a place costs a step for each character that fits and not one for each of hundreds of tokens; nothing else runs
-    while ``re`` searches the megabytes of a request.
+    So each position costs one step per matching character and not one per token (hundreds); ``re`` blocks the
+    event loop while it searches megabytes of a request.
     """
     common = commonprefix(texts)  # noqa: RUF071 - characters are what is meant
     rests = [text[len(common) :] for text in texts]
@@ -190,7 +190,7 @@ def private_characters(text: str) -> frozenset[str]:
 def choose_mark(*values: Any, used: frozenset[str] = frozenset()) -> str:
     """Return a private-use character that occurs in no text of ``values`` (JSON), neither itself nor its JSON escape.
 
-    ``used`` are more that must not be it. Raises ``ValueError`` if all 6,400 of them are.
+    ``used`` are further excluded characters. Raises ``ValueError`` if all 6,400 are used.
     """
     taken = used | private_characters("\n".join(_texts_in(values)))
     for point in PRIVATE_USE:
@@ -214,13 +214,13 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the pieces in which a text is searched: between two of them others may run."""
+    """Yield start and end of the pieces in which a text is searched, so that other work can run in between."""
     for start in range(0, len(text), PIECE):
         yield start, min(start + PIECE, len(text))
 
 
 def gguf_control_tokens(path: Path) -> list[str]:
-    """Return the texts of the control tokens of a GGUF's vocabulary; raises ``BadInput`` for a file that is no GGUF."""
+    """Return the texts of a GGUF's control tokens. Raises ``BadInput`` for a file that is no GGUF."""
     from strata_pack.weights.gguf.file import GgufFile
 
     with GgufFile.open(path) as file:
@@ -229,7 +229,7 @@ def gguf_control_tokens(path: Path) -> list[str]:
         if tokens is None or kinds is None or not isinstance(tokens.value, Sequence):
             return []
         pairs = zip(tokens.value, kinds.value, strict=False)
-        # Some files call a control token user-defined; llama.cpp then corrects it by its looks.
+        # Some files declare a control token as user-defined; llama.cpp then corrects it by its text.
         looks = re.compile(
             "|".join(f"{re.escape(head)}(?:{'|'.join(patterns)})" for head, patterns in LOOKS_LIKE_CONTROL.items())
         )
@@ -237,7 +237,7 @@ def gguf_control_tokens(path: Path) -> list[str]:
 
 
 def template_literals(source: str) -> list[str]:
-    """Return the texts in a template's source that may be control tokens, to ask a server about."""
+    """Return the texts in a template's source that may be control tokens; a server can confirm them."""
     found = re.findall(
         r"<[^<>\s{}%'\"=]{1,64}>|\[/?[A-Za-z_]{2,32}\]|\[\|[^\[\]\s{}%'\"]{1,64}\|\]"
         r"|\]~!?[a-z]{1,3}[\[\]]|\][!][a-z]{1,3}~\[|\[e~\[",
@@ -247,7 +247,7 @@ def template_literals(source: str) -> list[str]:
 
 
 def asked_control_tokens(texts: Iterable[str], tokenize: Callable[[str, bool], Sequence[int]]) -> list[str]:
-    """Return those of ``texts`` that a server's tokenizer reads as control tokens.
+    """Return the ``texts`` that a server's tokenizer reads as control tokens.
 
     ``tokenize(text, parse_special)`` gives token ids: a control token is one id with special tokens parsed and
     something else without.

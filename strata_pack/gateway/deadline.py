@@ -1,6 +1,6 @@
 """A time limit on a block: ``asyncio.timeout`` (Python 3.11) for every Python that this package supports.
 
-Unlike ``asyncio.wait_for`` it makes no task: what does not have to wait costs no turn of the event loop.
+Unlike ``asyncio.wait_for`` it creates no task, so a block that does not wait costs no event-loop iteration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Deadline:
         self._timer.cancel()
         if not self._expired:
             return
-        # With another cancellation in addition to ours (somebody wants the task to end), that one wins.
+        # If the task was cancelled from outside too, that cancellation wins.
         others = self._task.uncancel() if hasattr(self._task, "uncancel") else 0
         if kind is asyncio.CancelledError and not others:
             raise TimeoutError from error

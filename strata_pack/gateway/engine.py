@@ -1,4 +1,4 @@
-"""What a gateway knows of a server that runs, and who loads one when it is needed."""
+"""A running model server, and the interface that loads one on demand."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from strata_pack.parsing import CallFormat, Dialect
 
 @dataclass(frozen=True)
 class RunningModel:
-    """How to ask a server, and how to read what it generates.
+    """A running server: how to build its prompts and parse its output.
 
-    ``served``: what it says of itself, ``None`` where the settings say all. ``slots``: requests that it generates at a
-    time. ``pieces``: what its token ids say, ``None`` for nothing.
+    ``served``: the model's facts, ``None`` if the settings have them. ``slots``: requests that it serves at a
+    time. ``pieces``: texts of its token ids, ``None`` if unavailable.
     """
 
     upstream: Upstream
@@ -30,12 +30,12 @@ class RunningModel:
 
     @property
     def dialect(self) -> Dialect:
-        """The tags in which the model writes: its template's."""
+        """The tags of the model's output, from its template."""
         return self.prompts.dialect
 
 
 class Host(Protocol):
-    """Who loads a model when it is needed."""
+    """Loads a model on demand."""
 
     @property
     def state(self) -> str:

@@ -1,4 +1,4 @@
-"""What can go wrong with a request, as an exception that knows its HTTP status, and its form in each API's words."""
+"""Errors of requests: an exception with HTTP status, and its form in each API."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Overflow(NamedTuple):
 class ApiError(Exception):
     """A request that gets an error instead of a reply.
 
-    ``kind`` is the word under which the metrics count it, ``param`` the path of the field that is wrong
-    (``messages.0.content``), ``retry_after`` seconds after which it is worth trying again, ``headers`` more headers
-    of the answer, ``overflow`` the numbers of a prompt that is too long, if they are known.
+    ``kind`` is the error's name in the metrics, ``param`` the path of the wrong field
+    (``messages.0.content``), ``retry_after`` seconds until a retry makes sense, ``headers`` more headers
+    of the response, ``overflow`` the sizes of a too long prompt, if known.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ApiError(Exception):
         self.headers = dict(headers or {})
         self.overflow = overflow
         self.counted = False
-        """Whether the metrics know of it already."""
+        """Whether the metrics have counted it."""
 
     def openai(self, *, conversation: str = "messages") -> dict[str, Any]:
         """Return the OpenAI error object; ``conversation`` is the API's name for the field ``messages``."""
@@ -93,7 +93,7 @@ class ApiError(Exception):
         }
 
     def anthropic(self) -> dict[str, Any]:
-        """Return the Anthropic error object. Clients know a prompt that is too long, and compact it, by its words."""
+        """Return the Anthropic error object. Clients recognize a too long prompt by the message, and compact it."""
         kind = ANTHROPIC_TYPES.get(self.status, "api_error")
         message = self.message
         if self.overflow is not None:
@@ -124,10 +124,10 @@ def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after
 
 
 def shutting_down() -> ApiError:
-    """Return the 503 for what the end of a drain cuts off."""
+    """Return the 503 for requests that the end of a drain aborts."""
     return unavailable("the gateway is shutting down", kind="draining")
 
 
 def internal() -> ApiError:
-    """Return the 500 for what the gateway did not expect."""
+    """Return the 500 for an unexpected exception."""
     return ApiError(500, "the gateway failed; its log says why", kind="internal")

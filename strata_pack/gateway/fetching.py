@@ -1,8 +1,8 @@
-"""Images at https addresses, fetched for a client without lending it the gateway's place in the network.
+"""Fetch images from https URLs safely (protection against server-side request forgery).
 
-A client that names an address makes this machine ask there. So only https is fetched, every name is looked up here and
-all its addresses must be public, the connection goes to the address that was checked (a name cannot change its mind in
-between), and the same holds for every redirect. Size and time are bounded; no cookie, key or proxy takes part.
+A client's URL makes this machine send a request. So only https is fetched, every name is resolved here and
+all its addresses must be public, the connection goes to the checked address (the name is not resolved
+again), and the same applies to every redirect. Size and time are bounded; no cookie, key or proxy is used.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ HEADERS = {"Accept": "image/png, image/jpeg, image/webp, image/gif", "User-Agent
 
 
 class NotFetched(Exception):
-    """An address that gave no image; the message completes "the image ..."."""
+    """The URL gave no image; the message completes "the image ..."."""
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the public internet, also where it hides a v4 address in a v6 one."""
+    """Return whether an IP address is public, also for a v4 address embedded in a v6 one."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inside = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else None)
@@ -45,7 +45,7 @@ def is_public(address: str) -> bool:
 
 
 class Fetcher:
-    """Fetches images. ``allowed`` says which IP addresses may be asked, ``context`` whose certificates are believed."""
+    """Fetches images. ``allowed`` decides which IP addresses are contacted, ``context`` verifies certificates."""
 
     def __init__(
         self,
@@ -62,18 +62,18 @@ class Fetcher:
 
     async def fetch(self, url: str) -> bytes:
         """Return what is at ``url``; raises ``NotFetched``."""
-        # Made at the first use: it reads all certificate authorities of the machine.
+        # Created at first use, because it reads all certificate authorities of the machine.
         self._context = self._context or ssl.create_default_context()
         try:
             with Deadline(self._seconds):
-                # A connection for each image: a pool would keep one to the address that an older look-up gave.
+                # One connection per image: a pool would reuse one to the address of an older look-up.
                 async with httpx.AsyncClient(verify=self._context, trust_env=False, timeout=self._seconds) as client:
                     return await self._follow(client, url)
         except TimeoutError:
             raise NotFetched(f"did not come within {self._seconds:.0f} s") from None
         except NotFetched:
             raise
-        except Exception as error:  # an address can be wrong in more ways than the client has names for
+        except Exception as error:  # the client raises many types for invalid URLs
             raise NotFetched(f"cannot be fetched ({type(error).__name__})") from error
 
     async def _follow(self, client: httpx.AsyncClient, url: str) -> bytes:
@@ -85,7 +85,7 @@ class Fetcher:
         raise NotFetched(f"is more than {MAX_REDIRECTS} redirects away")
 
     async def _ask(self, client: httpx.AsyncClient, url: str) -> bytes | str:
-        """Return the content at ``url``, or the address to which it redirects."""
+        """Return the content at ``url``, or the URL of the redirect."""
         if len(url) > MAX_URL:
             raise NotFetched("has an address that is too long")
         asked = httpx.URL(url)
@@ -113,7 +113,7 @@ class Fetcher:
     async def _content(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []
         size = 0
-        # Raw: an encoding could unpack to any size.
+        # Raw bytes: a compressed body could decompress to any size.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise NotFetched("comes compressed, although it was not asked for so")
         async for part in response.aiter_raw():
@@ -124,13 +124,13 @@ class Fetcher:
         return b"".join(parts)
 
     async def _look_up(self, host: str, port: int) -> str:
-        """Return an address of ``host``; raises ``NotFetched`` unless all of them may be asked."""
+        """Return an address of ``host``. Raises ``NotFetched`` unless all its addresses are allowed."""
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
             raise NotFetched("is at a name that is not known") from error
         addresses = [str(entry[4][0]) for entry in found]
         if not addresses or not all(map(self._allowed, addresses)):
-            # The same words for all of them: which names are known inside is nobody's business.
+            # The same message for all names, so that internal names are not revealed.
             raise NotFetched("is not at a public address")
         return addresses[0]

@@ -1,4 +1,4 @@
-"""One front for one model or several: which gateway answers a request, and the totals of all of them."""
+"""One or several models at one address: choose the gateway of a request, and add up the metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SHOWN_NAMES = 50
 
 
 class Fleet:
-    """The gateways behind one address, all with the same settings but for what is served.
+    """The gateways at one address, with the same settings except for the served model.
 
-    A single one answers whatever name a request has; of several the name decides, and none means the first.
-    ``metrics`` are those of requests that reached no model.
+    A single gateway answers every model name; of several, the name decides, and a missing name means the first.
+    ``metrics`` count requests that reached no model.
     """
 
     def __init__(self, gateways: Sequence[Gateway]) -> None:
@@ -27,13 +27,13 @@ class Fleet:
         self._by_name = {gateway.served.model: gateway for gateway in self.gateways}
 
     def named(self, name: str | None) -> Gateway:
-        """Return the gateway of the model that a request names; raises 404 with the names there are."""
+        """Return the gateway of a request's model name. Raises ``ApiError`` 404 that lists the names."""
         if not self.several or not name:
             return self.first
         return self.exactly(name)
 
     def exactly(self, name: str) -> Gateway:
-        """Return the gateway of the model ``name``; raises 404 with the names there are."""
+        """Return the gateway of the model ``name``. Raises ``ApiError`` 404 that lists the names."""
         found = self._by_name.get(name)
         if found is None:
             names = ", ".join(list(self._by_name)[:SHOWN_NAMES])
@@ -49,23 +49,23 @@ class Fleet:
         return self.first.draining
 
     def drain(self) -> None:
-        """Say to all that the end has come."""
+        """Start draining all gateways."""
         for gateway in self.gateways:
             gateway.draining = True
 
     async def ready(self) -> bool:
-        """Return whether a request would be answered: of several models each one is loaded when it is asked for."""
+        """Return whether requests can be answered; several models are loaded on demand, so they always can."""
         return self.first.host is not None or await self.first.ready()
 
     async def status(self) -> dict[str, Any]:
-        """Return the answer of ``GET /v1/status``: that of the one model, or of the first with all ``models``."""
+        """Return the body of ``GET /v1/status``: the one model's, or the first model's with all ``models``."""
         shown = await self.first.status()
         if not self.several:
             return shown
         return {**shown, "models": [await gateway.status() for gateway in self.gateways]}
 
     def totals(self) -> dict[str, Any]:
-        """Return the totals of all models, and of the requests that reached none."""
+        """Return the sum of all models' totals and of requests that reached no model."""
         summed: dict[str, Any] = {}
         for metrics in self._all_metrics():
             for name, value in metrics.totals().items():
@@ -77,7 +77,7 @@ class Fleet:
         return summed
 
     def metrics_dict(self) -> dict[str, Any]:
-        """Return the answer of ``GET /metrics``: that of the one model, or of all with each one's totals."""
+        """Return the body of ``GET /metrics``: the one model's, or the sum with each model's totals."""
         if not self.several:
             return self.first.metrics.to_dict()
         shown = [metrics.to_dict() for metrics in self._all_metrics()]

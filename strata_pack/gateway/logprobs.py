@@ -1,7 +1,7 @@
-"""Log probabilities of the tokens of the content: the tokens are found by where their text went.
+"""Log probabilities of content tokens, matched to emitted text by position.
 
-The server gives one entry per token; the parser may hold text back, drop tags, or send it elsewhere. Entries wait
-until the parser emits text, and are matched to it by position.
+The server sends one entry per token; the parser may hold text back, drop tags, or emit it as another kind. Entries are
+kept until the parser emits text, and are matched to it by position.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 
 
 class ContentLogprobs:
-    """Entries of generated tokens in, OpenAI's ``logprobs.content`` entries of content out."""
+    """Converts entries of generated tokens to OpenAI's ``logprobs.content`` entries."""
 
     def __init__(self, top: int) -> None:
         self._top = top
         self._waiting: deque[tuple[str, Mapping[str, Any]]] = deque()
 
     def add(self, text: str, entries: list[Mapping[str, Any]]) -> None:
-        """Note the entries of the tokens that gave ``text``."""
+        """Store the entries of the tokens of ``text``."""
         for index, entry in enumerate(entries):
-            # Text that the server held back (part of a character, of a stop string) belongs to the last token.
+            # Text that the server held back (part of a character or of a stop string) belongs to the last token.
             self._waiting.append((text if index == len(entries) - 1 else "", entry))
 
     def take(self, emitted: str, *, content: bool) -> list[dict[str, Any]]:
-        """Return the entries of ``emitted`` and forget all before it; nothing if it is not content."""
+        """Return the entries of ``emitted`` and drop all before it; empty if it is not content."""
         if not emitted:
             return []
         whole = "".join(text for text, _ in self._waiting)

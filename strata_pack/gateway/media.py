@@ -1,10 +1,10 @@
-"""The one place that decides what becomes of an image, a sound or a file in a conversation.
+"""Decide what the model gets for images, sounds and files in a conversation.
 
-The readers of the three APIs keep such a part as ``media_part``, with its path and what the client wrote, whatever it
-is; ``settle_media`` then says, for the whole conversation, what the model gets in its place. An image that the model
-can see becomes the part that templates know. Of everything else: in the result of a tool, and in what an assistant once
-wrote, a text stands for it, so that an agent's loop goes on (nobody can take it out of the history again); in a user's
-own message it is a 400, which the user can mend.
+The readers of the three APIs keep such a part as ``media_part``, with its path and the client's
+object; ``settle_media`` then replaces them in the whole conversation. An image that the model
+can see becomes the image part of templates. Everything else: in a tool's result and in an assistant's
+message a placeholder text replaces it, so that an agent can continue (nobody can remove it from the history); in a
+user's own message it is a 400, which the user can fix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strata_pack.gateway.failures import ApiError, bad_request
 
 MediaPart = dict[str, Any]
 MEDIA = "strata.media"
-"""The type of a part that is neither text nor known to any template."""
+"""The type of ``media_part``, unknown to all templates."""
 
 KINDS: Mapping[str, str] = {
     **dict.fromkeys(("image", "image_url", "input_image", "output_image", "computer_screenshot"), "image"),
@@ -25,7 +25,7 @@ KINDS: Mapping[str, str] = {
     **dict.fromkeys(("audio", "audio_url", "input_audio", "output_audio"), "audio"),
     **dict.fromkeys(("file", "input_file"), "file"),
 }
-"""Types of parts of the OpenAI APIs that hold media -> what it is."""
+"""Media part types of the OpenAI APIs -> kind of media."""
 
 PLACEHOLDERS: Mapping[str, str] = {
     "image": "[image: this model cannot see it]",
@@ -38,9 +38,9 @@ RESULT_ROLES = ("tool", "function")
 
 @dataclass(frozen=True)
 class Settled:
-    """A conversation without ``media_part``: ``images`` are those for which an ``image_part`` of their number stands.
+    """A conversation without ``media_part``: ``images`` are the images of the ``image_part`` numbers.
 
-    ``lost`` are the kinds of media that the model will not get.
+    ``lost`` are the kinds of media that the model does not get.
     """
 
     messages: list[dict[str, Any]]
@@ -49,17 +49,18 @@ class Settled:
 
 
 def placeholder(kind: str) -> str:
-    """Return the text that stands for media of ``kind``."""
+    """Return the placeholder text for media of ``kind``."""
     return PLACEHOLDERS.get(kind, f"[{kind}: this model cannot read it]")
 
 
 def media_part(kind: str, where: str, given: Mapping[str, Any], what: str) -> MediaPart:
-    """Return the part for media of ``kind`` that a client wrote as ``given`` at ``where``; ``what`` names it there."""
+    """Return the part for media of ``kind`` with the client's object ``given`` at path ``where``; ``what`` names it
+    in errors."""
     return {"type": MEDIA, "kind": kind, "where": where, "given": given, "what": what}
 
 
 def image_part(number: int) -> MediaPart:
-    """Return image ``number`` as templates know an image."""
+    """Return the template's image part of image ``number``."""
     return {"type": "image", "number": number}
 
 
@@ -75,7 +76,7 @@ def is_media(part: Any) -> bool:
 
 
 def joined(pieces: Sequence[str | MediaPart], separator: str) -> str | list[MediaPart]:
-    """Return texts and media as one content: a string if there is no media, else a list of parts."""
+    """Return texts and media as one content: a string without media, otherwise a list of parts."""
     if not any(is_media(piece) for piece in pieces):
         return separator.join(piece for piece in pieces if isinstance(piece, str))
     parts: list[MediaPart] = []
@@ -89,9 +90,9 @@ def joined(pieces: Sequence[str | MediaPart], separator: str) -> str | list[Medi
 def settle_media(messages: list[dict[str, Any]], sees: Callable[[MediaPart], bool] | None = None) -> Settled:
     """Return ``messages`` with every media part replaced.
 
-    ``sees`` says of an image whether the model gets it; ``None`` for a model without a projector. An image that is the
-    user's own is the model's to see in any case where there is one. Raises ``ApiError`` 400 for other media in what is
-    the user's (or the system's) own.
+    ``sees`` decides whether the model gets an image; ``None`` for a model without a projector. With a projector, the
+    user's own images are always kept. Raises ``ApiError`` 400 for other media in
+    user's (or system) messages.
     """
     images: list[MediaPart] = []
     lost: list[str] = []
@@ -101,10 +102,10 @@ def settle_media(messages: list[dict[str, Any]], sees: Callable[[MediaPart], boo
 
 
 def users_own(messages: Sequence[Mapping[str, Any]]) -> list[bool]:
-    """Return of each message whether it is what the user says now, and could say otherwise.
+    """Return for each message whether it is the user's current message, which the user can change.
 
-    A message of the user's that an assistant has answered is history. One that follows a tool's result directly is an
-    agent's: chat completions have no images in results, so that agents send what a tool has seen in a message after it.
+    A user message that an assistant has answered is history. One directly after a tool's result is an
+    agent's: chat completions have no images in results, so agents send a tool's images in a message after it.
     """
     owned: list[bool] = []
     answered = max((number for number, one in enumerate(messages) if one.get("role") == "assistant"), default=-1)
@@ -155,7 +156,7 @@ def _unsupported(part: MediaPart, *, blind: bool) -> ApiError:
 
 
 def _lines(parts: list[MediaPart], stands_in: list[bool]) -> str:
-    """Return the texts of ``parts`` as they follow each other; what stands in for media is a line of its own."""
+    """Return the texts of ``parts`` in order; placeholders of media are separate lines."""
     text = ""
     for number, part in enumerate(parts):
         alone = stands_in[number] or (number > 0 and stands_in[number - 1])

@@ -1,6 +1,6 @@
-"""What operators ask such a server: totals since the start, and the last 200 requests, newest first.
+"""Metrics: totals since the start, and the last 200 requests, newest first.
 
-One ``Record`` accompanies a request and is added up when it ends, whatever way it ends; nothing here runs per token.
+One ``RequestRecord`` per request is added up when the request ends in any way; nothing here runs per token.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ COUNTS = (
     "ended_inside_thinking",
     "budget_closed",
 )
-"""The counters of a reply that are plain numbers, by their public names."""
+"""The numeric counters of a reply, by public name."""
 
 TOKENS = ("prompt_tokens", "cached_tokens", "tokens_read_again", "completion_tokens", "reasoning_tokens")
 
 
 @dataclass
 class RequestRecord:
-    """One request. Times are seconds; ``tokens_read_again`` are prompt tokens that the server's cache did not save.
+    """One request. Times are seconds; ``tokens_read_again`` are prompt tokens that were not in the server's cache.
 
     ``outcome`` is ``running``, ``ok``, ``cancelled`` or the kind of the error.
     """
@@ -76,13 +76,13 @@ class RequestRecord:
     reasoning_tokens: int = 0
 
     def first_token(self, prompt_tokens: int = 0) -> None:
-        """Note the time of the first token, and how long its prompt is, once."""
+        """Record the time of the first token and the prompt's length, once."""
         if self.time_to_first_token is None:
             self.time_to_first_token = time.monotonic() - self.began
             self.prompt_tokens = prompt_tokens
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the record as ``/metrics`` shows it."""
+        """Return the record in the form of ``/metrics``."""
         shown = asdict(self)
         del shown["began"], shown["client"]
         if shown["duration"] is None:
@@ -92,7 +92,7 @@ class RequestRecord:
 
 @dataclass(frozen=True)
 class ImplicitEndSample:
-    """An implicit end of the thinking with the end of its text, for a person to look at."""
+    """An implicit end of the thinking with the end of its text, for the metrics page."""
 
     request_id: str
     at: float
@@ -105,7 +105,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.started = time.time()
-        # By identity: a client may send the same request id twice at a time.
+        # By identity: a client may use the same request id twice at a time.
         self.running: dict[int, RequestRecord] = {}
         self.ends: deque[ImplicitEndSample] = deque(maxlen=IMPLICIT_TEXTS)
         self._history: deque[RequestRecord] = deque(maxlen=HISTORY)
@@ -118,7 +118,7 @@ class Metrics:
         self.first_tokens = Histogram((0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60))
 
     def start(self, record: RequestRecord) -> None:
-        """Note that a request runs."""
+        """Add a running request."""
         self.running[id(record)] = record
 
     def end(self, record: RequestRecord, outcome: str) -> None:
@@ -143,16 +143,16 @@ class Metrics:
             self.first_tokens.observe(record.time_to_first_token)
 
     def refused(self, kind: str) -> None:
-        """Count a request that was turned away before it became one (no key, not found, malformed)."""
+        """Count a request that was refused before it was parsed (no key, not found, malformed)."""
         self._errors[kind] += 1
 
     def left_out(self, kinds: Iterable[str]) -> list[str]:
-        """Count what a model was not shown of a request; return the kinds that are new."""
+        """Count parts of a request that the model did not get; return the kinds that are new."""
         new: list[str] = []
         for kind in kinds:
             known = kind in self._left_out
             if not known and (len(self._left_out) >= MAX_KINDS or not KIND.fullmatch(kind)):
-                kind = OTHER_KIND  # clients write these words, and each one is kept for ever
+                kind = OTHER_KIND  # the words come from clients, and each one is kept for ever
                 known = kind in self._left_out
             if not known:
                 new.append(kind)
@@ -160,7 +160,7 @@ class Metrics:
         return new
 
     def implicit_end(self, record: RequestRecord, calls: list[str], reasoning: str) -> None:
-        """Keep the end of the thinking in which calls were found."""
+        """Keep a sample of the end of a thinking with calls in it."""
         self.ends.appendleft(ImplicitEndSample(record.id, time.time(), tuple(calls), reasoning[-IMPLICIT_TEXT_LIMIT:]))
 
     def totals(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Metrics:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the answer of ``GET /metrics``: ``totals``, and ``requests`` newest first, running ones included."""
+        """Return the body of ``GET /metrics``: ``totals``, and ``requests`` newest first, running ones included."""
         running = sorted(self.running.values(), key=lambda record: record.began, reverse=True)
         return {
             "totals": self.totals(),
@@ -185,7 +185,7 @@ class Metrics:
 
 
 class Histogram:
-    """Counts of observations up to each bound (seconds), as Prometheus wants them."""
+    """Counts of observations up to each bound (seconds), as in Prometheus."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

@@ -1,9 +1,9 @@
-"""Several models on one machine: loaded when asked for, unloaded when idle or pushed out by another.
+"""Several models on one machine: loaded on demand, unloaded when idle or to make room for another.
 
-A request *holds* its model while it runs. Whoever asks for a model that is not loaded waits until it is; where there
-is no room, the model that was used the longest ago has to go: it takes no new requests (they wait), those that run
-on it end, and its server is stopped. Models are loaded one at a time, in the order in which they were asked for.
-A server that has died is started again by the next request.
+A request *holds* its model while it runs. A request for a model that is not loaded waits until it is; if there
+is no room, the least recently used model is unloaded: it takes no new requests (they wait), running requests
+on it finish, and its server is stopped. Models are loaded one at a time, in the order of the requests.
+The next request restarts a server that has died.
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ from strata_pack.gateway.failures import ApiError
 log = logging.getLogger("strata_pack.gateway")
 
 FAILED_SECONDS = 5.0
-"""How long a model that did not load is not tried again."""
+"""Seconds until a model that did not load is tried again."""
 
 ModelState = Literal["unloaded", "loading", "loaded", "leaving"]
 
 
 class Server(Protocol):
-    """A llama.cpp server that runs."""
+    """A running llama.cpp server."""
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process runs."""
 
     def stop(self) -> None:
-        """End it and wait for that."""
+        """Stop it and wait for its end."""
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """What loading a model gives."""
+    """A loaded model."""
 
     server: Server
     engine: RunningModel
 
 
 class NoMemory(StrataError):
-    """A model that did not load because there was not enough memory."""
+    """A model did not load because there was not enough memory."""
 
 
 Load = Callable[[], Loaded]
-"""Starts a server and asks it what it is; runs in a thread. Raises ``StrataError``, ``NoMemory`` for want of memory."""
+"""Starts a server and reads its properties; runs in a thread. Raises ``StrataError``, ``NoMemory`` for lack of
+memory."""
 
 
 class Models:
-    """The models of one gateway, of which at most ``most`` are loaded at a time.
+    """The models of one gateway; at most ``most`` are loaded at a time.
 
     ``idle``: seconds without a request after which a model is unloaded, ``None`` for never.
     """
@@ -68,13 +69,13 @@ class Models:
         self._loading = asyncio.Lock()
 
     def add(self, name: str, load: Load) -> ServedModel:
-        """Add a model, which is not loaded yet."""
+        """Add a model that is not loaded yet."""
         model = ServedModel(name, load, self)
         self.all.append(model)
         return model
 
     async def close(self) -> None:
-        """Stop all servers, also one that is just starting."""
+        """Stop all servers, including one that is starting."""
         async with self._loading:
             for model in self.all:
                 await model.unload()
@@ -82,21 +83,21 @@ class Models:
     # What a model asks
 
     async def load(self, model: ServedModel) -> None:
-        """Load ``model``, after what has to go for it, and give it to those that wait."""
+        """Load ``model``, unloading others if necessary, and wake the waiting requests."""
         async with self._loading:
             try:
                 if not model.is_usable:
                     await self._make(model)
             except StrataError as error:
                 model.fail(str(error))
-            except Exception as error:  # else those that wait would wait for ever
+            except Exception as error:  # otherwise the waiting requests would wait for ever
                 log.exception("model %s: does not load", model.name)
                 model.fail(str(error))
             else:
                 model.serve()
 
     async def _make(self, model: ServedModel) -> None:
-        await model.unload()  # what is left of a server that died
+        await model.unload()  # clean up after a server that died
         while len(self._loaded_but(model)) >= self._most:
             await self._push_out(model)
         while True:
@@ -109,7 +110,7 @@ class Models:
                 await self._push_out(model)
 
     def idle_since(self, model: ServedModel) -> None:
-        """Note that nobody uses ``model`` any more."""
+        """Start the idle time of ``model``."""
         if self._idle is not None:
             asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
 
@@ -128,14 +129,14 @@ class Models:
         return [other for other in self.all if other is not model and other.state in ("loaded", "leaving")]
 
     async def _push_out(self, model: ServedModel) -> None:
-        """Unload the model that was used the longest ago, one without requests if there is any."""
+        """Unload the least recently used model, preferring one without requests."""
         victim = min(self._loaded_but(model), key=lambda other: (other.users > 0, other.used))
         log.info("model %s: has to go, to make room for %s", victim.name, model.name)
         await victim.leave()
 
 
 class ServedModel:
-    """One model. ``users`` are the requests that hold it, ``used`` is when one last did (monotonic)."""
+    """One model. ``users`` is the number of requests that hold it, ``used`` the time of the last use (monotonic)."""
 
     def __init__(self, name: str, load: Load, models: Models) -> None:
         self.name = name
@@ -154,12 +155,12 @@ class ServedModel:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is loaded, and its server still runs."""
+        """Whether it is loaded and its server still runs."""
         return self.state == "loaded" and self._loaded is not None and self._loaded.server.running
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[RunningModel]:
-        """Hold the model for the block, loaded; raises ``ApiError`` 503 if it does not load."""
+        """Hold the loaded model for the block. Raises ``ApiError`` 503 if it does not load."""
         if self.is_usable:
             self.users += 1
         else:
@@ -172,11 +173,11 @@ class ServedModel:
 
     @property
     def waiting(self) -> int:
-        """The requests that wait for the model."""
+        """Number of requests that wait for the model."""
         return len(self._waiters)
 
     async def _wait(self) -> None:
-        """Wait until the model is loaded, and hold it then. All that wait share one attempt."""
+        """Wait until the model is loaded, then hold it. All waiting requests share one attempt."""
         if self._failed is not None and time.monotonic() - self._failed[0] < FAILED_SECONDS:
             raise self._failed[1]
         loop = asyncio.get_running_loop()
@@ -188,7 +189,7 @@ class ServedModel:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.exception() is None:
-                self._release()  # it was given at the moment the client left
+                self._release()  # it was assigned at the moment the client left
             elif turn in self._waiters:
                 self._waiters.remove(turn)
             raise
@@ -201,9 +202,9 @@ class ServedModel:
             self._models.idle_since(self)
 
     def serve(self, failure: ApiError | None = None) -> None:
-        """Give the model to all that wait, or tell them its ``failure``.
+        """Give the model, or its ``failure``, to all waiting requests.
 
-        At once, before anybody can push it out again: else models that take turns would never answer.
+        At once, before the model can be unloaded again: otherwise alternating models would never answer.
         """
         waiters, self._waiters = self._waiters, []
         for turn in waiters:
@@ -230,7 +231,7 @@ class ServedModel:
         self._models.idle_since(self)
 
     def fail(self, reason: str) -> None:
-        """Tell those that wait, and for a moment those that come, that the model does not load."""
+        """Fail the waiting requests, and new ones for a moment, because the model does not load."""
         log.error("model %s: does not load: %s", self.name, reason)
         failure = ApiError(
             503, f"the model {self.name!r} does not load: {reason}", kind="model_failed", code="model_not_loaded",
@@ -240,7 +241,7 @@ class ServedModel:
         self.serve(failure)
 
     async def leave(self) -> None:
-        """Take no more requests, wait for those that run, and unload the model."""
+        """Take no more requests, wait for running ones, and unload the model."""
         self.state = "leaving"
         while self.users:
             self._free.clear()

@@ -1,4 +1,4 @@
-"""Work that is long for large inputs, and then must not hold up the event loop and with it every other stream."""
+"""Run work on large inputs in a thread, so that it does not block the event loop and all other streams."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LARGE = 256 << 10
-"""Characters (or bytes) of input from which work leaves the event loop."""
+"""Characters (or bytes) of input from which work runs in a thread."""
 
 
 async def offload(size: int, work: Callable[[], T]) -> T:
-    """Return what ``work`` returns; in a thread if its input, of ``size``, is large."""
+    """Return the result of ``work``, run in a thread if its input of ``size`` is large."""
     return work() if size <= LARGE else await asyncio.to_thread(work)
 
 
 PER_VALUE = 32
-"""What a value weighs in addition to its characters."""
+"""Weight of a value in addition to its characters."""
 
 
 def weight(*values: Any) -> int:
-    """Return about how many characters JSON has; what is large (``LARGE``) is not looked at to its end."""
+    """Return the approximate size of values as JSON in characters; counting stops above ``LARGE``."""
     found = 0
     waiting: list[Any] = [values]
     while waiting and found <= LARGE:

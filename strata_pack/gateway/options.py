@@ -1,4 +1,4 @@
-"""The options of ``serve``. Their defaults stand here and in ``GatewayLimits``, nowhere else."""
+"""The options of ``serve``. Their defaults are only here and in ``GatewayLimits``."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LIMITS = GatewayLimits()
 class ServeOptions:
     """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
 
-    ``mmproj`` is the projector of the one GGUF; ``images`` False leaves a pack's own out. ``max_loaded`` and ``idle``
-    are those of ``Models``; with either, or with several packs, a model is loaded when it is asked for. ``anyway``:
-    also if it needs more memory than there is.
+    ``mmproj`` is the projector of the one GGUF; ``images`` False ignores a pack's projector. ``max_loaded`` and
+    ``idle`` as in ``Models``; with either, or with several packs, models are loaded on demand. ``anyway``: load a model
+    even if it needs more memory than there is.
     """
 
     packs: tuple[Path, ...] = ()

@@ -1,4 +1,4 @@
-"""How a completion, and a reply of one or two of them, ended."""
+"""Outcomes of completions and of replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 @dataclass(frozen=True)
 class Ending:
-    """How one completion ended: llama-server's ``stop_type`` ("eos", "word", "limit"), or by us: "budget", "call"."""
+    """How one completion ended: llama-server's ``stop_type`` ("eos", "word", "limit"), or by the gateway: "budget",
+    "call"."""
 
     kind: str
     stop_text: str = ""
@@ -18,7 +19,7 @@ class Ending:
 
 @dataclass
 class Usage:
-    """Tokens of one reply. ``read_again``: prompt tokens that the server's cache did not save."""
+    """Tokens of one reply. ``read_again``: prompt tokens that were not in the server's cache."""
 
     prompt: int = 0
     cached: int = 0

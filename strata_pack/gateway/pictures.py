@@ -1,8 +1,8 @@
-"""From the bytes that a client sends as an image to a picture that llama-server may have, or a sentence on why not.
+"""Decode and check a client's image, and encode it again for llama-server.
 
 llama-server decodes images in its own process, with a decoder that is not made for hostile files. So every image is
-decoded here first, with bounds that are checked before anything is unpacked, and what goes upstream is written anew
-from the pixels. The same bytes always become the same picture: the server's prompt cache knows an image by its hash.
+decoded here first, with bounds that are checked before decompression, and encoded again
+from the pixels. The same bytes always give the same picture, because the server's prompt cache uses the image's hash.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from dataclasses import dataclass
 from PIL import Image
 
 MAX_BYTES = 20 << 20
-"""Bytes of one image as it is sent."""
+"""Most bytes of one image as sent."""
 
 MAX_PIXELS = 64_000_000
-"""Pixels of one image (8000 x 8000), checked before they are unpacked."""
+"""Most pixels of one image (8000 x 8000), checked before decompression."""
 
 MAX_PIXELS_TOGETHER = 256_000_000
 """Pixels of all images of one request as they are sent: about four seconds of decoding."""
 
 MAX_RATIO = 200
-"""How many times longer than wide; the image processors of the Qwen-VL models refuse more."""
+"""Largest ratio of the sides; the image processors of the Qwen-VL models refuse more."""
 
 MAX_SCANNED = 1_500_000_000
-"""Pixels of a progressive JPEG times its scans: each is a pass over all of them, and encoders write about ten."""
+"""Most pixels times scans of a progressive JPEG: each scan is a pass over all pixels, and encoders write about ten."""
 
 TOO_MANY_TOGETHER = f"and those before it have more than {MAX_PIXELS_TOGETHER:,} pixels together"
 
@@ -45,7 +45,7 @@ SIGNATURES: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"GIF8[79]a"), "GIF"),
     (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), "WEBP"),
 )
-"""How the formats that are taken begin; what a client calls them does not count."""
+"""First bytes of the accepted formats; the declared type is ignored."""
 
 OTHERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:svg|\?xml|!DOCTYPE svg)", re.IGNORECASE), "SVG"),
@@ -54,7 +54,7 @@ OTHERS: tuple[tuple[re.Pattern[bytes], str], ...] = (
     (re.compile(rb".{4}ftyp(?:avif|avis|heic|heix|mif1|msf1)", re.DOTALL), "AVIF or HEIC"),
     (re.compile(rb"%PDF-"), "PDF"),
 )
-"""Formats that clients try and that are not taken, to name them."""
+"""Known formats that are not accepted, for error messages."""
 
 LOSSY = ("JPEG", "WEBP")
 ORIENTATION = 0x0112
@@ -62,12 +62,12 @@ START_OF_SCAN, END_OF_JPEG = b"\xff\xda", b"\xff\xd9"
 PNG_END = b"IEND\xaeB`\x82"
 
 
-# Pillow only warns up to twice its own limit, and the warning would land in the gateway's log.
+# Pillow only warns up to twice its own limit, and the warning would be in the gateway's log.
 warnings.simplefilter("error", Image.DecompressionBombWarning)
 
 
 class BadPicture(Exception):
-    """Bytes that are no image that can be taken; the message completes "the image ..."."""
+    """Bytes are no acceptable image; the message completes "the image ..."."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +108,12 @@ def read_picture(data: bytes, room: int = MAX_PIXELS_TOGETHER) -> Picture:
         raise BadPicture(f"has too many pixels; at most {MAX_PIXELS:,} are taken") from None
     except MemoryError:
         raise BadPicture("needs more memory than there is") from None
-    except Exception as error:  # the decoders raise what they like at a file that is damaged
+    except Exception as error:  # the decoders raise many types for damaged files
         raise BadPicture(f"is a {form} that is damaged or cut off") from error
 
 
 def _format(data: bytes) -> str:
-    """Return the format of ``data`` by its first bytes; raises ``BadPicture`` for one that is not taken."""
+    """Return the format of ``data`` by its first bytes. Raises ``BadPicture`` if it is not accepted."""
     for pattern, form in SIGNATURES:
         if pattern.match(data):
             return form
@@ -125,7 +125,7 @@ def _format(data: bytes) -> str:
 
 
 def _is_whole(data: bytes, form: str) -> bool:
-    """Return whether the end of a file is there: the decoders forgive its loss where they have all pixels."""
+    """Return whether a file is complete: the decoders accept a missing end if they have all pixels."""
     if form == "PNG":
         return PNG_END in data
     if form == "JPEG":
@@ -143,7 +143,7 @@ def _check_size(width: int, height: int, room: int) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Return the image turned as its EXIF data says; broken EXIF data says nothing."""
+    """Return the image rotated by its EXIF orientation; invalid EXIF data is ignored."""
     turns: Mapping[int, Image.Transpose] = {
         2: Image.Transpose.FLIP_LEFT_RIGHT,
         3: Image.Transpose.ROTATE_180,
@@ -179,7 +179,7 @@ def _plain(image: Image.Image) -> Image.Image:
 
 def _written(image: Image.Image, form: str, source_pixels: int) -> Picture:
     stream = io.BytesIO()
-    image.info.clear()  # else comments and profiles would be written too
+    image.info.clear()  # otherwise comments and profiles would be written too
     if form in LOSSY:
         image.save(stream, "JPEG", quality=QUALITY, subsampling=0)
     else:

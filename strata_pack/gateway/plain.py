@@ -1,9 +1,9 @@
-"""The shortest way of a token: from the chunk of the server that holds it to the client's, without being taken apart.
+"""Fast path for plain text: copy a token's text from the server's chunk to the client's chunk without parsing.
 
-Nearly every event of a stream is a few ordinary characters in the middle of the thinking or of the answer. Nothing is
-decided there: the text stands in the client's chunk as it stands in the server's. What a token costs is mostly memory
-that other processes have pushed out of the caches, so what touches little is cheap; the parser, the counters and the
-writer learn of a run of such events at its end.
+Nearly every event of a stream is a few ordinary characters inside the thinking or the answer. They need no
+parsing: the client's chunk has the same JSON text as the server's. A token's cost is mostly memory
+that is no longer in the CPU caches, so touching little of it is cheap; the parser, the counters and the
+writer get a run of such events at its end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from strata_pack.parsing import Event, EventKind
 
 Frame = tuple[bytes, ...]
-"""What stands around a text in a client's event: ``text.join(frame)`` is the event."""
+"""Bytes before and after the text of a client's event: ``text.join(frame)`` is the event."""
 
 _PLAIN = re.compile(
     rb'([0-9a-f]{1,4})\r\ndata: \{"index":\d+,"content":"([^\x00-\x1f"\\<`]+)","tokens":\[[\d,]*\],"stop":false,'
     rb'"id_slot":-?\d+,"tokens_predicted":(\d{1,9}),"tokens_evaluated":\d+\}\n\n\r\n'
 ).match
-"""A whole chunk with one whole event of a stream, as llama-server writes it, whose text is the same in any JSON."""
+"""A complete chunk with one complete event of llama-server, whose text needs no JSON escape."""
 
 CHUNK_FRAMING = 4
 """Line ends around the body of a chunk."""
@@ -29,10 +29,10 @@ CHUNK_FRAMING = 4
 
 @dataclass(frozen=True)
 class ShortWay:
-    """How events reach the client from where they arrive, past the coroutines of the stream.
+    """Functions that send arriving events to the client, bypassing the stream's coroutines.
 
-    ``is_open``: whether they may now; ``deliver`` sends events. ``frame`` is that of a plain text of a kind, ``None``
-    where there is none; ``write`` sends a filled one unless it may not; ``written`` tells what went out like that.
+    ``is_open``: whether sending is allowed now; ``deliver`` sends events. ``frame`` returns the frame for plain text of
+    a kind, ``None`` if there is none; ``write`` sends a filled frame if allowed; ``written`` reports the sent text.
     """
 
     is_open: Callable[[], bool]
@@ -44,7 +44,7 @@ class ShortWay:
 
 @dataclass(frozen=True)
 class PlainRun:
-    """A run of plain text that went out: its kind, its text, and the tokens generated when it was over."""
+    """A run of sent plain text: its kind, its text, and the tokens generated until its end."""
 
     kind: EventKind
     text: str
@@ -52,7 +52,7 @@ class PlainRun:
 
 
 class PlainText:
-    """Sends chunks of plain text as they come. ``flowing`` tells the kind that plain text has now, if there is one."""
+    """Sends chunks of plain text as they arrive. ``flowing`` returns the current kind of plain text, if any."""
 
     def __init__(self, way: ShortWay, flowing: Callable[[], EventKind | None]) -> None:
         self._way = way
@@ -64,7 +64,7 @@ class PlainText:
         self._predicted = b"0"
 
     def take(self, chunks: bytes) -> bool:
-        """Send what whole chunks of the server hold if all of it is plain text; return whether it was sent."""
+        """Send the text of complete chunks if all of it is plain; return whether it was sent."""
         frame = self._frame or self._find_frame()
         if frame is None:
             return False
@@ -87,7 +87,7 @@ class PlainText:
         return True
 
     def end(self) -> PlainRun | None:
-        """Return what was sent since the last time; what comes next may be of another kind."""
+        """Return the run sent since the last call; the next text may be of another kind."""
         kind, texts = self._kind, self._texts
         self._frame = None
         if not texts or kind is None:

@@ -1,4 +1,4 @@
-"""From a turn to a prompt: normalize the messages, render the template, keep users' control tokens text."""
+"""Make a turn's prompt: normalize the messages, render the template, keep control tokens in users' texts plain text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from strata_pack.parsing import DIALECTS, CallFormat, Dialect, dialect_of, think
 
 MAX_COUNTED_PIECES = 64
 NEAREST_EFFORT = {"minimal": "low", "max": "xhigh", "xhigh": "high"}
-"""Efforts of the APIs that a template may refuse -> the one to give it then."""
+"""Efforts that a template may refuse -> the efforts to try instead."""
 
 KNOWN_BOOLEANS = (
     "enable_thinking",
@@ -35,7 +35,7 @@ KNOWN_BOOLEANS = (
     "add_vision_id",
     "keep_past_thinking",
 )
-"""Booleans of the templates there are."""
+"""Boolean variables of known templates."""
 
 FALSE_WORDS = (False, "false", "no", "off", "0", "", "none", "null", None)
 TRUE_WORDS = (True, "true", "yes", "on", "1")
@@ -47,10 +47,10 @@ QWEN = DIALECTS["qwen"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt. ``text`` is all of it; ``pieces`` is ``text`` cut where users wrote control tokens.
+    """A rendered prompt. ``pieces`` is ``text`` cut where users wrote control tokens.
 
-    ``left_out``: what of the conversation the model does not get ("media image"). ``images`` are what the markers of
-    the server's in it stand for, as parts and, when they have been read, as ``pictures``. ``dialect``: the model's
+    ``left_out``: parts of the conversation that the model does not get ("media image"). ``images`` are the parts of
+    the prompt's image markers, ``pictures`` the decoded images. ``dialect``: the model's
     tags.
     """
 
@@ -63,22 +63,22 @@ class Prompt:
 
     @property
     def thinking(self) -> bool:
-        """Whether what is generated next is thinking."""
+        """Whether the generated text starts with thinking."""
         return thinking_open(self.text, self.dialect)
 
     @property
     def think_close(self) -> str:
-        """What ends a thinking that the model has not ended."""
+        """The text that closes an unfinished thinking."""
         return f"\n{self.dialect.think_close}\n\n"
 
     def then(self, *pieces: str) -> Prompt:
-        """Return the prompt with more text behind it; each piece after the first is cut off from the one before."""
+        """Return the prompt with more text appended; each piece after the first starts a new tokenization."""
         joined = (*self.pieces[:-1], self.pieces[-1] + pieces[0], *pieces[1:])
         return replace(self, text=self.text + "".join(pieces), pieces=joined)
 
 
 def without_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``messages`` with every system message after the leading ones as a user's."""
+    """Return ``messages`` with every later system message (after the leading ones) as a user message."""
     roles = [message.get("role") in SYSTEM_ROLES for message in messages]
     leading = roles.index(False) if False in roles else len(roles)
     return [
@@ -88,7 +88,7 @@ def without_late_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def efforts(variables: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return ``variables`` as they are, and again with each effort to try when the template refuses the one before."""
+    """Return ``variables``, then copies with other efforts to try if the template refuses."""
     tried = [variables]
     while isinstance(effort := tried[-1].get("reasoning_effort"), str) and effort in NEAREST_EFFORT:
         tried.append({**variables, "reasoning_effort": NEAREST_EFFORT[effort]})
@@ -96,14 +96,15 @@ def efforts(variables: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def template_booleans(source: str) -> frozenset[str]:
-    """Return the names of variables that a template takes for booleans: the known ones, and those it compares."""
+    """Return the template's boolean variables: the known ones, and those compared with true or false."""
     return frozenset((*KNOWN_BOOLEANS, *_COMPARED.findall(source)))
 
 
 def booleans_read(variables: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """Return ``variables`` with booleans that were written otherwise as booleans.
+    """Return ``variables`` with "false", 0 and the like converted to booleans.
 
-    A template compares with ``false``, and takes "false", 0, null and "" for true. Raises a 400 for what is neither.
+    A template that compares with ``false`` would treat "false", 0, null and "" as true. Raises ``ApiError`` 400 for
+    other values.
     """
     read = dict(variables)
     for name in names & variables.keys():
@@ -122,8 +123,8 @@ def booleans_read(variables: dict[str, Any], names: frozenset[str]) -> dict[str,
 
 
 def is_sound(text: str) -> bool:
-    """Return whether a text can be encoded: it cannot if it holds half a surrogate pair, as the JSON in an argument
-    may."""
+    """Return whether a text can be encoded: not with an unpaired surrogate, which the JSON of an argument
+    may contain."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -132,15 +133,15 @@ def is_sound(text: str) -> bool:
 
 
 def sound(text: str) -> str:
-    """Return ``text`` with U+FFFD for every half of a surrogate pair."""
+    """Return ``text`` with U+FFFD for every unpaired surrogate."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class Prompts:
-    """Makes prompts with one template for one server.
+    """Makes prompts from one template for one server.
 
-    ``call_format`` is the parser's: how the model writes its calls. ``adds_bos``: the server's tokenizer adds the BOS
-    by itself, so one at the start of a rendered prompt is taken off. ``vision``: how the server sees, if it does.
+    ``call_format``: how the model writes calls, as in the parser. ``adds_bos``: the server's tokenizer adds the BOS
+    token itself, so it is removed from the rendered prompt. ``vision``: image support, if any.
     """
 
     def __init__(
@@ -156,30 +157,31 @@ class Prompts:
     ) -> None:
         self.template = template
         self.dialect = dialect_of(template.source)
-        # A marker in a user's text would take an image that belongs elsewhere.
+        # A marker in a user's text would get the image of another marker.
         self.control = ControlTokens((*control.known, vision.marker), guess=control.guess) if vision else control
-        # In what the model wrote, its tags are tags, also where the vocabulary has them as control tokens.
+        # In text of the model, its tags stay tags, even if they are control tokens of the vocabulary.
         others = [text for text in self.control.known if text not in self.dialect.all_tags]
         self._models_own = ControlTokens(others, guess=control.guess, tags=self.dialect.all_tags)
         self._vision = vision
         self._image_mark = printed_for_an_image(template, control) if vision else ""
         self._upstream = upstream
-        # The template is long, and the same for all requests.
+        # Computed once, because the template is long and the same for all requests.
         self._template_marks = private_characters(template.source)
         self._booleans = template_booleans(template.source)
         self._form: Literal["xml", "json"] = "json" if call_format == "json" else "xml"
         self._bos = bos if adds_bos else ""
 
     async def build(self, turn: Turn) -> Prompt:
-        """Return the prompt of ``turn``; raises ``ApiError`` 400 with the template's own words if it refuses."""
-        # All of it: arguments and reasoning are as large as contents, and ten thousand short messages cost as much.
+        """Return the prompt of ``turn``. Raises ``ApiError`` 400 with the template's message if it refuses."""
+        # The size of everything: arguments and reasoning can be as large as contents, and many short messages cost as
+        # much.
         prompt = await offload(weight(turn.messages, turn.tools, turn.variables), lambda: self.render(turn))
         if not prompt.images or self._vision is None:
             return prompt
         return replace(prompt, pictures=await self._vision.read(prompt.images))
 
     def render(self, turn: Turn) -> Prompt:
-        """Return the prompt of ``turn``, in this thread, with its images still to be read."""
+        """Return the prompt of ``turn``, computed in this thread; its images are not decoded yet."""
         turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
         settled = settle_media(turn.messages, self._vision.sees if self._vision else None)
         messages = normalize_messages(settled.messages, continues=turn.continues, form=self._form, dialect=self.dialect)
@@ -188,10 +190,10 @@ class Prompts:
         return replace(prompt, left_out=tuple(f"media {kind}" for kind in settled.lost))
 
     def _marked_images(self, turn: Turn, messages: list[dict[str, Any]], images: tuple[MediaPart, ...]) -> Prompt:
-        """Return the prompt of a conversation with images, with the server's marker for each one.
+        """Return the prompt of a conversation with images, with the server's marker for each image.
 
-        It stands where the template prints what it has for an image. Where a template has nothing, or passes over
-        some of them, each image is put into the messages as a text of its own instead.
+        The marker replaces the template's text for an image. If a template prints nothing, or skips
+        some images, each image is inserted into the messages as a text instead.
         """
         sign = self._mark_for(turn, messages)
         if not self._image_mark:
@@ -200,7 +202,8 @@ class Prompts:
             given = messages
             prompt = self._prompt(turn, given)
         except ApiError:
-            # Few templates know images in a tool's result; one in a system message is the user's to mend.
+            # Few templates support images in a tool's result; an image in a system message is an error that the user
+            # can fix.
             given = image_texts(messages, sign, but=OWN_ROLES)
             prompt = self._prompt(turn, given)
         order = image_order(given)
@@ -209,7 +212,8 @@ class Prompts:
         return self._with_markers(prompt, images, sign, order)
 
     def _with_markers(self, prompt: Prompt, images: Sequence[MediaPart], sign: str, order: Sequence[int]) -> Prompt:
-        """Return ``prompt`` with markers for what was printed for images: ``order`` are those that the template did."""
+        """Return ``prompt`` with markers instead of the text for images: ``order`` are the images that the template
+        printed."""
         assert self._vision is not None
         shown: list[int] = []
         left = iter(order)
@@ -220,7 +224,7 @@ class Prompts:
         return Prompt("".join(pieces), pieces, images=tuple(images[number] for number in shown), dialect=self.dialect)
 
     def _mark_for(self, turn: Turn, messages: list[dict[str, Any]]) -> str:
-        """Return a character that occurs nowhere in what is rendered."""
+        """Return a character that occurs nowhere in the rendered values."""
         try:
             return choose_mark(messages, turn.callable_tools, turn.variables, used=self._template_marks)
         except ValueError as error:
@@ -251,8 +255,8 @@ class Prompts:
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
         """Return the marked prompt.
 
-        What the template refuses is tried otherwise: an effort that it does not know as the nearest one, system
-        messages where it wants none as user's turns. Raises the last refusal.
+        If the template refuses, variants are tried: the nearest known effort, system
+        messages as user messages. Raises the last refusal.
         """
         variables = dict(turn.variables)
         if turn.continues:
@@ -277,7 +281,7 @@ class Prompts:
         return render(*last)
 
     def _refused_field(self, turn: Turn, messages: list[dict[str, Any]], mark: str, error: TemplateRefused) -> str:
-        """Return the path of what the template refuses: the effort if it says something else without one."""
+        """Return the field that the template refuses: the effort if the error differs without it."""
         if "reasoning_effort" not in turn.variables:
             return "messages"
         others = {name: value for name, value in turn.variables.items() if name != "reasoning_effort"}
@@ -290,17 +294,17 @@ class Prompts:
         return turn.effort_field
 
     def extend(self, prompt: Prompt, generated: str, close: str) -> Prompt:
-        """Return ``prompt`` with what the model has generated and with ``close`` behind it."""
+        """Return ``prompt`` with the generated text and ``close`` appended."""
         mark = choose_mark(generated)
         first, *others = self.control.mark(generated, mark).split(mark)
         extended = prompt.then(first, *others)
         return extended.then(close)
 
     async def wire(self, prompt: Prompt) -> str | list[int | str] | dict[str, Any]:
-        """Return the prompt as llama-server's ``/completion`` takes it.
+        """Return the prompt in the form of llama-server's ``/completion``.
 
         A prompt in pieces is a list; the server reads a list of strings as several prompts unless it holds a number,
-        hence the first piece goes as tokens. One with pictures is an object.
+        hence the first piece is sent as tokens. A prompt with pictures is an object.
         """
         if prompt.pictures and self._vision is not None:
             return self._vision.wire(prompt.pieces, prompt.pictures)
@@ -310,7 +314,7 @@ class Prompts:
         return [*await self.tokens(first, add_special=True), *(piece for piece in others if piece)]
 
     async def count(self, prompt: Prompt) -> int:
-        """Return the number of tokens of ``prompt``; more than there are for one that is full of control tokens."""
+        """Return the number of tokens of ``prompt``; an upper bound for a prompt with very many control tokens."""
         if prompt.pictures and self._vision is not None:
             texts = self._vision.text(prompt.pieces).split(self._vision.marker)
             counted = [len(await self.tokens(text, add_special=not number)) for number, text in enumerate(texts)]

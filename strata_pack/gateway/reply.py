@@ -1,4 +1,4 @@
-"""What a reply is made of before it takes the form of an API, and what all writers of replies share."""
+"""Finished choices, and what all reply writers share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from strata_pack.gateway.turn import CUSTOM_INPUT
 from strata_pack.parsing import Counters, Event, EventKind, ToolCall
 
 quoted = json.JSONEncoder(ensure_ascii=False).encode
-"""A string as JSON; the encoder is made once, because this runs for every token."""
+"""Encode a string as JSON; the encoder is created once, because this runs for every token."""
 
 
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -37,7 +37,7 @@ def named_event(name: str, value: Any) -> bytes:
 
 @dataclass
 class Choice:
-    """One finished choice. ``extra`` is what ``x_strata`` tells of it."""
+    """One finished choice. ``extra`` is its object in ``x_strata``."""
 
     outcome: GenerationOutcome
     counters: Counters
@@ -59,7 +59,7 @@ class Writer(Protocol):
         """Return the reply of a request without ``stream``."""
 
     def start(self, prompt_tokens: int) -> bytes:
-        """Return what a stream begins with; asked for when its first delta has been written, but sent before it.
+        """Return the beginning of a stream; called after the first delta was written, but sent before it.
 
         ``prompt_tokens``: 0 until the upstream reports it.
         """
@@ -68,26 +68,26 @@ class Writer(Protocol):
         """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""
 
     def frame(self, index: int, kind: EventKind) -> Frame | None:
-        """Return what stands around a text of ``kind`` that goes on, ``None`` where that differs from event to event.
+        """Return the frame of further text of ``kind``, ``None`` if frames differ between events.
 
-        The text joined to it is what ``delta`` would return for it.
+        The frame filled with a text equals the result of ``delta``.
         """
 
     def written(self, kind: EventKind, text: str) -> None:
-        """Know of text that was sent in a frame."""
+        """Receive text that was sent in a frame."""
 
     def finish(self, index: int, choice: Choice) -> bytes:
-        """Return the end of choice ``index`` (whose texts are not kept in a stream)."""
+        """Return the end of choice ``index`` (``choice`` has no texts in a stream)."""
 
     def end(self, choices: list[Choice]) -> bytes:
-        """Return what a stream ends with."""
+        """Return the end of a stream."""
 
     def failure(self, error: ApiError) -> bytes:
-        """Return the end of a stream that breaks."""
+        """Return the end of a stream that failed."""
 
 
 def custom_input(call: ToolCall) -> str:
-    """Return the text that a call of a custom tool's function carries."""
+    """Return the input text in a call of a custom tool's function."""
     value = call.arguments.get(CUSTOM_INPUT)
     if isinstance(value, str):
         return value

@@ -1,4 +1,4 @@
-"""The gateway itself: a turn goes in, a response in the words of its API comes out, and everything is counted."""
+"""The gateway: answer a turn with a response in the format of its API, and count it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger("strata_pack.gateway")
 
 
 class Gateway:
-    """One model, and all that lives as long as the gateway. ``host`` loads it when it is needed, if there is one."""
+    """One served model and the state of its gateway. ``host``, if given, loads the model on demand."""
 
     def __init__(
         self, settings: Settings, engine: RunningModel | None, *, host: Host | None = None, store: Store | None = None
@@ -43,20 +43,20 @@ class Gateway:
 
     @property
     def engine(self) -> RunningModel:
-        """The server; raises ``ApiError`` 503 where the model is not loaded."""
+        """The running server. Raises ``ApiError`` 503 if the model is not loaded."""
         if self._engine is None:
             raise unavailable("the model is not loaded")
         return self._engine
 
     @property
     def served(self) -> Served:
-        """What is served, as far as it is known yet."""
+        """Facts of the served model, as far as known."""
         served = self._engine.served if self._engine else None
         return served or self.settings.served
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[RunningModel]:
-        """Keep the model loaded for the block; waits until it is."""
+        """Keep the model loaded for the block; waits until it is loaded."""
         if self.host is None:
             yield self.engine
             return
@@ -70,7 +70,7 @@ class Gateway:
             return await engine.prompts.count(await engine.prompts.build(turn))
 
     async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> ReplyStream | EventStream:
-        """Return the response to ``turn``. Errors before the first byte of a stream are raised by the response."""
+        """Return the response to ``turn``. The response raises errors that occur before a stream's first byte."""
         if turn.reasoning_budget is None:
             turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
         record = caller.record(api, stream=turn.stream)
@@ -113,7 +113,7 @@ class Gateway:
 
     @contextmanager
     def counted(self, record: RequestRecord) -> Iterator[None]:
-        """Add ``record`` up, whatever way the block ends."""
+        """Count ``record`` when the block ends in any way."""
         record.model = self.served.model
         self.metrics.start(record)
         outcome = "internal"
@@ -136,7 +136,7 @@ class Gateway:
             self.metrics.end(record, outcome)
 
     async def pass_through(self, path: str, body: dict[str, Any], record: RequestRecord) -> ReplyStream | EventStream:
-        """Return the upstream's own answer to ``body``, counted and in the queue like any other."""
+        """Return the upstream's response to ``body``, counted and queued like any other request."""
 
         async def parts() -> AsyncGenerator[bytes, None]:
             with self.counted(record):
@@ -158,11 +158,11 @@ class Gateway:
             return ReplyStream(b"".join([piece async for piece in pieces]))
 
     def _until(self) -> float:
-        """Return when a request that is sent now has to be over, in the loop's time."""
+        """Return the deadline of a request that is sent now, in the event loop's time."""
         return asyncio.get_running_loop().time() + self.settings.limits.request_seconds
 
     async def status(self) -> dict[str, Any]:
-        """Return the answer of ``GET /v1/status``."""
+        """Return the body of ``GET /v1/status``."""
         served = self.served
         sha256 = self._engine.prompts.template.sha256 if self._engine else None
         loaded = {} if self.host is None else {"state": self.host.state}
@@ -185,7 +185,7 @@ class Gateway:
         }
 
     async def ready(self) -> bool:
-        """Return whether the upstream says that it can generate."""
+        """Return whether the upstream reports that it can generate."""
         if self.host is not None and self.host.state != "loaded":
             return False
         try:

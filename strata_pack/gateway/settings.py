@@ -1,4 +1,4 @@
-"""The settings of a gateway, as values; the caller reads them from flags or a pack."""
+"""The settings of a gateway; the caller reads them from flags or a pack."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Served:
-    """What is served: names that replies, ``/v1/status`` and the metrics' labels carry.
+    """Facts of the served model for replies, ``/v1/status`` and the metrics' labels.
 
-    ``drafts``: the server guesses ahead with the model's draft head, and tells no log probabilities of what it guessed.
+    ``drafts``: the server drafts with the model's draft head, and has no log probabilities of accepted drafts.
     """
 
     model: str = ""
@@ -31,7 +31,7 @@ class Served:
 class GatewayLimits:
     """Sizes in bytes, times in seconds, counts of requests.
 
-    ``store_*`` bound what is kept of the last responses, for each client; 0 bytes keep nothing.
+    ``store_*`` limit the stored responses of each client; 0 bytes store nothing.
     """
 
     parallel: int = 1
@@ -52,12 +52,12 @@ class GatewayLimits:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the gateway behaves. ``api_keys`` empty: everybody on loopback may ask.
+    """Settings of a gateway. ``api_keys`` empty: everybody on loopback has access.
 
-    ``hosts``: the names under which a client may call a gateway without keys (a browser that was made to think of
-    another name as this machine is refused). ``reasoning_budget``: tokens of thinking a reply may have unless its
+    ``hosts``: host names accepted by a gateway without keys (a browser tricked into resolving
+    another name to this machine is refused). ``reasoning_budget``: most tokens of thinking in a reply unless its
     request says otherwise, ``None`` for no limit. ``implicit_end`` is the parser's policy. ``cors`` are the origins of
-    web pages that may ask; "*" for all of them. ``pass_native``: llama-server's own endpoints are passed on.
+    allowed web pages; "*" for all. ``pass_native``: llama-server's own endpoints are passed on.
     """
 
     served: Served

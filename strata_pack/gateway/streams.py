@@ -1,4 +1,4 @@
-"""Responses as plain ASGI: a JSON answer, and a stream of events that starts when its first bytes are there."""
+"""Plain ASGI responses: JSON, and an event stream that starts with its first bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strata_pack.gateway.failures import ApiError, shutting_down
 
 FAREWELL_SECONDS = 1.0
 MAX_EVENT = 8 << 20
-"""Bytes of one event that is passed on."""
+"""Most bytes of one event that is passed on."""
 
 PING = b": still working\n\n"
 EVENT_STREAM_HEADERS = [
@@ -24,7 +24,7 @@ EVENT_STREAM_HEADERS = [
 
 
 class ReplyStream:
-    """A whole answer."""
+    """A complete response."""
 
     def __init__(self, body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> None:
         self.body = body
@@ -39,38 +39,38 @@ class ReplyStream:
 
 
 class Taker(Protocol):
-    """The client's side of an answer that has begun."""
+    """The client's side of a response that has started."""
 
     @property
     def takes(self) -> bool:
         """Whether more may be written now."""
 
     def write(self, data: bytes) -> None:
-        """Write a piece of the body, not its end."""
+        """Write a piece of the body; more follows."""
 
 
 class Outlet:
-    """The short way to the client of a stream, for what comes while the stream waits for more.
+    """The fast path to a stream's client, for data that arrives while the stream waits.
 
-    It is open from the first piece on that the stream itself has sent, while the client takes what it is sent and no
-    ping is on its way.
+    It is open after the stream itself has sent its first piece, while the client reads and no
+    ping is being sent.
     """
 
     def __init__(self) -> None:
         self.begun = False
-        """Whether the stream has sent its beginning (a ping is none)."""
+        """Whether the stream has sent its beginning (a ping does not count)."""
         self.taker: Taker | None = None
         self.pinging = False
         self.last = 0.0
-        """When something was sent last, in the loop's time."""
+        """Time of the last sending, in the event loop's time."""
         self._loop = asyncio.get_running_loop()
 
     def is_open(self) -> bool:
-        """Return whether ``write`` would write."""
+        """Return whether ``write`` is allowed."""
         return self.begun and not self.pinging and self.taker is not None and self.taker.takes
 
     def write(self, data: bytes) -> bool:
-        """Send ``data`` at once; false if it may not."""
+        """Send ``data`` at once; return ``False`` if that is not allowed."""
         taker = self.taker
         if taker is None or self.pinging or not self.begun or not taker.takes:
             return False
@@ -82,10 +82,10 @@ class Outlet:
 class EventStream:
     """A stream of server-sent events.
 
-    Until the first bytes are there, a failure of ``body`` is raised, to become a plain error answer. Whenever nothing
-    was sent for ``ping_seconds`` (a long prefill, a long queue, a long call that is held back until it is whole) a
-    comment is, so that no proxy gives up. ``failure`` writes the end of a stream that breaks later. ``outlet`` is the
-    short way that ``body`` may take while it waits.
+    Until the first bytes arrive, a failure of ``body`` is raised and becomes a plain error response. Whenever nothing
+    was sent for ``ping_seconds`` (a long prefill, a long queue, a long call that is held back until complete), a
+    comment is sent, so that no proxy times out. ``failure`` writes the end of a stream that fails later. ``outlet`` is
+    the fast path for ``body`` while it waits.
     """
 
     def __init__(
@@ -113,7 +113,8 @@ class EventStream:
                 raise
             await out.write(self._failure(error), last=True)
         except asyncio.CancelledError:
-            # The client has gone, and this is lost; or the gateway is shutting down, and the client learns it.
+            # Either the client has gone and this is lost, or the gateway is shutting down and the client gets the
+            # message.
             if out.started:
                 with suppress(asyncio.CancelledError, asyncio.TimeoutError):
                     await asyncio.wait_for(out.write(self._failure(shutting_down()), last=True), FAREWELL_SECONDS)
@@ -140,7 +141,7 @@ class _Out:
         self._ping: asyncio.Task[None] | None = None
 
     async def write(self, data: bytes, *, last: bool = False) -> None:
-        """Send ``data``, behind a ping that waits for the client to read; no ping after the ``last``."""
+        """Send ``data``, after a ping that waits for the client to read; no ping after the ``last``."""
         if last:
             self._timer.cancel()
         if self._ping is not None:
@@ -156,7 +157,7 @@ class _Out:
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def close(self) -> None:
-        """Stop everything, also a ping that waits."""
+        """Stop everything, including a waiting ping."""
         self._outlet.taker = None
         self._timer.cancel()
         if self._ping is not None:
@@ -177,7 +178,7 @@ class _Out:
 
 
 async def whole_events(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the bytes of a stream of events, each time whole events, so that a ping may go between."""
+    """Yield the bytes of an event stream in complete events, so that a ping can be sent between them."""
     rest = b""
     async for piece in pieces:
         rest += piece

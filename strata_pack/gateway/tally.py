@@ -1,4 +1,4 @@
-"""What a finished choice adds to the record of its request, to the metrics and to the log."""
+"""Count a finished choice in its request's record, the metrics and the log."""
 
 from __future__ import annotations
 

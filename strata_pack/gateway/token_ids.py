@@ -1,9 +1,9 @@
-"""Which pieces of generated text are one token, told by the ids that llama-server sends with them.
+"""Decide by llama-server's token ids which pieces of generated text are special tokens.
 
-A model can spell ``<tool_call>`` with ordinary tokens, in a text about calls say; the call itself is opened by the
+A model can spell ``<tool_call>`` with ordinary tokens, for example in a text about calls; a real call starts with the
 special token of that name. An event of a stream carries the text of one token or of several (the server holds text
-back that may be a stop string or half a character), and the id of the last one only. So an id is believed where the
-event's text is exactly that token's, and means nothing where it is not.
+back that may be a stop string or half a character), and only the id of the last one. So an id is used only if the
+event's text is exactly that token's text.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from strata_pack.gateway.upstream import Upstream
 from strata_pack.parsing import Dialect
 
 MAX_PIECES = 20_000
-"""Texts of tokens that are kept."""
+"""Most token texts in the cache."""
 
 
 class TokenPieces:
-    """The texts of tokens of one vocabulary, asked of the server (``/detokenize``) when they first matter.
+    """The texts of a vocabulary's tokens, requested from the server (``/detokenize``) when first needed.
 
-    Where one of the dialect's tags is not one token of the vocabulary, ordinary tokens spell it in earnest: then ids
-    say nothing. Nor do they where the server does not tell.
+    If one of the dialect's tags is not one token of the vocabulary, real tags are spelled with ordinary tokens: then
+    ids are not used. Neither are they if the server does not send them.
     """
 
     def __init__(self, upstream: Upstream, dialect: Dialect, *, reliable: bool) -> None:
@@ -31,10 +31,10 @@ class TokenPieces:
         self._tags = dialect.tags
         self._texts: dict[int, str] = {}
         self.reliable = reliable
-        """Whether ids say anything."""
+        """Whether ids are used."""
 
     async def learn(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Ask for the texts of the tokens of ``events`` that are not known yet."""
+        """Request the unknown texts of the tokens of ``events``."""
         tokens = [token for event in events if (token := id_of(event)) is not None and token not in self._texts]
         for token in dict.fromkeys(tokens):
             try:
@@ -47,9 +47,9 @@ class TokenPieces:
             self._texts[token] = str(answer.get("content", ""))
 
     def special(self, event: Mapping[str, Any]) -> bool | None:
-        """Return whether the event's text is one special token, or of ordinary tokens; ``None`` if that is not known.
+        """Return whether the event's text is one special token (false: ordinary tokens); ``None`` if unknown.
 
-        ``OutputParser.feed`` takes the answer.
+        The result is for ``OutputParser.feed``.
         """
         token = id_of(event) if self.reliable else None
         text = event["content"]
@@ -62,11 +62,11 @@ class TokenPieces:
 
 
 def id_of(event: Mapping[str, Any]) -> int | None:
-    """Return the id of the last token of an event, ``None`` if it tells none."""
+    """Return the id of the last token of an event, ``None`` if it has none."""
     tokens = event.get("tokens")
     return tokens[-1] if isinstance(tokens, list) and tokens and isinstance(tokens[-1], int) else None
 
 
 def tags_are_tokens(dialect: Dialect, tokenize: Callable[[str], Sequence[int]]) -> bool:
-    """Return whether each of the dialect's tags is one token; ``tokenize`` gives ids, with special tokens read."""
+    """Return whether each of the dialect's tags is one token; ``tokenize`` returns ids, with special tokens parsed."""
     return all(len(tokenize(tag)) == 1 for tag in dialect.tags)

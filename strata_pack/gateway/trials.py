@@ -1,4 +1,4 @@
-"""Short completions whose text nobody gets: they find out how the one that counts has to be asked for."""
+"""Short trial completions that decide how to send the real one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEEK_TOKENS = 4
 
 
 async def check_grammar(upstream: Upstream, answer: GrammarAnswer) -> None:
-    """Raise the server's refusal of a client's grammar, before the thinking that it would come after."""
+    """Raise the server's refusal of a client's grammar at once, before the thinking."""
     body = {"prompt": " ", "n_predict": 0, "cache_prompt": False, "grammar": answer.grammar}
     try:
         await upstream.json("POST", "/completion", body, generates=True)
@@ -23,10 +23,10 @@ async def check_grammar(upstream: Upstream, answer: GrammarAnswer) -> None:
 
 
 async def begins_call(upstream: Upstream, turn: Turn, prompt: Any, opener: str) -> bool:
-    """Return whether the model goes on from ``prompt`` with a call, which begins with ``opener``.
+    """Return whether the model continues ``prompt`` with a call, which begins with ``opener``.
 
-    A grammar of JSON would forbid the call, and a JSON Schema cannot be joined to a grammar: so the model is asked for
-    the first few tokens without one.
+    A grammar of JSON would forbid the call, and a JSON Schema cannot be combined with a grammar, so the model generates
+    the first few tokens without a grammar.
     """
     body = {**turn.sampling, "prompt": prompt, "cache_prompt": True, "n_predict": PEEK_TOKENS}
     if turn.seed is not None:

@@ -1,4 +1,4 @@
-"""What a client asked for, whichever API it used: the form on which the rest of the gateway works."""
+"""A request in the form that the gateway uses for all APIs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ToolChoice = Literal["auto", "none", "required"]
 
 
 CUSTOM_INPUT = "input"
-"""The one parameter of a function that stands for a custom tool."""
+"""The parameter of the function of a custom tool."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ AnswerForm = JsonAnswer | GrammarAnswer
 
 @dataclass(frozen=True)
 class Origin:
-    """What a client declared that the model knows as a function of another name or kind."""
+    """The client's declaration of a tool that the model gets as a function of another name or kind."""
 
     name: str
     namespace: str | None = None
@@ -44,14 +44,14 @@ class Origin:
 class Turn:
     """One request.
 
-    ``messages`` as the client wrote them (OpenAI's shapes); ``tools`` OpenAI tool objects, empty for none;
-    ``tools_unknown``: the client sent an empty list, so it reads calls, but declares its functions elsewhere;
+    ``messages`` in OpenAI's form; ``tools`` OpenAI tool objects, empty for none;
+    ``tools_unknown``: the client sent an empty list, so it accepts calls of functions declared elsewhere;
     ``tool_name`` the function that a named ``tool_choice`` demands; ``variables`` the template's, ``effort_field`` the
-    request's field for the ``reasoning_effort`` among them; ``sampling`` fields of llama-server's ``/completion``;
+    request's field of ``reasoning_effort``; ``sampling`` fields of llama-server's ``/completion``;
     ``stop`` applies to all generated text, thinking and calls included; ``top_logprobs`` ``None`` for no log
     probabilities; ``reasoning_budget`` in tokens; ``shows_reasoning`` false: the client wants no thinking in the reply;
-    ``origins`` of those tools that the client declared as something else than functions; ``left_out`` what of the
-    request the model does not get ("tool web_search", "item compaction").
+    ``origins`` of tools that the client declared in another form; ``left_out`` parts of the
+    request that the model does not get ("tool web_search", "item compaction").
     """
 
     messages: list[dict[str, Any]]
@@ -78,10 +78,10 @@ class Turn:
 
     @property
     def parsed_tools(self) -> list[dict[str, Any]] | None:
-        """The tools for the output parser: ``None`` where calls are read although none are declared."""
+        """The tools for the output parser: ``None`` if calls are accepted although none are declared."""
         return None if self.tools_unknown and self.tool_choice != "none" else self.callable_tools
 
     @property
     def callable_tools(self) -> list[dict[str, Any]]:
-        """The tools that this turn may call: none with ``tool_choice`` "none"."""
+        """The tools that this turn may call: empty with ``tool_choice`` "none"."""
         return [] if self.tool_choice == "none" else self.tools

@@ -1,4 +1,4 @@
-"""The llama.cpp server behind the gateway: JSON calls, and streams of tokens."""
+"""Client of the llama.cpp server: JSON calls, and streams of tokens."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ IDLE_SECONDS = 300.0
 
 JSON_SECONDS = 60.0
 MAX_LINE = 8 << 20
-"""Bytes of one server-sent event; more is garbage."""
+"""Most bytes of one server-sent event."""
 
 MAX_ANSWER = 256 << 20
-"""Bytes of an answer that is no stream (the tokens of a long prompt are the longest)."""
+"""Most bytes of a response that is not a stream (the tokens of a long prompt are the longest)."""
 
 
 class Upstream:
@@ -42,7 +42,7 @@ class Upstream:
         self._secure = parts.scheme == "https"
         self._port = parts.port or (443 if self._secure else 80)
         self._base = parts.path.rstrip("/")
-        # Made once: it reads all certificate authorities of the machine.
+        # Created once, because it reads all certificate authorities of the machine.
         self._context = ssl.create_default_context() if self._secure else None
         self._idle_seconds = idle_seconds
         self._key = api_key
@@ -50,9 +50,9 @@ class Upstream:
     async def json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, generates: bool = False
     ) -> dict[str, Any]:
-        """Return the JSON object that the server answers; raises ``ApiError`` (503 away, 400 refused).
+        """Return the server's JSON object. Raises ``ApiError`` (503 unreachable, 400 refused).
 
-        ``generates``: the answer may take as long as a stream may be silent.
+        ``generates``: the response may take as long as a stream may be silent.
         """
         wire = await self._connect(self._idle_seconds if generates else JSON_SECONDS, math.inf)
         try:
@@ -62,7 +62,7 @@ class Upstream:
             wire.abort()
 
     async def forward(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
-        """Return status and body of the server's own answer to ``data``; raises ``ApiError`` if there is none."""
+        """Return status and body of the server's response to ``data``. Raises ``ApiError`` if there is none."""
         wire = await self._connect(JSON_SECONDS, math.inf)
         try:
             wire.post(self._head(method, path), data)
@@ -84,10 +84,10 @@ class Upstream:
     async def open(
         self, path: str, body: Mapping[str, Any], *, until: float = math.inf, silent: bool = False
     ) -> Stream:  # fmt: skip
-        """Post ``body`` and return the stream once its headers say 200; else raises ``ApiError``.
+        """Post ``body`` and return the stream after a status of 200. Raises ``ApiError`` for another status.
 
-        A stream that is not over when the loop's time is ``until`` breaks off with a 504. ``silent``: nothing comes
-        before the answer is whole, so that silence is no sign of death.
+        A stream that has not ended at ``until`` (event loop's time) fails with a 504. ``silent``: nothing is sent
+        before the response is complete, so silence is not a failure.
         """
         head, data = self._head("POST", path), _encoded(body)
         idle = math.inf if silent else self._idle_seconds
@@ -103,7 +103,7 @@ class Upstream:
 
 
 async def _asked(wire: Wire, head: str, data: bytes) -> Stream:
-    """Post a request over ``wire`` and return its stream; raises ``ApiError`` for a refusal."""
+    """Post a request over ``wire`` and return its stream. Raises ``ApiError`` for a refusal."""
     stream = Stream(wire)
     try:
         wire.post(head, data)
@@ -136,7 +136,7 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
 
 
 def _object(status: int, content: bytes) -> dict[str, Any]:
-    """Return the JSON object of an answer; raise what an error answer means to our client."""
+    """Return the JSON object of a response. Raises ``ApiError`` for an error response."""
     try:
         value = json.loads(content)
     except (ValueError, RecursionError):
@@ -147,7 +147,7 @@ def _object(status: int, content: bytes) -> dict[str, Any]:
 
 
 def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
-    """Return what the upstream's error answer means to our client."""
+    """Return the error for our client of an upstream's error response."""
     error = value.get("error")
     details = error if isinstance(error, dict) else {}
     message = str(details.get("message") or f"the llama.cpp server answers with status {status}")
@@ -164,21 +164,21 @@ def refusal(status: int, value: Mapping[str, Any]) -> ApiError:
 
 
 Take = Callable[[list[dict[str, Any]]], bool]
-"""Takes events of a stream where they arrive; false: it has not, and they have to be asked for."""
+"""Receives events of a stream as they arrive; returns false to leave them to ``events``."""
 
 
 class Stream:
-    """A running ``/completion``: lists of decoded events, as many as have arrived. Close it to stop the generation."""
+    """A running ``/completion``: lists of the decoded events that have arrived. Close it to stop the generation."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._rest = b""
 
     def divert(self, take: Take, plain: Callable[[bytes], bool]) -> None:
-        """Give events to ``take`` whenever ``events`` waits for them; what it does not take, ``events`` returns.
+        """Pass events to ``take`` while ``events`` waits; ``events`` returns those that it does not take.
 
-        It gets whole events of a completion that goes on, never its last one nor an error; and only those that
-        ``plain`` has not taken, which is offered whole chunks.
+        It gets complete events of a running completion, never the last one nor an error; and only those that
+        ``plain``, which gets complete chunks first, has not taken.
         """
 
         def tap(data: bytes) -> bool:
@@ -199,14 +199,14 @@ class Stream:
         self._wire.plain = take_chunk
 
     async def raw(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of the body as they come."""
+        """Yield the bytes of the body as they arrive."""
         while (data := await self._wire.read()) is not None:
             yield data
 
     async def events(self) -> list[dict[str, Any]]:
-        """Return the events that have come, at least one. Not to be asked after the one that says ``stop``.
+        """Return the events that have arrived, at least one. Do not call it after the event with ``stop``.
 
-        Raises ``ApiError`` for an error event, a body that is no event stream, or a server that goes away.
+        Raises ``ApiError`` for an error event, a body that is no event stream, or a disconnect.
         """
         while (data := await self._wire.read()) is not None:
             lines = (self._rest + data if self._rest else data).split(b"\n")
@@ -218,7 +218,7 @@ class Stream:
         raise ApiError(502, "the llama.cpp server ended its answer in the middle", kind="upstream_error")
 
     def close(self) -> None:
-        """End the connection, and with it the generation."""
+        """Close the connection, which stops the generation."""
         self._wire.abort()
 
     async def __aenter__(self) -> Stream:
@@ -235,7 +235,7 @@ def _events(lines: list[bytes]) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any]:
-    """Return the event of one line; raises ``ApiError`` if it is an error or no piece of a completion."""
+    """Return the event of one line. Raises ``ApiError`` if it is an error or no piece of a completion."""
     data = line.partition(b": ")[2]
     try:
         event = from_json(data)
@@ -249,7 +249,7 @@ def _event(line: bytes) -> dict[str, Any]:
 
 
 def _read_again(data: bytes) -> Any:
-    """Return the JSON of a line that is no UTF-8 or holds half a surrogate pair; raises ``ApiError`` for no JSON."""
+    """Return the JSON of a line with invalid UTF-8 or an unpaired surrogate. Raises ``ApiError`` if it is no JSON."""
     try:
         return json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""A model's eyes: from the images of a conversation to what llama-server's ``/completion`` takes for them.
+"""Image support: convert the images of a conversation for llama-server's ``/completion``.
 
 The prompt of a conversation with images is an object: a text with a marker for each image, and the images. The server
 parses all of that text, so it cannot be cut into pieces as other prompts are (see ``control_tokens``). Where a user
-wrote a control token, a character without width stands after its first one: the text reads the same, and no tokenizer
+wrote a control token, a zero-width character is inserted after its first one: the text looks the same, and no tokenizer
 finds the token in it.
 """
 
@@ -30,32 +30,32 @@ from strata_pack.gateway.pictures import (
 from strata_pack.gateway.upstream import Upstream
 
 MAX_IMAGES = 100
-"""Images of one prompt; more fill any context."""
+"""Most images of one prompt; more fill any context."""
 
 MAX_FETCHED = 20
-"""Images of one prompt that are fetched from addresses: a request must not make many of others."""
+"""Most images of one prompt fetched from URLs: a request must not cause many others."""
 
 MAX_CHARACTERS = 128 << 20
-"""Characters (base64) of all pictures of one prompt."""
+"""Most characters (base64) of all pictures of one prompt."""
 
 CACHED_CHARACTERS = 64 << 20
-"""Characters (base64) of pictures that are kept: an agent sends all images of its session again with every turn."""
+"""Characters (base64) of cached pictures: an agent sends all images of its session with every turn."""
 
 CACHED_COUNTS = 4096
 AT_A_TIME = 2
-"""Images that are decoded at a time, each in up to 0.5 GB."""
+"""Images decoded at a time, each in up to 0.5 GB."""
 
 OLDER_MARKER = "<__media__>"
-"""The marker of servers that do not make one of their own at each start."""
+"""The marker of servers that do not create one at each start."""
 
 BREAKERS = ("\u200b", "\u2060", "\u200c", "\ufeff")
-"""Characters without width, the best known first."""
+"""Zero-width characters, the best supported first."""
 
 BAD_IMAGE = "invalid_image"
 
 
 class Vision:
-    """How one server sees. ``marker`` is what it takes for an image in a prompt, ``fetcher`` reads https addresses.
+    """Image support of one server. ``marker`` is its text for an image in a prompt, ``fetcher`` reads https URLs.
 
     ``control`` are the texts of the vocabulary's control tokens.
     """
@@ -73,12 +73,12 @@ class Vision:
         self._counts: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def sees(self, part: MediaPart) -> bool:
-        """Return whether an image that no user can take out of the history again can be shown to the model."""
+        """Return whether an image in the history, which no user can remove, can be shown to the model."""
         address = _address(part)
         return address is not None and (self._fetcher is not None or not _is_remote(address))
 
     async def read(self, parts: Sequence[MediaPart]) -> tuple[Picture, ...]:
-        """Return the pictures of ``parts``; raises ``ApiError`` 400 for the first one that cannot be taken."""
+        """Return the pictures of ``parts``. Raises ``ApiError`` 400 for the first unacceptable one."""
         if len(parts) > MAX_IMAGES:
             raise bad_request(f"messages: there are {len(parts)} images; at most {MAX_IMAGES} are taken", "messages")
         remote = [part for part in parts if _is_remote(_address(part) or "")]
@@ -131,16 +131,16 @@ class Vision:
             self._kept_size -= len(self._kept.popitem(last=False)[1].data)
 
     def text(self, pieces: Sequence[str]) -> str:
-        """Return the text of a prompt in ``pieces``, where it was cut with a character that nobody sees."""
+        """Return the prompt's text: its ``pieces``, joined with an invisible character."""
         return self._breaker.join(piece for piece in pieces if piece)
 
     def wire(self, pieces: Sequence[str], pictures: Sequence[Picture]) -> dict[str, Any]:
-        """Return a prompt as ``/completion`` takes it; ``pieces`` hold ``marker`` for each of ``pictures``."""
+        """Return a prompt in the form of ``/completion``; ``pieces`` contain ``marker`` for each of ``pictures``."""
         return {"prompt_string": self.text(pieces), "multimodal_data": [picture.data for picture in pictures]}
 
     async def count(self, picture: Picture) -> int:
-        """Return the tokens that the model gets for a picture, with those around it that the server adds."""
-        # Their number follows from the size in pixels alone.
+        """Return the number of tokens of a picture, including those that the server adds around it."""
+        # It depends only on the size in pixels.
         if picture.size not in self._counts:
             self._counts[picture.size] = await self._counted_by_server(picture) or await self._read_to_count(picture)
             if len(self._counts) > CACHED_COUNTS:
@@ -148,7 +148,7 @@ class Vision:
         return self._counts[picture.size]
 
     async def _counted_by_server(self, picture: Picture) -> int:
-        """Return the tokens by which a message with two pictures is longer than one with one; 0 if nobody tells.
+        """Return the difference in tokens of messages with two pictures and with one; 0 if unknown.
 
         The server counts them without running its tower. Older ones count none of them, or do not count at all.
         """
@@ -167,7 +167,7 @@ class Vision:
         return max(0, counts[1] - counts[0])
 
     async def _read_to_count(self, picture: Picture) -> int:
-        """Return the tokens of a picture by letting the server read it."""
+        """Return the tokens of a picture by letting the server process it."""
         counts = []
         for text, pictures in (("a", []), (f"a{self.marker}", [picture])):
             prompt = self.wire([text], pictures) if pictures else text
@@ -180,7 +180,7 @@ class Vision:
 
 
 def vision_of(props: Mapping[str, Any], upstream: Upstream, control: Sequence[str], *, fetch: bool) -> Vision | None:
-    """Return how a server with these properties sees, ``None`` if it does not.
+    """Return the image support of a server with these properties, ``None`` without one.
 
     ``fetch``: images at https addresses are fetched.
     """
@@ -201,7 +201,7 @@ def _refused(where: str, reason: str) -> ApiError:
 
 
 def _address(part: MediaPart) -> str | None:
-    """Return the data URL, the https URL or the base64 of an image, in whichever API's form it came."""
+    """Return the data URL, https URL or base64 of an image, from any API's form."""
     return next((text for text in _addresses(part["given"]) if text), None)
 
 
@@ -217,13 +217,12 @@ def _addresses(given: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_remote(address: str) -> bool:
-    """Return whether an address is that of another place; base64 has no colon, and neither has what is nothing at
-    all."""
+    """Return whether an address is a remote URL; base64 and empty values have no colon."""
     return address[:5].lower() != "data:" and ":" in address[:64]
 
 
 def _from_base64(address: str) -> bytes:
-    """Return the bytes of a data URL or of base64; raises ``BadPicture``."""
+    """Return the bytes of a data URL or of base64. Raises ``BadPicture``."""
     encoded = address
     if address[:5].lower() == "data:":
         head, comma, encoded = address.partition(",")

@@ -1,7 +1,7 @@
-"""Where a chat template puts an image: what it prints for one, or a text of ours where it prints nothing.
+"""Find where a chat template prints images, or insert texts for them if it prints nothing.
 
 Templates print their model's own tokens for an image (``<|vision_start|><|image_pad|><|vision_end|>``). llama-server
-adds those tokens itself around every picture, so its marker takes the place of all that the template prints.
+adds those tokens itself around every picture, so its marker replaces all of the template's text.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ BEFORE, AFTER = "Before", "After"
 
 
 def printed_for_an_image(template: ChatTemplate, control: ControlTokens) -> str:
-    """Return what ``template`` prints for an image in a user's message; "" if that is no text of the template's own.
+    """Return the text of ``template`` for an image in a user's message; "" if it is not distinctive.
 
-    It counts only if it holds a control token: what users write is cut there, so nobody can forge it.
+    It must contain a control token: users' texts are cut there, so nobody can forge it.
     """
     texts = [{"type": "text", "text": word} for word in (BEFORE, AFTER)]
     message = {"role": "user", "content": [texts[0], image_part(0), texts[1]]}
@@ -34,7 +34,7 @@ def printed_for_an_image(template: ChatTemplate, control: ControlTokens) -> str:
 
 
 def image_order(messages: Sequence[dict[str, Any]]) -> list[int]:
-    """Return the numbers of the images in ``messages``, as they follow each other."""
+    """Return the numbers of the images in ``messages`` in order."""
     contents = [message.get("content") for message in messages]
     numbers = [image_number(part) for parts in contents if isinstance(parts, list) for part in parts]
     return [number for number in numbers if number is not None]
@@ -45,8 +45,8 @@ def image_texts(
 ) -> list[dict[str, Any]]:
     """Return ``messages`` with a text for every image: its number between two of the private character ``sign``.
 
-    A content that is all text then is a string, as every template takes it, or a list of ``parts``. Messages of the
-    roles ``but`` stay.
+    A content that is then all text becomes a string, which every template accepts, or a list of ``parts``. Messages of
+    the roles ``but`` are unchanged.
     """
 
     def written(message: dict[str, Any]) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def image_texts(
 def with_markers(
     text: str, marker: str, sign: str, printed: str, order: Iterator[int], shown: list[int]
 ) -> str:  # fmt: skip
-    """Return a rendered text with ``marker`` for what ``image_texts`` wrote and what the template ``printed``.
+    """Return a rendered text with ``marker`` for the texts of ``image_texts`` and the template's text ``printed``.
 
-    The images' numbers are added to ``shown`` as they follow each other; those that were printed have theirs from
+    The images' numbers are added to ``shown`` in order; printed images take their numbers from
     ``order``.
     """
     around = rf"(?:{sign}|\\u{ord(sign):04x})"

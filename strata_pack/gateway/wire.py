@@ -1,11 +1,11 @@
-"""One HTTP/1.1 exchange with the llama.cpp server, by a protocol of our own.
+"""One HTTP/1.1 exchange with the llama.cpp server, as an asyncio protocol.
 
-A request is one TCP connection: closing it is how llama-server learns that nobody wants the rest. httpx costs about
-as much per chunk as everything else the gateway does to a token together, and its pool loses connections for good
-when their requests are cancelled, as those of clients that leave are.
+A request is one TCP connection: closing it tells llama-server to stop generating. httpx costs about
+as much per chunk as everything else that the gateway does per token, and its pool leaks connections
+when requests are cancelled, which happens when clients disconnect.
 
-What arrives goes to the one coroutine that waits for it. A stream's tokens need not wake it: ``tap`` takes them where
-they arrive, so that a token costs no turn of the event loop and none of the coroutines that a stream runs through.
+Received data goes to the one waiting coroutine. A stream's tokens need not wake it: ``tap`` takes them as
+they arrive, so a token costs neither an event-loop iteration nor any of the stream's coroutines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import httptools
 from strata_pack.gateway.failures import ApiError, unavailable
 
 MAX_BUFFERED = 256 << 10
-"""Bytes that wait for a slow client before its upstream connection is not read any more."""
+"""Bytes buffered for a slow client before reading from its upstream connection pauses."""
 
 GONE = "the llama.cpp server went away while it was generating; try again"
 AWAY = "the llama.cpp server does not answer; it may be restarting, try again"
@@ -30,9 +30,9 @@ class Wire(asyncio.Protocol):
     """One HTTP/1.1 exchange. Callbacks of ``httptools`` collect; one coroutine at a time waits."""
 
     tap: Callable[[bytes], bool] | None = None
-    """Is offered what arrives of the body while ``read`` waits; false leaves it to ``read``."""
+    """Called with body data that arrives while ``read`` waits; false leaves it to ``read``."""
     plain: Callable[[bytes], bool] | None = None
-    """Is offered before that what may be one whole chunk, with its framing."""
+    """Called first with data that may be one complete chunk, with its framing."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, idle_seconds: float, until: float) -> None:
         self._loop = loop
@@ -45,7 +45,7 @@ class Wire(asyncio.Protocol):
         self._complete = False
         self._framed = False
         self._chunk_over = False
-        """Whether all that has come ends where a chunk does, so that a whole one may follow."""
+        """Whether the received data ends at the end of a chunk, so that a complete one may follow."""
         self._failure: Exception | None = None
         self._paused = False
         self._idle_seconds = idle_seconds
@@ -57,7 +57,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # Not before: uvloop makes a protocol for connections too that do not come about.
+        # Only here: uvloop creates a protocol also for connections that fail.
         self._last = self._loop.time()
         self._check_time()
 
@@ -82,7 +82,7 @@ class Wire(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_watching()
         if self._status is not None and not self._framed and error is None:
-            self._complete = True  # neither a length nor chunks: the end of the connection is the end of the body
+            self._complete = True  # without length or chunks the end of the connection is the end of the body
         if self._complete:
             self._wake()
         else:
@@ -95,7 +95,7 @@ class Wire(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200:  # else it is a note before the answer
+        if status >= 200:  # otherwise it is an interim (1xx) response
             self._status = status
 
     def on_body(self, body: bytes) -> None:
@@ -111,16 +111,16 @@ class Wire(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self._complete = self._status is not None
 
-    # Called by the one who reads
+    # Called by the reading coroutine
 
     def post(self, head: str, body: bytes) -> None:
-        """Send the request; raises ``ApiError`` if the server has closed the connection already."""
+        """Send the request. Raises ``ApiError`` if the server has already closed the connection."""
         if self._open is None:
             raise unavailable(AWAY)
         self._open.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
 
     async def headers(self) -> int:
-        """Return the status; raises ``ApiError`` if the connection ends before."""
+        """Return the status. Raises ``ApiError`` if the connection ends before it."""
         while self._status is None:
             if self._failure is not None:
                 raise self._failure
@@ -128,7 +128,7 @@ class Wire(asyncio.Protocol):
         return self._status
 
     async def read(self) -> bytes | None:
-        """Return what has arrived, ``None`` at the end of the body; raises ``ApiError`` if it is cut."""
+        """Return the received data, ``None`` at the end of the body. Raises ``ApiError`` if the body is truncated."""
         while not self._parts:
             if self._complete:
                 return None
@@ -144,7 +144,7 @@ class Wire(asyncio.Protocol):
         return data
 
     def _offered(self, take: Callable[[bytes], bool], data: bytes) -> bool:
-        """Return whether ``take`` has taken ``data``, which a coroutine waits for; ``read`` raises what fails."""
+        """Return whether ``take`` has taken ``data``; ``read`` raises its exceptions."""
         if self._waiter is None or self._waiter.done():
             return False
         try:
@@ -168,7 +168,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def _open(self) -> asyncio.Transport | None:
-        """The transport, unless it is closing: uvloop's then refuses every call."""
+        """The transport, ``None`` if it is closing (uvloop's then refuses every call)."""
         transport = self._transport
         return None if transport is None or transport.is_closing() else transport
 

@@ -1,1 +1,1 @@
-"""The HTTP APIs: what a request may hold and what a reply looks like, one folder for each API."""
+"""The HTTP APIs: request fields and reply formats, one folder for each API."""

@@ -1,7 +1,7 @@
-"""What a client may ask of the form of an answer, under the names of all the servers that it may know.
+"""Constraints on the format of an answer, under the field names of all supported servers' APIs.
 
-Every one of these fields is either kept, by a grammar that begins after the thinking, or refused by its name: a
-constraint that disappears without a word breaks whoever reads the answer, now and then.
+Each field is either enforced, by a grammar that starts after the thinking, or refused with an error that names it: a
+silently ignored constraint would break the reader of the answer now and then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strata_pack.gateway.grammar.gbnf import literal
 from strata_pack.gateway.turn import AnswerForm, GrammarAnswer, JsonAnswer
 
 MAX_GRAMMAR = 256 << 10
-"""Characters of a client's own grammar."""
+"""Most characters of a client's grammar."""
 
 SchemaValue = dict[str, Any] | bool | str
 Choices = Annotated[list[str], Field(min_length=1, max_length=1000)]
@@ -31,7 +31,7 @@ class ResponseFormat(Body):
 
 
 class StructuredOutputs(Body):
-    """vLLM's ``structured_outputs``: one of these."""
+    """vLLM's ``structured_outputs``: one of these fields."""
 
     json_: SchemaValue | None = Field(default=None, alias="json")
     json_object: bool | None = None
@@ -65,9 +65,10 @@ class ConstraintFields(Body):
 
 
 def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | None = None) -> AnswerForm | None:
-    """Return the one constraint of ``request``, ``None`` for none; ``other`` is one of the API's own, with its field.
+    """Return the constraint of ``request``, ``None`` if it has none; ``other`` is an API-specific one with its field
+    name.
 
-    Raises a 400 that names the field for a constraint that cannot be kept, and for two of them.
+    Raises ``ApiError`` 400 that names the field for a constraint that cannot be enforced, and for two constraints.
     """
     found = [] if other is None else [other]
     for field, read in READERS.items():
@@ -173,4 +174,4 @@ READERS: dict[str, ConstraintReader] = {
     "structural_tag": _refused,
     "grammar_lazy": _lazy,
 }
-"""How each field is read, ``None`` where it asks for nothing."""
+"""Reader of each field; it returns ``None`` if the value constrains nothing."""

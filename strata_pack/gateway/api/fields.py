@@ -1,6 +1,6 @@
-"""How the bodies of requests are read: strictly, and every complaint names its field.
+"""Strict decoding of request bodies; every error names its field.
 
-Unknown fields are ignored, because clients send what newer servers know; a known field of the wrong type is a 400.
+Unknown fields are ignored, because clients send fields of newer servers; a known field of the wrong type is a 400.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Kept(Body):
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def given(self) -> dict[str, Any]:
-        """Return the fields that the client wrote, in its order as far as known fields have one."""
+        """Return the fields that the client sent."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -39,13 +39,13 @@ MAX_DIGITS = 1000
 
 NO_NUMBERS = (b"NaN", b"Infinity")
 LARGE_NUMBERS = (b"0e000", b"0e+000", b"0" * 200)
-"""What too large a number looks like with all its digits alike: fewer digits and a shorter exponent are below 1e300."""
+"""Every number above 1e300 contains one of these when all its digits are replaced by 0."""
 
 ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
 
 
 def _nothing_if(*values: Any) -> BeforeValidator:
-    """Return what reads some values as a field that is not given."""
+    """Return a validator that treats the given values as a missing field."""
     return BeforeValidator(lambda value: None if any(value is one or _same(value, one) for one in values) else value)
 
 
@@ -64,14 +64,14 @@ TokenLimit = Annotated[
     _nothing_if(-1),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_TOKENS}, {"enum": [-1, None]}]}),
 ]
-"""A number of tokens; -1, as llama.cpp and LM Studio have it, for no limit."""
+"""A number of tokens; -1 (llama.cpp, LM Studio) means no limit."""
 
 Predict = Annotated[
     Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None,
     _nothing_if(-1, -2),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -2, "maximum": MOST_TOKENS}, {"type": "null"}]}),
 ]
-"""llama.cpp's ``n_predict``: like ``TokenLimit``; 0 reads the prompt into the cache and generates nothing."""
+"""llama.cpp's ``n_predict``: like ``TokenLimit``; 0 fills the cache with the prompt and generates nothing."""
 
 StopTexts = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=16)] | None,
@@ -86,7 +86,7 @@ StopTexts = Annotated[
         }
     ),
 ]
-"""One stop string or several; an empty one, or an empty list, is none."""
+"""One stop string or several; an empty string or list means none."""
 
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 Temperature = Annotated[float, Field(ge=0, le=100)]
@@ -95,7 +95,7 @@ Budget = Annotated[
     _nothing_if(-1),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -1, "maximum": MOST_TOKENS}, {"type": "null"}]}),
 ]
-"""Tokens of thinking; -1, as llama.cpp and Gemini's API have it, for no limit."""
+"""Tokens of thinking; -1 (llama.cpp, Gemini's API) means no limit."""
 
 Effort = Annotated[str, Field(max_length=64)]
 
@@ -115,7 +115,8 @@ class JsonSchema(Body):
 
 
 def text_field(where: str, fields: Mapping[str, Any], name: str, *, default: str | None = None) -> str:
-    """Return a field of what stands at ``where``; raises a 400 unless it is text, or missing with a ``default``."""
+    """Return a string field of the object at path ``where``. Raises ``ApiError`` 400 unless it is a string, or is
+    missing and there is a ``default``."""
     value = fields.get(name, default)
     if value is None and name not in fields:
         raise bad_request(f"{where}.{name}: is missing", f"{where}.{name}")
@@ -131,16 +132,17 @@ SURROGATE = re.compile(
     rb"|.)",
     re.DOTALL,
 )
-"""An escape in JSON; ``half`` is one of half a surrogate pair."""
+"""An escape in JSON; the group ``half`` matches an unpaired surrogate."""
 
 RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 BOM = b"\xef\xbb\xbf"
 
 
 def sound_json(data: bytes) -> bytes:
-    """Return a body with U+FFFD for every half of a surrogate pair, and without a byte order mark.
+    """Return a body with U+FFFD for every unpaired surrogate, and without a byte order mark.
 
-    Agents cut texts in the middle of an emoji; the half stays in their history, in every request from then on.
+    Agents cut texts in the middle of an emoji; the unpaired surrogate then stays in their history and all later
+    requests.
     """
     data = data.removeprefix(BOM)
     if b"\\ud" in data or b"\\uD" in data:
@@ -151,7 +153,7 @@ def sound_json(data: bytes) -> bytes:
 
 
 def read_body(kind: type[B], data: bytes) -> B:
-    """Return the body as ``kind``; raises ``ApiError`` 400 that names the first wrong field."""
+    """Return the body as ``kind``. Raises ``ApiError`` 400 that names the first wrong field."""
     try:
         if _may_hold_odd_numbers(data):
             with suppress(ValueError):  # a body that is not JSON at all gets the better complaint below
@@ -164,7 +166,7 @@ def read_body(kind: type[B], data: bytes) -> B:
 
 
 def read_part(kind: type[B], where: str, value: Any) -> B:
-    """Return a part of a body that stands at ``where`` as ``kind``; raises ``ApiError`` 400 like ``read_body``."""
+    """Return the part of a body at path ``where`` as ``kind``. Raises ``ApiError`` 400 as ``read_body``."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -172,9 +174,9 @@ def read_part(kind: type[B], where: str, value: Any) -> B:
 
 
 def _may_hold_odd_numbers(data: bytes) -> bool:
-    """Return whether a body may hold a number that JSON does not have, or one too large to be one here.
+    """Return whether a body may contain NaN, an infinity or a number too large for a float.
 
-    Plain searches, because they are quick whatever the body, and nothing else runs meanwhile.
+    Plain searches, because they are fast for any body, and the event loop is blocked meanwhile.
     """
     if any(word in data for word in NO_NUMBERS):
         return True
@@ -197,7 +199,7 @@ def _short(text: str) -> int:
 
 def _complaint(error: ValidationError, where: str = "") -> ApiError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A union complains once per member; the deepest path is the member that was meant.
+    # A union reports one error per member; the deepest path belongs to the member that was meant.
     worst = max(found, key=lambda one: len(one["loc"]))
     if worst["type"] == "json_invalid":
         return bad_request(f"the body is not JSON ({worst['msg'].removeprefix('Invalid JSON: ')})")

@@ -1,4 +1,4 @@
-"""``/openapi.json``: the requests' schemas come from the models that read them, the replies' are written down here."""
+"""``/openapi.json``: request schemas come from the request classes, reply schemas are written here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NULLABLE_STRING: dict[str, Any] = {"type": ["string", "null"]}
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object with these properties, all there unless the name ends in an underscore."""
+    """Return the schema of an object with these properties, required unless the name ends in an underscore."""
     required = [name for name in properties if not name.endswith("_")]
     named = {name.rstrip("_"): schema for name, schema in properties.items()}
     return {"type": "object", "properties": named, "required": required}
@@ -176,7 +176,7 @@ COMPLETION_REQUEST = {
     },
     "required": ["prompt"],
 }
-"""``/v1/completions`` is llama-server's; its further fields are passed on unread."""
+"""``/v1/completions`` is passed to llama-server; further fields are not checked."""
 
 STREAMED: dict[str, Any] = {"text/event-stream": {}}
 POSTS = (

@@ -1,4 +1,4 @@
-"""How much a model may think, and whether the client wants to see it, under the names of all the APIs there are."""
+"""Thinking options (effort, budget, visibility) under the field names of all supported APIs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from strata_pack.gateway.api.fields import Body, Budget, Effort
 from strata_pack.gateway.failures import bad_request
 
 RESERVED = ("messages", "tools", "add_generation_prompt", "continue_final_message")
-"""Template variables that ``chat_template_kwargs`` may not set: they have fields of their own."""
+"""Template variables that ``chat_template_kwargs`` may not set, because they have own fields."""
 
 NO_EFFORT = "none"
 
@@ -50,7 +50,7 @@ class ThinkingFields(Body):
 
 @dataclass(frozen=True)
 class ThinkingWish:
-    """The fields of ``Turn`` that follow from ``ThinkingFields``."""
+    """The fields of ``Turn`` derived from ``ThinkingFields``."""
 
     variables: dict[str, Any]
     effort_field: str
@@ -59,7 +59,7 @@ class ThinkingWish:
 
 
 def wanted_thinking(request: ThinkingFields) -> ThinkingWish:
-    """Return what ``request`` says about thinking; where two fields differ, the one that switches it off counts."""
+    """Return the thinking options of ``request``; if two fields contradict, the one that switches thinking off wins."""
     reasoning = request.reasoning or Reasoning()
     efforts = {
         "reasoning_effort": request.reasoning_effort,
@@ -93,7 +93,7 @@ def template_variables(
 ) -> dict[str, Any]:
     """Return the template's variables; effort "none" means no thinking, as in OpenAI's API.
 
-    Any other effort goes to the template as it is; ``prompt.py`` looks for the nearest that the template knows.
+    Any other effort is passed to the template; ``prompt.py`` finds the nearest one that the template accepts.
     """
     for name in kwargs or {}:
         if name in RESERVED:

@@ -1,9 +1,9 @@
-"""Tools of all three APIs as functions that the model can call, and the way back from its calls.
+"""Convert tools of all three APIs to functions, and the model's calls back.
 
 A *namespace* (how Codex declares the tools of an MCP server) is flattened: its functions get one name each, and a call
-of one comes back with name and namespace apart. A *custom* tool, whose argument is one free text, is a function with
-one string. What runs on a server that is not there (a web search, an interpreter) is left out: the model is not shown
-it, and the request goes on.
+of one is returned with name and namespace separately. A *custom* tool, whose argument is one free text, is a function
+with one string. Hosted tools (a web search, an interpreter) are left out: the model is not shown them, and the request
+is served without.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from strata_pack.gateway.turn import CUSTOM_INPUT, Origin, ToolChoice
 SEPARATOR = "__"
 NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 MAX_FORMAT = 20_000
-"""Characters of a custom tool's grammar that the model is shown."""
+"""Most characters of a custom tool's grammar that the model is shown."""
 
 
 def flat_name(namespace: str | None, name: str) -> str:
-    """Return the one name of a function of a namespace."""
+    """Return the flattened name of a function in a namespace."""
     if not namespace:
         return name
     return f"{namespace}{name}" if namespace.endswith(SEPARATOR) else f"{namespace}{SEPARATOR}{name}"
@@ -39,7 +39,7 @@ def function_tool(name: str, description: Any, parameters: Any, **more: Any) -> 
 def check_choice(
     choice: ToolChoice, name: str | None, tools: list[dict[str, Any]], field: str = "tool_choice"
 ) -> None:  # fmt: skip
-    """Raise a 400 for a choice, made in ``field``, that the tools cannot meet."""
+    """Raise ``ApiError`` 400 for a choice, from ``field``, that the tools cannot meet."""
     if choice == "required" and not tools:
         raise bad_request(f"{field}: demands a call, but there are no tools", field)
     if name is not None and name not in [tool["function"]["name"] for tool in tools]:
@@ -49,8 +49,8 @@ def check_choice(
 class ToolList:
     """Collects the tools of one request.
 
-    ``tools`` are OpenAI tool objects; ``origins`` say what those were that the client declared otherwise; ``left_out``
-    names what the model is not shown; ``absent`` has the names that such tools have.
+    ``tools`` are OpenAI tool objects; ``origins`` record tools that the client declared in another form; ``left_out``
+    lists what the model is not shown; ``absent`` are the names of such tools.
     """
 
     def __init__(self) -> None:
@@ -60,13 +60,13 @@ class ToolList:
         self.absent: set[str] = set()
 
     def add(self, tool: dict[str, Any], origin: Origin | None = None) -> None:
-        """Add a function; ``origin`` if its calls do not come back under its name."""
+        """Add a function; ``origin`` if its calls are returned in another form."""
         self.tools.append(tool)
         if origin is not None:
             self.origins[tool["function"]["name"]] = origin
 
     def leave_out(self, kind: str, name: Any = None) -> None:
-        """Note a tool of ``kind`` that cannot be served."""
+        """Record a tool of ``kind`` that cannot be served."""
         self.left_out.append(f"tool {kind}")
         if isinstance(name, str):
             self.absent.add(name)
@@ -74,9 +74,9 @@ class ToolList:
     def settled(
         self, choice: ToolChoice, name: str | None, tools: list[dict[str, Any]]
     ) -> tuple[ToolChoice, str | None]:
-        """Return a choice among ``tools`` as far as it can be met: one that demands what was left out demands nothing.
+        """Return a choice among ``tools`` as far as it can be met: a demand for a tool that was left out is dropped.
 
-        Raises a 400 for one that demands what was never there.
+        Raises ``ApiError`` 400 for a tool that was not in the request.
         """
         if choice == "required" and (name in self.absent or (name is None and not tools and self.left_out)):
             return "auto", None
@@ -84,13 +84,13 @@ class ToolList:
         return choice, name
 
     def settled_kind(self, kind: str) -> ToolChoice:
-        """Return what becomes of a choice of a tool by its ``kind``, which is no function's."""
+        """Return the choice for a ``tool_choice`` of a ``kind`` other than function."""
         if not self.left_out:
             raise bad_request(f"tool_choice.type: there is no tool of type {kind[:64]!r}", "tool_choice.type")
         return "auto"
 
     def add_custom(self, where: str, given: Mapping[str, Any], namespace: str | None = None) -> None:
-        """Add a custom tool, ``given`` as the Responses API has it (the Chat API: below ``custom``)."""
+        """Add a custom tool; ``given`` is in the form of the Responses API (Chat API: the value of ``custom``)."""
         name = _name(where, given)
         flat = flat_name(namespace, name)
         text: dict[str, Any] = {"type": "string", "description": f"The whole input of {name}, as plain text."}
@@ -128,7 +128,7 @@ class ToolList:
                 self.leave_out(str(kind))
         about = given.get("description")
         if isinstance(about, str) and about and len(self.tools) > before:
-            # Templates have no place for a group: its first function says what the group is for.
+            # Templates have no groups, so the first function gets the group's description.
             function = self.tools[before]["function"]
             own = function.get("description", "")
             function["description"] = f"{own}\n\n{namespace}: {about}" if own else f"{namespace}: {about}"
@@ -142,7 +142,7 @@ def _name(where: str, given: Mapping[str, Any]) -> str:
 
 
 def _format_of(given: Any) -> str:
-    """Return the grammar of a custom tool's input, "" if any text will do."""
+    """Return the grammar of a custom tool's input, "" if any text is allowed."""
     if not isinstance(given, dict):
         return ""
     inner = given.get("grammar") if isinstance(given.get("grammar"), dict) else given

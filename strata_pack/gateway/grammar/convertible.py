@@ -1,7 +1,7 @@
-"""Which JSON Schemas llama-server surely makes a grammar of.
+"""Decide which JSON Schemas every llama-server build converts to a grammar.
 
-A server drops a schema that it cannot convert, without an error, and the answer is prose. What it converts depends on
-its build: one has a converter of its own, another one llguidance. So the list here is of what both of them take; any
+A server silently ignores a schema that it cannot convert, and the answer is prose. What it converts depends on
+its build: its own converter, or llguidance. The rules here accept only what both convert; any
 other schema gets the gateway's own grammar (``grammar.json_grammar``).
 Sources: llama.cpp, common/json-schema.cpp and json-schema-to-grammar.cpp; llguidance, docs/json_schema.md.
 """
@@ -16,25 +16,25 @@ from typing import Any
 from strata_pack.gateway.grammar.schemas import ANNOTATIONS, STEP, Schema, SchemaReader
 
 MAX_PARTS = 5000
-"""Schemas, properties and values of enums; longer texts count for more."""
+"""Most schemas, properties and enum values; longer texts count more."""
 MAX_NESTED = 40
 MAX_REFERENCES = 200
 MAX_OPTIONAL = 100
-"""Optional properties of an object: the converter's work grows with their cube."""
+"""Most optional properties of an object: the converter's work grows with their cube."""
 MAX_ITEMS = 500
 MAX_LENGTH = 1000
 MAX_NUMBER = 10**12
 MAX_PATTERN = 200
 MAX_REPEATED = 500
-"""Copies of what a pattern repeats; a grammar may hold 2,000."""
+"""Most copies of a repeated pattern; a grammar may hold 2,000."""
 
 REFERENCE = re.compile(r"#/(\$defs|definitions)/([A-Za-z0-9_.-]+)")
 ALIKE = re.compile(r"[^A-Za-z0-9]+")
-"""What the converter reads as the same in names of definitions."""
+"""Characters that the converter does not distinguish in names of definitions."""
 
 FORMATS = ("date", "time", "date-time", "uuid", "email", "ipv4", "ipv6", "hostname", "duration")
 
-# Characters that JSON writes as they are: what matches a quote or a backslash could end the string.
+# Characters that JSON does not escape: a match of a quote or a backslash could end the string.
 _CLASS = r"\[(?:[A-Za-z0-9]-[A-Za-z0-9]|[A-Za-z0-9_ .:/@+,#%]|\\[dw])+-?\]"
 _ATOM = rf"(?:[A-Za-z0-9 _:/@#%&,;=~!'<>-]|\\[.$^*+?()\[\]{{}}|dw]|{_CLASS})"
 _TIMES = r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})?"
@@ -45,7 +45,7 @@ _BRACES = re.compile(r"(?<!\\)\{(\d+),?(\d*)\}")
 
 
 def convertible(schema: Any) -> bool:
-    """Return whether every llama-server makes a grammar of ``schema``."""
+    """Return whether every llama-server converts ``schema`` to a grammar."""
     return _Checker(schema).check()
 
 
@@ -89,7 +89,7 @@ class _Checker:
             return False
         return all(TYPE_CHECKS[one](self, schema, nested) for one in listed if one in TYPE_CHECKS)
 
-    # What stands alone
+    # Schemas without a type
 
     def _reference(self, schema: Schema, _: int) -> bool:
         name = schema["$ref"]
@@ -117,7 +117,7 @@ class _Checker:
         return isinstance(members, list) and bool(members) and self._all(members, nested)
 
     def _one_of(self, schema: Schema, nested: int) -> bool:
-        """Return whether the members exclude each other, which a server has to see, by their types."""
+        """Return whether the members' types exclude each other, which the converter needs."""
         members = schema["oneOf"]
         if not isinstance(members, list) or not members or not self._all(members, nested):
             return False
@@ -154,7 +154,7 @@ class _Checker:
         if len(properties) - len(set(required)) > MAX_OPTIONAL or not all(name and name != "*" for name in properties):
             return False
         if others is not False and not all(re.fullmatch(r"\w+", name) for name in properties):
-            return False  # names stand in character classes then
+            return False  # names are then in character classes
         return self._all([*properties.values(), *([] if isinstance(others, bool) else [others])], nested)
 
     def _array(self, schema: Schema, nested: int) -> bool:
@@ -204,7 +204,7 @@ KEYWORDS: dict[str, frozenset[str]] = {
     "boolean": frozenset(),
     "null": frozenset(),
 }
-"""What each type may say."""
+"""Keywords of each type."""
 
 INSTANCES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -234,7 +234,7 @@ ALONE: dict[str, frozenset[str]] = {
     "const": frozenset(("const", "enum", "type")),
     "enum": frozenset(("enum", "type")),
 }
-"""Keywords next to which others are not read -> those that may stand there."""
+"""Keywords beside which others are ignored -> the allowed ones."""
 
 CHECKS: dict[str, SchemaCheck] = {
     "$ref": _Checker._reference,
@@ -259,7 +259,7 @@ def _is_count(value: Any, most: int) -> bool:
 
 
 def _is_range(schema: Schema, least: str, most: str, limit: int) -> bool:
-    """Return whether two counts are what they should be, and leave something between them."""
+    """Return whether two counts are valid and the range between them is not empty."""
     if not all(_is_count(schema[name], limit) for name in (least, most) if name in schema):
         return False
     first: int = schema.get(least, 0)
@@ -274,7 +274,7 @@ def _is_bound(value: Any, *, whole: bool) -> bool:
 
 
 def _is_plain_pattern(pattern: Any) -> bool:
-    """Return whether a pattern is anchored and plain: characters, classes, groups and how often they stand."""
+    """Return whether a pattern is anchored and plain: characters, classes, groups and repetitions."""
     if not isinstance(pattern, str) or len(pattern) > MAX_PATTERN:
         return False
     copies = 1 + len(re.findall(r"[*+?{(]", pattern))

@@ -1,6 +1,6 @@
-"""Grammars (GBNF) that leave a model no choice but a call, for ``tool_choice`` "required" and named, or but JSON.
+"""Grammars (GBNF) that force a call, for ``tool_choice`` "required" and named, or force JSON.
 
-JSON of a schema is left to the server where it surely makes a grammar of it. A grammar holds for the answer, after the
+A JSON Schema is passed to the server if every build converts it. A grammar applies to the answer, after the
 thinking. It fixes the form of the call, the names of functions and parameters and the kinds of values; JSON Schema
 beyond that (patterns, bounds, ...) is left to the client.
 Source of the notation: llama.cpp, grammars/README.md.
@@ -20,11 +20,11 @@ from strata_pack.parsing import DIALECTS, Dialect
 QWEN = DIALECTS["qwen"]
 MAX_DEPTH = 12
 MAX_COST = 2_000_000
-"""What the schemas of one grammar may cost to be read and written, about in characters; then the rest is looser."""
+"""Cost limit for one grammar's schemas, about in characters; beyond it the rest is less strict."""
 MAX_GRAMMAR = 4_000_000
-"""Characters of a grammar; parameters are no longer named when half of them are written."""
+"""Most characters of a grammar; parameters are no longer named after half of them."""
 MAX_PROPERTIES = 200
-"""Properties of an object inside an argument; a sampler looks at all the optional ones at once."""
+"""Most properties of an object inside an argument; a sampler checks all optional ones at once."""
 
 JSON_RULES = {
     "value": 'object | array | string | number | "true" | "false" | "null"',
@@ -35,7 +35,7 @@ JSON_RULES = {
     "hex": "[0-9a-fA-F]",
     "number": 'integer ("." [0-9]+)? ([eE] [-+]? [0-9]+)?',
     "integer": '"-"? ("0" | [1-9] [0-9]*)',
-    # A model that is free to go on with white space may never stop.
+    # A model that may write unlimited white space may never stop.
     "ws": '(" " | "\\n" [ \\t]{0,20})?',
 }
 TEXT_RULES = {
@@ -70,7 +70,7 @@ def call_grammar(
     writer = _Writer(dialect)
     function = _json_function if form == "json" else _xml_function
     names = [writer.rule(function(writer, tool["function"])) for tool in tools]
-    # A dialect without an opener of functions writes the name right after the call's, and one end for both.
+    # A dialect without a function tag has the name right after the call's opener, and one end tag for both.
     open_line = literal(dialect.call_open + ("\n" if form == "json" or dialect.function_open else ""))
     end_line = literal(f"\n{dialect.call_close}") if form == "json" or dialect.wrapped else ""
     call = writer.rule(f"{open_line} ({' | '.join(names)}) {end_line}".rstrip())
@@ -118,9 +118,9 @@ def _line(text: str) -> str:
 
 
 class _Document:
-    """Writes what the schemas of one document, ``root``, allow.
+    """Writes rules for the schemas of one document, ``root``.
 
-    What a reference leads to is a rule of its own, which may refer to itself; ``finish`` writes those rules.
+    The target of a reference is a separate rule, which may be recursive; ``finish`` writes those rules.
     """
 
     def __init__(self, writer: _Writer, root: Any) -> None:
@@ -131,7 +131,7 @@ class _Document:
         self._texts: dict[str, str] = {}
 
     def finish(self) -> None:
-        """Write the rules of what was referred to."""
+        """Write the rules of referenced schemas."""
         while self._waiting:
             name = self._waiting.pop()
             self._writer.define(self._referred[name], self.value(self._read.target(name)))
@@ -150,7 +150,7 @@ class _Document:
         return expression if self._writer.fits(expression) else any_parameters
 
     def text(self, wanted: Any) -> str:
-        """Return the expression of a parameter's text: strings bare, all else as JSON."""
+        """Return the expression of a parameter's text: strings without quotes, other values as JSON."""
         name = reference(wanted)
         if name is None:
             return self._text(wanted)
@@ -194,8 +194,8 @@ class _Document:
     def object(self, wanted: Any, depth: int = 0) -> str:
         """Return the rule of an object: its properties in declared order, the required ones first.
 
-        The optional ones are a chain of rules, each of which may leave its own out: a group for each place in which
-        the first may stand would make their number squared.
+        The optional ones are a chain of rules, each of which may omit its property: one group per possible
+        first property would need a quadratic number.
         """
         found = self._read.shape(wanted)
         if not found.properties or len(found.properties) > MAX_PROPERTIES:
@@ -214,7 +214,7 @@ class _Document:
         return self._writer.rule(f'"{{" ws {inner} "}}"')
 
     def _rule_of(self, name: str) -> str:
-        """Return the rule of what the reference ``name`` leads to."""
+        """Return the rule of the target of reference ``name``."""
         if name not in self._referred:
             endless = self._read.is_endless(name)
             self._referred[name] = "value" if endless else self._writer.reserve()
@@ -252,7 +252,8 @@ class _Writer:
         self._size = 0
 
     def parameter(self, name: str | None, value: str) -> str:
-        """Return the expression of a parameter in the XML form, of any name if it is ``None``; ``value`` is one too."""
+        """Return the expression of a parameter in the XML form, with any name if ``name`` is ``None``; ``value`` is
+        an expression."""
         dialect = self.dialect
         line = "\n" if dialect.value_on_lines else ""
         opener, opened = dialect.parameter_open, dialect.parameter_opened + line
@@ -261,7 +262,7 @@ class _Writer:
         return f"{head} {value} {close}"
 
     def afford(self, cost: int) -> bool:
-        """Spend ``cost``; return whether it was there."""
+        """Spend ``cost``; return whether the budget allowed it."""
         self._left -= cost
         return self._left >= 0
 

@@ -1,7 +1,7 @@
-"""What a grammar asks of a JSON Schema: references followed, ``allOf`` merged, the types and properties allowed.
+"""Read JSON Schemas for grammars: follow references, merge ``allOf``, list allowed types and properties.
 
-Where a schema says more than is read here, refers to itself without end, or costs more to read than can be afforded,
-the answer is the looser one: a grammar may allow a value that the schema forbids, never the other way round.
+If a schema uses other keywords, refers to itself endlessly, or exceeds the cost limit,
+the result is less strict: a grammar may allow a value that the schema forbids, never the reverse.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_PARTS = 64
-"""Schemas that are merged into one; beyond that it allows all."""
+"""Most schemas merged into one; beyond that the result allows everything."""
 MAX_MEMBERS = 50
 MAX_ENUM = 500
 MAX_NESTED = 12
-"""Alternatives in alternatives that are looked into."""
+"""Depth of nested alternatives that are read."""
 MAX_INDEX_DIGITS = 9
 
 STEP = 50
-"""What it costs to look at a schema, in the unit of ``afford``."""
+"""Cost of reading one schema, in the unit of ``afford``."""
 
 TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 
@@ -29,14 +29,14 @@ ANNOTATIONS = frozenset(
         *("$schema", "$id", "$anchor", "$defs", "definitions"),
     )
 )
-"""Keywords that allow and forbid nothing where they stand."""
+"""Keywords that do not constrain the value."""
 
 Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """An object's properties by name. ``open``: it may have others, and none is known."""
+    """An object's properties by name. ``open``: others are allowed and no name is known."""
 
     properties: dict[str, Any]
     required: frozenset[str]
@@ -46,8 +46,8 @@ class Shape:
 class SchemaReader:
     """Reads the schemas of one document, ``root``.
 
-    Work is bounded by ``afford``: it gets the cost of each step, in properties and the like, and says whether that
-    may be spent. What a reference leads to is merged once.
+    Work is bounded by ``afford``: it receives the cost of each step, in properties and the like, and returns whether it
+    may be spent. The target of a reference is merged once.
     """
 
     def __init__(self, root: Any, afford: Callable[[int], bool]) -> None:
@@ -56,7 +56,7 @@ class SchemaReader:
         self._merged: dict[str, Schema] = {}
 
     def resolve(self, wanted: Any) -> Schema:
-        """Return ``wanted`` with ``$ref`` followed and ``allOf`` merged, ``{}`` if that allows all."""
+        """Return ``wanted`` with ``$ref`` followed and ``allOf`` merged, ``{}`` if it allows everything."""
         if not isinstance(wanted, dict):
             return {}
         if "$ref" not in wanted and "allOf" not in wanted:
@@ -69,7 +69,7 @@ class SchemaReader:
         return self._merged[name]
 
     def target(self, name: str) -> Any:
-        """Return what a JSON pointer (RFC 6901) leads to, ``None`` if that is nothing."""
+        """Return the target of a JSON pointer (RFC 6901), ``None`` if there is none."""
         target: Any = self._root
         for step in name.removeprefix("#").split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
@@ -79,7 +79,7 @@ class SchemaReader:
     def shape(self, wanted: Any) -> Shape:
         """Return the shape of the object that ``wanted`` describes.
 
-        Alternatives are one shape with all they may have.
+        Alternatives give one shape with all their properties.
         """
         base = self.resolve(wanted)
         alternatives = [self.resolve(member) for member in members_of(base)]
@@ -99,7 +99,7 @@ class SchemaReader:
         return Shape(properties, required, open=not properties and (unread or others))
 
     def kinds(self, wanted: Schema, nested: int = 0) -> list[str]:
-        """Return the JSON types that ``wanted``, resolved, allows, none if it does not say."""
+        """Return the JSON types that the resolved ``wanted`` allows, empty if it does not restrict them."""
         kind = wanted.get("type")
         if isinstance(kind, str):
             return [kind]
@@ -117,7 +117,7 @@ class SchemaReader:
         return list(dict.fromkeys(allowed))
 
     def is_endless(self, name: str) -> bool:
-        """Return whether what the reference ``name`` leads to is itself again, with nothing around it: ``{"$ref":
+        """Return whether the reference ``name`` leads only to itself again, as ``{"$ref":
         "#"}``."""
         waiting = [self.target(name)]
         seen: set[str] = set()
@@ -165,7 +165,7 @@ class SchemaReader:
 
 
 def reference(wanted: Any) -> str | None:
-    """Return the ``$ref`` of a schema that is nothing but one."""
+    """Return the ``$ref`` of a schema without other keywords."""
     found = wanted.get("$ref") if isinstance(wanted, dict) else None
     if not isinstance(found, str):
         return None
@@ -173,18 +173,18 @@ def reference(wanted: Any) -> str | None:
 
 
 def members_of(wanted: Schema) -> list[Any]:
-    """Return the alternatives of a schema that is one of several, none if it is not."""
+    """Return the members of a schema's ``anyOf`` or ``oneOf``, empty if it has none."""
     members = wanted.get("anyOf") or wanted.get("oneOf")
     return members[:MAX_MEMBERS] if isinstance(members, list) else []
 
 
 def alternatives_of(wanted: Schema) -> list[Any]:
-    """Return the alternatives of a schema that is nothing besides, none if it is an object with properties."""
+    """Return the members of a schema without own properties, empty if it has properties."""
     return [] if _properties(wanted) else members_of(wanted)
 
 
 def choices(wanted: Schema) -> list[Any]:
-    """Return the values of ``const`` or ``enum``, none if there is neither or there are too many."""
+    """Return the values of ``const`` or ``enum``, empty if there is neither or there are too many."""
     values = [wanted["const"]] if "const" in wanted else wanted.get("enum")
     return values if isinstance(values, list) and len(values) <= MAX_ENUM else []
 

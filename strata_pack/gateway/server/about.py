@@ -1,4 +1,4 @@
-"""The endpoints that tell of the gateway: its models, its state, its metrics, and its descriptions."""
+"""Information endpoints: models, health, status, metrics, live page and API descriptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def model(fleet: Fleet, request: Request) -> Response:
 
 
 async def health(fleet: Fleet, _request: Request) -> Response:
-    """Return whether a request would be answered; 503 if not."""
+    """Answer 200 if requests can be served, 503 if not."""
     if fleet.draining:
         raise shutting_down()
     if not await fleet.ready():
@@ -50,26 +50,26 @@ async def health(fleet: Fleet, _request: Request) -> Response:
 
 
 async def status(fleet: Fleet, _request: Request) -> Response:
-    """Tell what is served, and how busy it is."""
+    """Return the served model, its runtime and the load."""
     return ReplyStream(encode(await fleet.status()))
 
 
 async def metrics(fleet: Fleet, request: Request) -> Response:
-    """Tell the counters, as JSON or as Prometheus reads them."""
+    """Return the metrics, as JSON or as Prometheus text."""
     if _prefers_text(",".join(request.headers.getlist("accept"))):
         return await prometheus(fleet, request)
     return ReplyStream(encode(fleet.metrics_dict()))
 
 
 async def prometheus(fleet: Fleet, _request: Request) -> Response:
-    """Tell the counters as Prometheus reads them."""
+    """Return the metrics as Prometheus text."""
     sources = [(one.metrics, one.admission, one.served) for one in fleet.gateways]
     text = prometheus_text(sources, fleet.metrics if fleet.several else None)
     return ReplyStream(text, headers={"content-type": CONTENT_TYPE})
 
 
 async def live(fleet: Fleet, _request: Request) -> Response:
-    """Tell what the live page shows."""
+    """Return the data of the live page."""
     shown = {
         "status": await fleet.status(),
         **fleet.metrics_dict(),
@@ -79,18 +79,18 @@ async def live(fleet: Fleet, _request: Request) -> Response:
 
 
 async def page(_fleet: Fleet, _request: Request) -> Response:
-    """Show the live page."""
+    """Return the live page."""
     body, headers = _live_page()
     return ReplyStream(body, headers=headers)
 
 
 async def dashboard(_fleet: Fleet, _request: Request) -> Response:
-    """Give the dashboard for Grafana."""
+    """Return the Grafana dashboard."""
     return ReplyStream(importlib.resources.files(__package__).joinpath("grafana.json").read_bytes())
 
 
 async def described(_fleet: Fleet, _request: Request) -> Response:
-    """Give the OpenAPI description."""
+    """Return the OpenAPI description."""
     return ReplyStream(_schema())
 
 
@@ -140,6 +140,6 @@ def _prefers_text(accept: str) -> bool:
         form = METRICS_FORMS.get(media)
         weight = next((part[2:] for part in parameters if part.startswith("q=")), "1")
         if form and WEIGHT.fullmatch(weight):
-            # Of two with the same weight the first one wins.
+            # Of two types with the same weight the first one wins.
             best[form] = max(best[form], float(weight) - order * 1e-6 if float(weight) else 0.0)
     return best["text"] > best["json"]

@@ -1,6 +1,6 @@
-"""Reports every HTTP request when it is over: who asked for what, what it cost, how it ended. No content.
+"""Report every finished HTTP request: client, request, cost, outcome. No content.
 
-An ``Access`` is made once per request and given to every sink: the access log below, and telemetry.
+One ``Access`` per request is passed to every sink: the access log below, and telemetry.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MAX_PATH = 200
 
 @dataclass(frozen=True)
 class Access:
-    """One HTTP request that is over. ``at`` is Unix time, ``seconds`` how long it took; ``outcome`` is ``Record``'s.
+    """One finished HTTP request. ``at`` is Unix time, ``seconds`` its duration; ``outcome`` as in ``RequestRecord``.
 
-    ``record`` is what the metrics know of it, ``None`` for a request that generates nothing.
+    ``record`` is its metrics record, ``None`` for a request that generates nothing.
     """
 
     at: float
@@ -53,7 +53,7 @@ RECORD_FIELDS: Mapping[str, str] = {
     "queued": "queued_seconds",
     "time_to_first_token": "first_token_seconds",
 }
-"""Fields of an ``Access`` that are reported -> their names in a line of JSON."""
+"""Reported fields of an ``Access`` -> their names in the JSON line."""
 
 
 def json_line(access: Access) -> str:
@@ -71,7 +71,7 @@ def json_line(access: Access) -> str:
 
 
 def text_line(access: Access) -> str:
-    """Return the entry as one line for a person. Nothing in it can begin a second line."""
+    """Return the entry as one readable line, without line breaks from its values."""
     at = datetime.fromtimestamp(access.at, UTC).isoformat(timespec="seconds")
     line = (
         f"{at} {access.client} {json.dumps(f'{access.method} {access.path[:MAX_PATH]}')} {access.status} "
@@ -92,6 +92,6 @@ LINES: Mapping[str, Callable[[Access], str]] = {"text": text_line, "json": json_
 
 
 def access_log(form: AccessFormat) -> list[Sink]:
-    """Return the sink that writes lines of ``form`` to the logger ``strata_pack.access``, none for "off"."""
+    """Return sinks that write lines of ``form`` to the logger ``strata_pack.access``, empty for "off"."""
     write = LINES.get(form)
     return [] if write is None else [lambda access: log.info("%s", write(access))]

@@ -22,7 +22,7 @@ EndpointTable = dict[str, dict[str, Endpoint]]
 
 
 def create_app(served: Gateway | Fleet, keys: Keys | None = None, sinks: Sequence[Sink] = ()) -> ASGIApp:
-    """Return the ASGI application of a gateway or several; ``sinks`` get every request that is over."""
+    """Return the ASGI application of one gateway or several; ``sinks`` get every finished request."""
     fleet = served if isinstance(served, Fleet) else Fleet([served])
     settings = fleet.first.settings
     table = _table((*GENERATING, *(NATIVE if settings.pass_native else ()), *ABOUT))
@@ -42,7 +42,7 @@ def _table(routes: Sequence[Route]) -> EndpointTable:
 
 
 def _endpoint(table: EndpointTable, scope: Scope) -> Endpoint:
-    """Return what answers this path and method; raises 404 or 405."""
+    """Return the endpoint of this path and method. Raises ``ApiError`` 404 or 405."""
     path = scope["path"]
     methods = table.get(path) or _below(table, path)
     if methods is None:
@@ -55,6 +55,6 @@ def _endpoint(table: EndpointTable, scope: Scope) -> Endpoint:
 
 
 def _below(table: EndpointTable, path: str) -> dict[str, Endpoint] | None:
-    """Return the endpoints of the path that ``path`` is below, if there is one ("/" is no such path)."""
+    """Return the endpoints of a route whose path, ending in a slash, is a prefix of ``path`` ("/" is not one)."""
     above = (one for one in table if len(one) > 1 and one.endswith("/") and path.startswith(one))
     return next((table[one] for one in above), None)

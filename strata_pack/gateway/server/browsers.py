@@ -1,8 +1,8 @@
-"""What web pages may do: nothing, unless their origin was named.
+"""Protection against web pages: their requests are refused unless their origin is allowed.
 
-A page that is open in a browser of this machine reaches a server on loopback, and can make it work without being
+A page in a browser on this machine can reach a server on loopback, and make it work without being
 allowed to read the answer (a form, or ``fetch`` with ``text/plain``, needs no preflight). Browsers say so in headers
-that a page cannot forge: ``Origin`` and ``Sec-Fetch-Site``. Where a key is asked for, a page without it gets nothing.
+that a page cannot forge: ``Origin`` and ``Sec-Fetch-Site``. With API keys, a page without a key gets nothing.
 Sources: the Fetch standard, section 3.2 (CORS protocol); W3C Fetch Metadata; Private Network Access.
 """
 
@@ -18,13 +18,13 @@ METHODS = "GET, POST, DELETE, OPTIONS"
 EXPOSED = "x-request-id, request-id, retry-after"
 PREFLIGHT_SECONDS = "600"
 HARMLESS_PATHS = ("/", "/health")
-"""What a link or an image on any page may lead to: the live page without data, and whether it lives."""
+"""Paths that any page may link to: the live page (without data), and the health check."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Doors:
-    """The origins and host names that are let in. ``keyed``: a key is asked for, so that nothing else has to be."""
+    """The allowed origins and host names. ``keyed``: API keys are required, so other checks are not needed."""
 
     def __init__(self, origins: Iterable[str], hosts: Iterable[str], *, keyed: bool) -> None:
         self._origins = frozenset(origin.rstrip("/").lower() for origin in origins)
@@ -32,15 +32,15 @@ class Doors:
         self._keyed = keyed
 
     def check(self, method: str, path: str, headers: Mapping[str, str], http_version: str = "1.1") -> None:
-        """Raise 421 for a name that is not ours, 403 for a page that may not ask. Nothing of the body was read.
+        """Raise ``ApiError`` 421 for a foreign host name, 403 for a page of a foreign origin, before the body is read.
 
-        HTTP/1.0 has no ``Host``, and no browser speaks it.
+        HTTP/1.0 has no ``Host``, and no browser uses it.
         """
         if self._keyed:
             return
         host = host_name(headers.get("host", ""))
         if host not in self._hosts and not (http_version == "1.0" and "host" not in headers):
-            # A web page can give its own name the address of this machine; its requests come with that name.
+            # A web page can point its own name to this machine (DNS rebinding); its requests have that name.
             raise ApiError(
                 421, f"this gateway is not known as {host[:100]!r}; if it should be, start it with --allow-host "
                 f"{host[:100] or 'NAME'}, or with a key", kind="wrong_host",
@@ -58,7 +58,7 @@ class Doors:
             )  # fmt: skip
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> ReplyStream | None:
-        """Return the answer to a preflight (which never has a key), ``None`` for any other request."""
+        """Return the response to a preflight (which never has a key), ``None`` for any other request."""
         origin = headers.get("origin")
         if method != "OPTIONS" or origin is None or "access-control-request-method" not in headers:
             return None
@@ -77,7 +77,7 @@ class Doors:
         return ReplyStream(b"", 204, answer)
 
     def response_headers(self, headers: Mapping[str, str]) -> Headers:
-        """Return what every response to this request says, also one that is an error."""
+        """Return the headers of every response to this request, errors included."""
         if not self._origins:
             return []
         vary = (b"vary", b"origin")
@@ -96,7 +96,7 @@ class Doors:
 
     @staticmethod
     def _is_ours(origin: str, host: str) -> bool:
-        """Return whether the page is our own: its origin is the name under which it asks."""
+        """Return whether the page is the gateway's own: its origin equals the requested host."""
         return origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")
 
 

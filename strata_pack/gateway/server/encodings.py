@@ -1,4 +1,4 @@
-"""Bodies that come compressed (``Content-Encoding``): read within the limit that holds for any body."""
+"""Decompress request bodies (``Content-Encoding``), within the size limit of any body."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from strata_pack.gateway.failures import ApiError, bad_request
 
 MAX_ENCODINGS = 2
-"""Encodings that may be applied one after the other."""
+"""Most encodings applied one after the other."""
 
 ANY_WRAPPER = 32 + zlib.MAX_WBITS
 """zlib's window size for a gzip or a zlib header."""
 
 MAX_WINDOW = 1 << 27
-"""Bytes of a zstd window: that of level 22, and of what any agent sends."""
+"""Largest zstd window in bytes: that of level 22."""
 
 
 class _TooLarge(Exception):
@@ -22,9 +22,9 @@ class _TooLarge(Exception):
 
 
 def decoded(data: bytes, encodings: str, limit: int) -> bytes:
-    """Return a body without its encodings, given as the header has them.
+    """Return a decoded body; ``encodings`` is the header's value.
 
-    Raises ``ApiError``: 415 for an encoding that is not known here, 400 for data that is not in it, 413 for more than
+    Raises ``ApiError``: 415 for an unknown encoding, 400 for invalid data, 413 for more than
     ``limit`` bytes.
     """
     names = [name.strip().lower() for name in encodings.split(",")]
@@ -49,7 +49,7 @@ def decoded(data: bytes, encodings: str, limit: int) -> bytes:
 
 
 def _deflate(data: bytes, limit: int) -> bytes:
-    """Read what HTTP calls deflate: with zlib's header, or without, as some clients send it."""
+    """Decode HTTP's deflate: with zlib's header, or without it, as some clients send it."""
     headed = data[:1] in (b"\x1f", b"\x78") or (data[:1] and data[0] & 15 == 8 and int.from_bytes(data[:2]) % 31 == 0)
     return _zlib(data, limit, ANY_WRAPPER if headed else -zlib.MAX_WBITS)
 
@@ -84,7 +84,7 @@ def _zstd(data: bytes, limit: int) -> bytes:
     reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)
     parts: list[bytes] = []
     try:
-        # The bounded reader takes a frame that is cut for a whole one, and the one that does not is not bounded.
+        # The bounded reader accepts a truncated frame, and the strict one has no bound, so both are used.
         if len(reader.stream_reader(data, read_across_frames=True).read(limit + 1)) > limit:
             raise _TooLarge
         while data:

@@ -1,4 +1,4 @@
-"""The endpoints that let the model read and write: the three APIs, and what is passed on to llama-server."""
+"""Endpoints that use the model: the three APIs, and those passed on to llama-server."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ PASSED = {
     "/v1/reranking": "/v1/rerank",
     "/reranking": "/v1/rerank",
 }
-"""Paths of what a llama-server that was started for it does -> its own."""
+"""Paths passed on for specially started llama-servers (embeddings, reranking) -> llama-server's path."""
 
 UNKNOWN_CONSTRAINTS = (
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"),
     *("regex", "ebnf", "structural_tag"),
 )
-"""Constraints that llama-server would pass over without a word."""
+"""Constraints that llama-server would silently ignore."""
 
 
 class CompletionRequest(Body):
-    """What is checked of a ``/v1/completions`` body before it is passed on."""
+    """The fields of a ``/v1/completions`` body that are checked before it is passed on."""
 
     prompt: (
         str
@@ -67,7 +67,7 @@ class CompletionRequest(Body):
 
 
 class PassedRequest(Kept):
-    """A body that is llama-server's matter."""
+    """A body that is passed on unchecked."""
 
 
 async def chat(fleet: Fleet, request: Request) -> Response:
@@ -108,7 +108,7 @@ async def responses(fleet: Fleet, request: Request) -> Response:
 
 
 async def response(fleet: Fleet, request: Request) -> Response:
-    """Show or delete a stored response, or show its input."""
+    """Return or delete a stored response, or return its input items."""
     memory = fleet.first.store.of(caller_of(request).client)
     response_id, _, rest = unquote(request.scope["path"].removeprefix(RESPONSE_PATH)).partition("/")
     if rest not in ("", "input_items") or (rest and request.method == "DELETE"):
@@ -168,7 +168,7 @@ async def completions(fleet: Fleet, request: Request) -> Response:
 
 
 async def passed(fleet: Fleet, request: Request) -> Response:
-    """Pass on what only some servers can."""
+    """Pass on a request that only some servers support."""
     path = PASSED[request.scope["path"]]
     body = await read(request, PassedRequest, lambda body: body.given())
     record = caller_of(request).record(path.rpartition("/")[2], stream=False)
@@ -206,4 +206,4 @@ NATIVE = (
     Route("GET", "/props", native),
     Route("GET", "/slots", native),
 )
-"""llama-server's own endpoints. They bypass the queue and the template, so that an operator has to open them."""
+"""llama-server's own endpoints. They bypass queue and template, so they are off by default."""

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from strata_pack.gateway.failures import ApiError
 
 SHOWN_DIGITS = 8
-"""Hexadecimal digits of a key's hash that name its owner in the queue, the log and the memory of responses."""
+"""Hexadecimal digits of a key's hash that name its owner in the queue, the log and the response store."""
 
 
 class Keys:
-    """The keys of one gateway, none for one that asks for none."""
+    """The API keys of one gateway; empty if none is required."""
 
     def __init__(self, keys: tuple[str, ...]) -> None:
         self.replace(keys)
@@ -22,15 +22,15 @@ class Keys:
         return bool(self._digests)
 
     def replace(self, keys: tuple[str, ...]) -> None:
-        """Let ``keys`` hold from now on."""
+        """Replace the keys."""
         self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in keys)
 
     def owner(self, headers: Mapping[str, str]) -> str:
-        """Return the name of the key that a request has; raises 401 if it has none of them."""
+        """Return the name of a request's key. Raises ``ApiError`` 401 for a missing or wrong key."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         digest = hashlib.sha256(key.encode("latin-1")).digest()  # the bytes that came
-        # Every key is compared, so that the time tells nothing about which one matched.
+        # Every key is compared, so that the time does not reveal which one matched.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
         if not any(matches):
             raise ApiError(

@@ -1,4 +1,4 @@
-"""Where a gateway listens: its socket, its URL, and the certificate under which it answers."""
+"""The gateway's listening socket, URL and TLS certificate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tls:
     key: Path
 
     def check(self) -> None:
-        """Raise ``BadInput`` unless the two can be served."""
+        """Raise ``BadInput`` unless certificate and key are usable."""
         for file in (self.certificate, self.key):
             if not file.is_file():
                 raise BadInput("no such file", where=file)
@@ -33,7 +33,7 @@ class Tls:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises ``EnvironmentFailure`` if the address is taken or not ours."""
+    """Return a listening socket. Raises ``EnvironmentFailure`` if the address is taken or not on this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -1,4 +1,5 @@
-"""The live page at ``/``: one file without a build step, under a policy that lets it load nothing else."""
+"""The live page at ``/``: one file without a build step, with a content security policy against loading anything
+else."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import re
 
 
 def live_page() -> tuple[bytes, dict[str, str]]:
-    """Return the page and the headers it goes with."""
+    """Return the page and its headers."""
     page = importlib.resources.files(__package__).joinpath("live.html").read_text(encoding="utf-8")
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; script-src {_hash(page, 'script')}; "

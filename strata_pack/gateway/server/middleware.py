@@ -1,7 +1,7 @@
-"""What stands before every request, as plain ASGI middleware: who may ask, how much, how long, and who has left.
+"""ASGI middleware of every request: authorization, size and time limits, cancellation on disconnect.
 
-It reads the body (with a size and a time limit), then listens to the connection (``protocol.py``): when the client goes
-away, the task of the request is cancelled, which closes the upstream connection and frees the slot.
+It reads the body (with a size and a time limit), then watches the connection (``protocol.py``): when the client
+disconnects, the request's task is cancelled, which closes the upstream connection and frees the slot.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from strata_pack.gateway.streams import ReplyStream
 log = logging.getLogger("strata_pack.gateway")
 
 OPEN_PATHS = ("/health", "/")
-"""What needs no key: whether it lives, and the live page (which holds no data)."""
+"""Paths without a key: the health check, and the live page (which has no data)."""
 
 CONVERSATIONS = {"/v1/responses": "input", "/v1/completions": "prompt"}
-"""What an API calls the conversation, if not ``messages``."""
+"""An API's field of the conversation, if not ``messages``."""
 
 ANTHROPIC_PATH = "/v1/messages"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -43,13 +43,13 @@ STALL_CHECK_SECONDS = 5.0
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Return whether the client speaks Anthropic's API: by the path, else (``/v1/models``) by the header they all
+    """Return whether the client uses Anthropic's API: by the path, or (``/v1/models``) by the header that its clients
     send."""
     return scope["path"].startswith(ANTHROPIC_PATH) or any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def error_reply(error: ApiError, scope: Scope, request_id: str) -> ReplyStream:
-    """Return the error in the words of the API that the client speaks."""
+    """Return the error in the format of the client's API."""
     if is_anthropic(scope):
         value = {**error.anthropic(), "request_id": request_id}
     else:
@@ -94,7 +94,7 @@ class Guard:
                 self._tell(exchange, headers, failure, began, time.monotonic() - clock)
 
     async def _answered(self, exchange: _Exchange, headers: dict[str, str], receive: Receive) -> ApiError | None:
-        """Answer the request; return the error that it got."""
+        """Answer the request; return its error, if any."""
         scope = exchange.scope
         try:
             if (preflight := self._doors.preflight(scope["method"], headers)) is not None:
@@ -106,7 +106,7 @@ class Guard:
             try:
                 body = await self._read(scope, headers, receive)
             except asyncio.CancelledError:
-                # Nobody but the end of the gateway's drain cancels here.
+                # Only the end of the gateway's drain cancels here.
                 uncancel()
                 raise shutting_down() from None
             await exchange.run(self._app, body)
@@ -154,7 +154,7 @@ class Guard:
             await reply(exchange.scope, exchange.receive, exchange.send)
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> str:
-        """Return the name of the client for the queue; raises 401."""
+        """Return the client's name for the queue. Raises ``ApiError`` 401."""
         address = str((scope.get("client") or ("unknown",))[0])
         if not self._keys:
             return address
@@ -163,7 +163,7 @@ class Guard:
         return self._keys.owner(headers)
 
     async def _read(self, scope: Scope, headers: dict[str, str], receive: Receive) -> bytes:
-        """Return the body; raises 413 or 408."""
+        """Return the body. Raises ``ApiError`` 413 or 408."""
         limit = self._settings.limits.body_bytes
         announced = headers.get("content-length", "")
         too_large = ApiError(413, f"the body is larger than {limit} bytes", kind="too_large")
@@ -193,7 +193,7 @@ class Guard:
 
 
 class _Exchange:
-    """One request and its response, with a watch on the client."""
+    """One request and its response; detects a client that disconnects or stops reading."""
 
     def __init__(
         self, scope: Scope, send: Send, request_id: str, stalled_seconds: float, more_headers: Headers
@@ -201,7 +201,7 @@ class _Exchange:
         self._more_headers = more_headers
         self.caller: Caller | None = None
         self.status = 0
-        """Of the response, 0 before it has one."""
+        """Status of the response, 0 before it starts."""
         self.scope = scope
         self.request_id = request_id
         self.started = False
@@ -215,7 +215,7 @@ class _Exchange:
         self._insist: asyncio.TimerHandle | None = None
 
     async def run(self, app: ASGIApp, body: bytes) -> None:
-        """Run ``app``; a client that leaves, or does not read, ends it quietly."""
+        """Run ``app``; it is cancelled if the client disconnects or does not read."""
         self._body = body
         task = asyncio.current_task()
         assert task is not None
@@ -240,7 +240,7 @@ class _Exchange:
                 self._insist.cancel()
 
     async def receive(self) -> Message:
-        """Give the body once, then wait for ever: the connection reports a client that leaves."""
+        """Return the body once, then wait for ever: the connection reports a disconnect."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -254,7 +254,7 @@ class _Exchange:
             message["headers"] = [*message.get("headers", []), *self._own_headers()]
         elif not message.get("more_body", False):
             self._complete = True
-        # A ping may wait already: the stall began with it.
+        # A ping may be waiting already: then the stall began with it.
         self._sending_since = self._sending_since or self._loop.time()
         try:
             await self._send(message)

@@ -37,7 +37,7 @@ HELP = {
 
 
 MetricsSource = tuple[Metrics, Admission, Served]
-"""What is measured of one model."""
+"""The metrics source of one model."""
 
 
 class _Collector:
@@ -81,7 +81,7 @@ class _Collector:
 
 LABELS = ("model", "quant")
 NO_MODEL = ("", "")
-"""The labels of requests that reached no model."""
+"""Labels of requests that reached no model."""
 
 GAUGES: tuple[tuple[str, str, Callable[[Metrics, Admission], float]], ...] = (
     ("running_requests", "Requests that run or wait.", lambda metrics, _: len(metrics.running)),
@@ -97,7 +97,7 @@ HISTOGRAMS: tuple[tuple[str, str, Callable[[Metrics], Histogram]], ...] = (
 
 
 def prometheus_text(sources: Sequence[MetricsSource], front: Metrics | None = None) -> bytes:
-    """Return the exposition of the metrics of all models; ``front`` are those of requests that reached none."""
+    """Return the Prometheus text of all models; ``front`` are the metrics of requests that reached no model."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(sources, front))
     return generate_latest(registry)

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol with limits on headers, on idle connections and on answers that nobody takes.
+"""uvicorn's HTTP protocol with limits on headers, idle connections and responses that the client does not read.
 
-uvicorn has no public way to extend its protocols: what is used here of their insides is ``USED``, which a test looks
-for, and pyproject.toml bounds uvicorn to versions that were tried.
+uvicorn has no public way to extend its protocols: the private names used here are in ``USED``, which a test checks,
+and pyproject.toml limits uvicorn to tested versions.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from strata_pack.gateway.streams import Taker
 
 
 class Connection:
-    """One client's connection: ``abort`` drops it, ``on_close`` are called when it is lost; then it is ``closed``.
+    """One client's connection: ``abort`` drops it, ``on_close`` callbacks run when it is lost; then it is ``closed``.
 
-    ``taker`` returns the client's side of the answer that has begun and is not over.
+    ``taker`` returns the client's side of the response in progress.
     """
 
     def __init__(self, taker: Callable[[], Taker | None]) -> None:
@@ -42,7 +42,7 @@ class Connection:
 
 
 class _AnswerBody:
-    """The body of an answer, written past ``send``, which is a coroutine and costs as much as all else of a token."""
+    """The body of a response, written without ``send``, a coroutine that would double the cost of a token."""
 
     def __init__(self, cycle: Any) -> None:
         self._cycle = cycle
@@ -59,7 +59,7 @@ class _AnswerBody:
 
 
 class _AnyLength(int):
-    """A number of bytes that is never too small and never too large, for uvicorn's count of what is still to come."""
+    """A byte count that compares as neither too small nor too large, for uvicorn's count of expected bytes."""
 
     def __lt__(self, other: int) -> bool:
         return False
@@ -82,18 +82,18 @@ USED = (
     *("chunked_encoding", "disconnected", "expected_content_length", "message_event"),
     *("response_complete", "response_started", "flow", "write_paused"),
 )
-"""What is used of uvicorn's protocol and of its request cycle."""
+"""Private attributes of uvicorn's protocol and request cycle that are used here."""
 
 TAKEN_SECONDS = 1.0
 OVERHEAD = 16
-"""Bytes of a chunked body's framing for each byte of it that are no attack yet (a chunk of one byte has six)."""
+"""Allowed framing bytes of a chunked body for each body byte (a chunk of one byte has six)."""
 
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """A connection is closed whose headers are larger than ``header_bytes``, or not whole ``header_seconds`` after the
-    connection was made or the request began; whose chunks or trailers are mostly not body; and whose client has taken
-    nothing of an answer for ``stalled_seconds``."""
+    """Limits. A connection is closed if its headers are larger than ``header_bytes`` or incomplete
+    ``header_seconds`` after the connection or the request began; if its chunks are mostly framing or trailers; or if
+    its client has read nothing of a response for ``stalled_seconds``."""
 
     header_bytes: int
     header_seconds: float
@@ -101,7 +101,7 @@ class ConnectionLimits:
 
 
 class LimitedConfig(uvicorn.Config):
-    """How uvicorn serves ``app``, with ``limits`` for each connection."""
+    """uvicorn's configuration for ``app``, with ``limits`` for each connection."""
 
     def __init__(self, app: ASGIApp, limits: ConnectionLimits, **more: Any) -> None:
         super().__init__(app, http=LimitedProtocol, **more)
@@ -113,9 +113,9 @@ class LimitedProtocol(HttpToolsProtocol):
 
     _timer: asyncio.TimerHandle | None = None
     _fresh = 0
-    """Bytes that came for the request and are no body."""
+    """Received bytes of the request outside its body."""
     _bodies = 0
-    """Bytes of all bodies of the connection; ``_bodies_before`` of those before this request."""
+    """Bytes of all bodies on the connection; ``_bodies_before``: of earlier requests."""
     _bodies_before = 0
     _reading_headers = True
 
@@ -128,7 +128,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # asyncio sets it for no socket that was accepted from ours, and each answer would wait for a delayed ACK.
+        # asyncio does not set it for sockets accepted from our listener, and each response would wait for a delayed
+        # ACK.
         if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.transport = transport
@@ -138,7 +139,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._stop_watching()
         super().connection_lost(exc)
-        for cycle in self._cycles:  # uvicorn tells the newest alone, and a client may have sent several
+        for cycle in self._cycles:  # uvicorn notifies only the newest one, and a client may have pipelined several
             cycle.disconnected = True
             cycle.message_event.set()
         self._connection.lost()
@@ -153,7 +154,7 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._fresh > self._limits.header_bytes + OVERHEAD * (self._bodies - self._bodies_before):
             self._refuse(b"431 Request Header Fields Too Large")
         elif not self._answering and self._timer is None and self.timeout_keep_alive_task is None:
-            # uvicorn waits for ever after a byte that begins no request, or that nobody wants any more.
+            # uvicorn would wait for ever after a byte that begins no request or that is ignored.
             self._start_timer()
 
     def on_message_begin(self) -> None:
@@ -162,7 +163,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._reading_headers:  # else it is a trailer, which nobody here reads
+        if self._reading_headers:  # otherwise it is a trailer, which is ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -180,7 +181,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     @staticmethod
     def _end_with_connection(cycle: Any) -> None:
-        """Let an answer to a client of HTTP/1.0, which knows no chunks, end where the connection does."""
+        """End a response to an HTTP/1.0 client, which knows no chunks, by closing the connection."""
         cycle.chunked_encoding = False
         cycle.expected_content_length = _AnyLength()
 
@@ -193,7 +194,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._fresh = 0
         self._reading_headers = True
         if not self._answering:
-            # The rest of a body that was refused: now the connection is as idle as behind any answer.
+            # The rest of a refused body: now the connection is idle as after any response.
             self._stop_timer()
             self._keep_alive()
         if self.cycle is not None and not self.transport.is_closing():
@@ -203,21 +204,21 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._stop_watching()
         if waiting := self.transport.get_write_buffer_size():
-            # Soon: most of it goes out with this turn of the loop.
+            # Later: most of it is sent in this iteration of the event loop.
             self._taken = self.loop.call_later(TAKEN_SECONDS, self._check_taken, waiting + 1)
 
     @property
     def _answering(self) -> bool:
-        """Whether a request is being answered, or waits for that."""
+        """Whether a request is being answered or waits to be."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def _written(self) -> bool:
-        """Whether part of an answer has gone out, so that what is written now would land in it."""
+        """Whether part of a response was sent, so that an error page written now would be inside it."""
         return self._taker() is not None
 
     def _taker(self) -> _AnswerBody | None:
-        """Return the client's side of the answer that has begun and is not over."""
+        """Return the client's side of the response in progress."""
         begun = (cycle for cycle in self._cycles if cycle.response_started and not cycle.response_complete)
         return next((_AnswerBody(cycle) for cycle in begun), None)
 
@@ -226,11 +227,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def _check_taken(self, before: int) -> None:
-        """Drop the connection if nothing of what waits to be sent, ``before`` bytes last time, has gone."""
+        """Drop the connection if none of the bytes waiting to be sent (``before`` at the last check) were read."""
         self._taken = None
         waiting = self.transport.get_write_buffer_size()
         if self._answering or not waiting:
-            return  # the next answer has a watch of its own
+            return  # the next response has its own timer
         if waiting >= before:
             self.transport.abort()
         else:
@@ -258,7 +259,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _too_slow(self) -> None:
         if self._answering:
-            self._start_timer()  # the next request comes slowly, but the answer to the last one still goes out
+            self._start_timer()  # the next request is slow, but the last response is still being sent
         elif not self.transport.is_closing():
             self._refuse(b"408 Request Timeout")
 

@@ -1,4 +1,4 @@
-"""What every endpoint is made of: a function of the gateways and the request, and how it reads what it was sent."""
+"""Endpoints: the type of their functions, and helpers to read requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXTRA_HEADER = "x-strata"
 
 @dataclass(frozen=True)
 class Route:
-    """An endpoint; one whose path ends in a slash answers every path that begins with it."""
+    """An endpoint; a path that ends in a slash matches every path that starts with it."""
 
     method: HttpMethod
     path: str
@@ -33,18 +33,18 @@ class Route:
 
 
 async def read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
-    """Return what ``make`` makes of the request's body; raises ``ApiError`` 400 for a body that is not ``kind``."""
+    """Decode the request's body as ``kind`` and return ``make`` of it. Raises ``ApiError`` 400 for an invalid body."""
     data = await request.body()
     return await offload(len(data), lambda: make(read_body(kind, sound_json(data))))
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who asks, as the middleware found out."""
+    """Return the caller that the middleware has identified."""
     caller: Caller = request.scope["strata.caller"]
     return caller
 
 
 def wants_extra(request: Request) -> bool:
-    """Return whether the client asks for ``x_strata`` in its reply."""
+    """Return whether the client requests ``x_strata`` in its reply."""
     value: Any = request.headers.get(EXTRA_HEADER, "")
     return value.lower() in ("1", "true", "yes")

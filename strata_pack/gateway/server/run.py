@@ -1,4 +1,4 @@
-"""From a URL and a template to a running gateway: ask the upstream what it is, then serve until a signal stops it."""
+"""Make a gateway from a URL and a template, reading the upstream's properties, and serve until a signal stops it."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ ANSWER_SECONDS = 0.7
 SAY_AGAIN_SECONDS = 30.0
 KEY_FILE_LIMIT = 1 << 20
 COLLECTED_AFTER = (20_000, 10, 10)
-"""New objects after which Python looks for cycles among them, and how often it looks further."""
+"""Thresholds of Python's garbage collector."""
 
 RESTART_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds before the restarts of a server that keeps dying; the last one goes on."""
+"""Seconds before each restart of a server that keeps dying; the last value repeats."""
 
 WATCH_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class TemplateChoice:
-    """A template text with the id of the shipped one it is ("custom" for any other), and its status."""
+    """A template text with its shipped id ("custom" for any other), and its status."""
 
     source: str
     id: str
@@ -75,9 +75,9 @@ class TemplateChoice:
 
 
 def gateway_template(wanted: str | None, fallback: str) -> TemplateChoice:
-    """Return the template that ``wanted`` names (a shipped id or a file), or ``fallback``, the upstream's own.
+    """Return the template named by ``wanted`` (a shipped id or a file), or ``fallback``, the upstream's template.
 
-    Raises ``WrongUse`` if it names neither, ``BadInput`` if there is none at all.
+    Raises ``WrongUse`` if ``wanted`` is neither, ``BadInput`` if there is no template.
     """
     source = fallback
     if wanted is not None:
@@ -105,7 +105,7 @@ def call_format_of(source: str) -> CallFormat:
 
 
 def read_keys(key: str | None, key_file: Path | None) -> tuple[str, ...]:
-    """Return the API keys: the one given and those of the file, one a line, ``#`` starts a comment line."""
+    """Return the API keys: ``key`` and those in the file, one per line; ``#`` starts a comment line."""
     keys = [key] if key else []
     if key_file is not None:
         lines = read_bytes(key_file, KEY_FILE_LIMIT).decode("utf-8", "replace").splitlines()
@@ -117,13 +117,13 @@ def read_keys(key: str | None, key_file: Path | None) -> tuple[str, ...]:
 
 
 def check_exposure(host: str, keys: tuple[str, ...]) -> None:
-    """Raise ``WrongUse`` for a gateway that others can reach, but that asks for no key."""
+    """Raise ``WrongUse`` for a gateway reachable from other machines without API keys."""
     if host not in LOOPBACK and not keys:
         raise WrongUse(f"--host {host} lets others in", remedy="demand a key with --api-key or --api-key-file")
 
 
 def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
-    """Raise ``WrongUse`` for a value that is no origin, and for ``*`` where no key is asked for."""
+    """Raise ``WrongUse`` for a value that is no origin, and for ``*`` without API keys."""
     for origin in origins:
         if origin == ANY:
             if not keys:
@@ -143,12 +143,12 @@ def make_gateway(
     ready_seconds: float = READY_SECONDS,
     note: Callable[[str], Any] = lambda _: None,
 ) -> Gateway:
-    """Return the gateway before the llama-server at ``url``, which it asks what it is.
+    """Return the gateway of the llama-server at ``url``, whose properties are read first.
 
     ``template`` is a shipped id or a file, ``None`` for the upstream's own; ``model_file`` the GGUF that the upstream
     serves, to read the vocabulary's control tokens from; ``fetch_images``: images at https addresses are fetched.
-    Raises ``EnvironmentFailure`` if the upstream is not ready within ``ready_seconds``; ``note`` reports within a
-    second what is waited for.
+    Raises ``EnvironmentFailure`` if the upstream is not ready within ``ready_seconds``; ``note`` gets a message within
+    a second of waiting.
     """
     engine = make_engine(
         url,
@@ -177,7 +177,7 @@ def make_engine(
     ready_seconds: float = READY_SECONDS,
     note: Callable[[str], Any] = lambda _: None,
 ) -> RunningModel:
-    """Return what a gateway has to know of the llama-server at ``url``; the arguments are those of ``make_gateway``."""
+    """Return the ``RunningModel`` of the llama-server at ``url``; the arguments are those of ``make_gateway``."""
     upstream = Upstream(url, api_key=upstream_key)
     with contextlib.closing(LlamaClient(url, api_key=upstream_key)) as client:
         _wait_until_ready(client, ready_seconds, note)
@@ -225,13 +225,13 @@ def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str],
 
 
 def _is_ready(client: LlamaClient) -> bool:
-    """Return whether the server says so within a moment; one that accepts connections and is silent is not."""
+    """Return whether the server reports that it is ready within a moment; a silent one is not ready."""
     with client.time_limit(ANSWER_SECONDS):
         return client.health()
 
 
 def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> ControlTokens:
-    """Return the control tokens, of the vocabulary if its file can be read here, else of what the server tells."""
+    """Return the control tokens, from the model file if it is readable, otherwise by asking the server."""
     if model_file.is_file():
         try:
             known = gguf_control_tokens(model_file)
@@ -246,9 +246,9 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
 
 
 class GatewayServer(uvicorn.Server):
-    """uvicorn, saying so to the gateway when it starts to drain.
+    """uvicorn's server, which notifies the gateway when draining starts.
 
-    ``reread`` is called for a SIGHUP, ``begin_end`` when the drain begins, ``close`` is awaited at the end.
+    ``reread`` is called on SIGHUP, ``begin_end`` when draining starts, ``close`` is awaited at the end.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class GatewayServer(uvicorn.Server):
 def uvicorn_config(
     served: Gateway | Fleet, *, keys: Keys | None = None, sinks: Sequence[Sink] = (), tls: Tls | None = None
 ) -> uvicorn.Config:
-    """Return how uvicorn serves a gateway or several."""
+    """Return uvicorn's configuration for one gateway or several."""
     limits = (served.first if isinstance(served, Fleet) else served).settings.limits
     return LimitedConfig(
         create_app(served, keys, sinks),
@@ -308,10 +308,10 @@ def serve_gateway(
     close: Callable[[], Awaitable[None]] | None = None,
     begin_end: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve on ``sock`` until SIGINT or SIGTERM, then finish what runs, for at most ``drain_seconds``.
+    """Serve on ``sock`` until SIGINT or SIGTERM, then finish running requests within ``drain_seconds``.
 
-    At a SIGHUP ``read_again`` gives the keys that hold from then on, and the files of ``tls`` are read again.
-    ``begin_end`` is called when the drain begins, ``close`` is awaited at the end.
+    On SIGHUP, ``read_again`` returns the new keys, and the files of ``tls`` are read again.
+    ``begin_end`` is called when draining starts, ``close`` is awaited at the end.
     """
     keys = Keys((served.first if isinstance(served, Fleet) else served).settings.api_keys)
 
@@ -328,8 +328,8 @@ def serve_gateway(
             log.info("SIGHUP: keys and certificate were read again")
 
     config = uvicorn_config(served, keys=keys, sinks=sinks, tls=tls)
-    # What is there now stays: no collection while tokens flow has to look at it again. A request makes thousands of
-    # objects, nearly all without cycles: with Python's own 700 each one would be searched several times.
+    # Existing objects are permanent, so no later collection scans them. A request creates thousands of
+    # objects, nearly all without cycles: with Python's default of 700 each would be scanned several times.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED_AFTER)
@@ -340,9 +340,9 @@ def serve_gateway(
 def kept_alive(
     start: Callable[[int | None, threading.Event], LlamaServer], note: Callable[[str], Any], stopping: threading.Event
 ) -> Iterator[LlamaServer]:
-    """Yield a started llama.cpp server and start it again, on the same port, whenever it dies.
+    """Yield a started llama.cpp server, and restart it on the same port whenever it dies.
 
-    ``start(port, stopping)`` starts one, and gives up when ``stopping`` is set, as it is at the end of the block;
+    ``start(port, stopping)`` starts one, and stops trying when ``stopping`` is set, at the end of the block;
     ``note`` gets one line for every death.
     """
     server = start(None, stopping)

@@ -1,7 +1,7 @@
-"""OpenTelemetry: a span and a few measurements for every request, set up by the usual environment variables.
+"""OpenTelemetry: a span and a few metrics for every request, configured by the standard environment variables.
 
-Nothing runs unless one of the variables that name an exporter is set. A span is made when its request is over, with
-the times that it had, so that nothing here runs per token; the exporter sends in a thread of its own.
+Nothing runs unless one of the exporter variables is set. A span is created when its request has ended, with
+its recorded times, so nothing here runs per token; the exporter sends in a separate thread.
 Sources: OpenTelemetry, "Environment Variable Specification"; semantic conventions for HTTP and for generative AI.
 """
 
@@ -22,7 +22,7 @@ STARTS = (
     "OTEL_TRACES_EXPORTER",
     "OTEL_METRICS_EXPORTER",
 )
-"""Variables that ask for telemetry."""
+"""Variables that enable telemetry."""
 
 SERVICE = "strata-pack"
 PROTOCOL = "http/protobuf"
@@ -33,10 +33,10 @@ TOKENS = "{token}"
 
 
 def telemetry(environment: Mapping[str, str] = os.environ) -> tuple[list[Sink], Callable[[], None]]:
-    """Return the sinks that the environment asks for, and what has to be called at the end to send the rest.
+    """Return the sinks configured by the environment, and a function that sends the rest at the end.
 
-    Raises ``EnvironmentFailure`` if it asks for some and the packages are missing, ``WrongUse`` for an exporter or a
-    protocol that is not known here.
+    Raises ``EnvironmentFailure`` if telemetry is enabled and packages are missing, ``WrongUse`` for an unknown exporter
+    or protocol.
     """
     wanted = any(environment.get(name, "").strip() for name in STARTS)
     if not wanted or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -66,7 +66,7 @@ def telemetry(environment: Mapping[str, str] = os.environ) -> tuple[list[Sink], 
 def _set_up(traces: str, metrics: str) -> tuple[list[Sink], Callable[[], None]]:
     from opentelemetry.sdk.resources import Resource
 
-    # The resource reads OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES itself, and they count.
+    # The resource reads OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES itself, and they take precedence.
     resource = Resource({"service.name": SERVICE}).merge(Resource.create())
     if resource.attributes["service.name"] == "unknown_service":
         resource = resource.merge(Resource({"service.name": SERVICE}))
@@ -172,7 +172,7 @@ def _operation(api: str) -> str:
 
 
 def _route(path: str) -> str:
-    """Return a path without what a client may write into it, so that few of them are counted."""
+    """Return the route of a path without client-chosen parts, so that the number of routes stays small."""
     parts = path.split("/")
     known = len(parts) > 3 and parts[1] == "v1" and parts[2] in ("models", "responses") and parts[3] != "input_tokens"
     return "/".join([*parts[:3], "{id}", *parts[4:5]]) if known else path[:100]

@@ -1,4 +1,4 @@
-"""The messages of ``/v1/chat/completions``: their form, and what the model gets instead of media."""
+"""The messages of ``/v1/chat/completions``: their types, and their media parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from strata_pack.gateway.turn import CUSTOM_INPUT
 
 
 class ChatMessage(Kept):
-    """A message. ``reasoning`` is read where ``reasoning_content`` is not given.
+    """A message. ``reasoning`` is used if ``reasoning_content`` is not given.
 
     ``function_call`` and the role "function" are the older names of ``tool_calls`` and "tool".
     """
@@ -31,9 +31,9 @@ class ChatMessage(Kept):
 
 
 def readable_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return ``messages`` with their media as ``media_part`` and their calls as calls of functions.
+    """Return ``messages`` with media parts as ``media_part`` and all calls as function calls.
 
-    Raises a 400 for a part without its text, and for a call without a name.
+    Raises ``ApiError`` 400 for a text part without text, and for a call without a name.
     """
     return [_readable(f"messages.{number}", message) for number, message in enumerate(messages)]
 
@@ -56,7 +56,7 @@ def _readable(where: str, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    """Return a call of a custom tool, or of one in a namespace, as the call of the function that stands for it."""
+    """Return a call of a custom or namespaced tool as a call of its function."""
     custom, function = call.get("custom"), call.get("function")
     if call.get("type") == "custom" and isinstance(custom, dict):
         arguments = {CUSTOM_INPUT: custom.get("input", "")}
@@ -70,7 +70,7 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_continued(message: dict[str, Any]) -> None:
-    """Raise a 400 unless ``message``, the last one, is a turn that the model can write on."""
+    """Raise ``ApiError`` 400 unless the model can continue ``message``, the last one."""
     if message["role"] != "assistant":
         raise bad_request("continue_final_message: needs an assistant message at the end", "continue_final_message")
     if message.get("tool_calls") or message.get("function_call"):
@@ -81,7 +81,7 @@ def check_continued(message: dict[str, Any]) -> None:
 
 
 def _part(where: str, part: Any, *, foreign: bool) -> Any:
-    """Return a part as it is, or what the model gets for it. ``foreign``: it is a tool's, and no template's matter."""
+    """Return a part for the template. ``foreign``: the part is from a tool's result, so unknown types become text."""
     if not isinstance(part, dict):
         return part
     kind = part.get("type")
@@ -93,7 +93,7 @@ def _part(where: str, part: Any, *, foreign: bool) -> Any:
         text = part.get("text")
         return {"type": "text", "text": text if isinstance(text, str) else placeholder(kind[:64])}
     key = TEXT_PARTS.get(kind or "text", "text")
-    # A part of another type is the template's to judge; but one that prints "text" would print null as a word.
+    # The template decides about other types; but one that prints "text" would print null as a word.
     if key not in part and kind is not None and kind not in TEXT_PARTS:
         return part
     wanted = (str, list) if kind in THINKING_PARTS else str
@@ -103,7 +103,7 @@ def _part(where: str, part: Any, *, foreign: bool) -> Any:
 
 
 def _calls(where: str, message: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each call of ``message`` has its name and arguments, and what is there."""
+    """Yield the path and the object with name and arguments of each call of ``message``."""
     for number, call in enumerate(message.get("tool_calls") or ()):
         path = f"{where}.tool_calls.{number}"
         function = call.get("function")

@@ -46,7 +46,7 @@ def _function(call: ToolCall) -> dict[str, str]:
 
 
 def _called(call: ToolCall, origin: Origin, *, begun: bool = False) -> dict[str, Any]:
-    """Return a call as the tool that the client declared has it; without arguments if it has only ``begun``."""
+    """Return a call in the form of the declared tool; without arguments if it has only ``begun``."""
     named = {"name": origin.name, **({} if origin.namespace is None else {"namespace": origin.namespace})}
     if origin.custom:
         return {"id": call.id, "type": "custom", "custom": {**named, "input": "" if begun else custom_input(call)}}
@@ -57,7 +57,7 @@ def _called(call: ToolCall, origin: Origin, *, begun: bool = False) -> dict[str,
 class ChatWriter:
     """Writes one chat completion.
 
-    ``include_usage``: a stream ends with a chunk that has the usage; ``origins`` are those of ``Turn``.
+    ``include_usage``: a stream ends with a usage chunk; ``origins`` as in ``Turn``.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ChatWriter:
         return choice.outcome.finish_reason
 
     def _calls(self, calls: list[ToolCall]) -> dict[str, Any]:
-        """Return the field of a message that has its calls."""
+        """Return the message field with the calls."""
         return {"tool_calls": [_called(call, self._origins.get(call.name, Origin(call.name))) for call in calls]}
 
     def _call_start(self, index: int, call: ToolCall) -> str:
@@ -126,11 +126,11 @@ class ChatWriter:
         """Return the fields of a delta with more of the arguments of ``call``."""
         number = self._numbers[index][call.id]
         if call.name in self._origins and self._origins[call.name].custom:
-            return ""  # its input is one text, which JSON of half of it does not tell
+            return ""  # the input is one string inside JSON, which half of the JSON does not give
         return f'"tool_calls":[{{"index":{number},"function":{{"arguments":{quoted(text)}}}}}]'
 
     def _call_end(self, index: int, call: ToolCall) -> str:
-        """Return the fields of a delta that ends ``call``; "" for a function's, which was sent piece by piece."""
+        """Return the fields of a delta that ends ``call``; "" for a function's call, whose arguments were streamed."""
         origin = self._origins.get(call.name)
         if origin is None or not origin.custom:
             return ""
@@ -143,7 +143,7 @@ class ChatWriter:
         return b""
 
     def _opening(self, index: int) -> bytes:
-        """Return the bytes before a delta of choice ``index``; the first time, the chunk with the role before them."""
+        """Return the bytes before a delta of choice ``index``; the first time they start with the role chunk."""
         opening = self._openings.get(index)
         if opening is None:
             opening = b'data: %b,"choices":[{"index":%d,"delta":{' % (self._chunk, index)
@@ -186,7 +186,7 @@ class ChatWriter:
         return (opening + b'"reasoning_content":"', b'","reasoning":"', end)
 
     def written(self, kind: EventKind, text: str) -> None:
-        """A chunk does not depend on those before it."""
+        """Nothing to store: a chunk does not depend on earlier ones."""
 
     def finish(self, index: int, choice: Choice) -> bytes:
         shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": self._finish_reason(choice)}
@@ -211,7 +211,7 @@ class ChatWriter:
 
 
 class FunctionsWriter(ChatWriter):
-    """Writes one chat completion for a client that sent ``functions``: it reads one call, under the older name."""
+    """Writes one chat completion for a client that sent ``functions``: one call, in the field ``function_call``."""
 
     def _finish_reason(self, choice: Choice) -> str:
         reason = super()._finish_reason(choice)

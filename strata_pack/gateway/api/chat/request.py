@@ -1,4 +1,4 @@
-"""``POST /v1/chat/completions``: the body, and the turn that it asks for."""
+"""``POST /v1/chat/completions``: the body and its conversion to a ``Turn``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.turn import Turn
 
 NEVER = -100.0
-"""The bias of a token that llama.cpp's list of pairs gives as ``false``."""
+"""Bias of a token for which llama.cpp's list of pairs has ``false``."""
 
 
 def _pairs(value: Any) -> Any:
@@ -48,7 +48,7 @@ class StreamOptions(Body):
 
 
 class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
-    """A chat completion request: OpenAI's fields, and those that llama.cpp's and vLLM's users know."""
+    """A chat completion request: OpenAI's fields, and further ones of llama.cpp and vLLM."""
 
     messages: list[ChatMessage] = Field(min_length=1)
     model: str | None = None
@@ -77,7 +77,7 @@ class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
 
     @property
     def include_usage(self) -> bool:
-        """Whether a stream ends with a chunk that has the usage."""
+        """Whether a stream ends with a usage chunk."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
@@ -91,16 +91,16 @@ SAMPLING = {
     "repeat_penalty": "repeat_penalty",
     "repetition_penalty": "repeat_penalty",
 }
-"""Fields that go to llama-server's ``/completion`` as they are, under its name."""
+"""Fields passed unchanged to llama-server's ``/completion`` -> its name of the field."""
 
 
 def llama_seed(seed: int | None) -> int | None:
-    """Return the seed as llama-server has it: 32 bits, all ones for random."""
+    """Return the seed for llama-server: 32 bits, all ones for random."""
     return None if seed is None else seed % (1 << 32)
 
 
 def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
-    """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served."""
+    """Return the turn of ``request``. Raises ``ApiError`` for a field that cannot be served."""
     messages = readable_messages([message.given() for message in request.messages])
     calls = wanted_calls(request)
     thinking = wanted_thinking(request)

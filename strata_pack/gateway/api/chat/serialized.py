@@ -1,7 +1,7 @@
-"""Results of tools that a client wrote as the JSON text of their parts.
+"""Tool results that a client sends as the JSON text of their parts.
 
-Chat completions know no images in results. The Vercel AI SDK sends a result that holds one as the JSON of its parts,
-and the image would reach the model as its base64: here the parts become parts again.
+Chat completions have no images in tool results. The Vercel AI SDK sends a result with an image as the JSON of its
+parts, so the model would get the image as base64 text: this module decodes the parts again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SCHEMES = ("https://", "http://", "data:")
 
 
 def parts_of(text: str) -> list[dict[str, Any]] | None:
-    """Return the parts of which ``text`` is the JSON, ``None`` where it is that of no parts with media in them."""
+    """Return the parts encoded in ``text``, ``None`` if it is not the JSON of parts with media."""
     if '"mediaType"' not in text or not _BEGINNING.match(text):
         return None
     try:
@@ -32,9 +32,9 @@ def parts_of(text: str) -> list[dict[str, Any]] | None:
 
 
 def _media(part: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the part for an image or a file that ``part`` holds as base64 or by its address, ``None`` for others."""
+    """Return the media part for an image or a file given as base64 or URL, ``None`` for other parts."""
     kind, data = part.get("mediaType"), part.get("data")
-    if isinstance(data, dict):  # since version 7: what it is, and then that
+    if isinstance(data, dict):  # since version 7: the type, then the value under the type's name
         data = data.get("data", data.get("url"))
     if not isinstance(kind, str) or not isinstance(data, str):
         return None

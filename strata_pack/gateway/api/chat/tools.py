@@ -1,6 +1,6 @@
-"""The tools of ``/v1/chat/completions``, and which of them a turn may or must call.
+"""The tools and ``tool_choice`` of ``/v1/chat/completions``.
 
-``functions`` and ``function_call`` are the older names of ``tools`` and ``tool_choice``; who uses them reads one call a
+``functions`` and ``function_call`` are the older names of ``tools`` and ``tool_choice``; such clients read one call per
 reply.
 """
 
@@ -42,7 +42,7 @@ class AllowedTools(Body):
 
 
 class ChosenTools(Body):
-    """A choice of one tool, or of those that may be called; ``type`` says which field it needs."""
+    """A ``tool_choice`` object: one tool, or a list of allowed ones; ``type`` decides which field it needs."""
 
     type: Annotated[str, Field(max_length=64)]
     function: NamedFunction | None = None
@@ -51,7 +51,7 @@ class ChosenTools(Body):
 
 
 class ToolFields(Body):
-    """The fields of a request that are about tools."""
+    """The tool fields of a request."""
 
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | ChosenTools | None = None
@@ -62,9 +62,9 @@ class ToolFields(Body):
 
 @dataclass(frozen=True)
 class Calls:
-    """What a turn may call: ``tools`` OpenAI tool objects; ``name`` the function that it must call.
+    """The tools of a turn: ``tools`` are OpenAI tool objects; ``name`` is the function that it must call.
 
-    ``origins`` and ``left_out`` are those of ``Turn``.
+    ``origins`` and ``left_out`` as in ``Turn``.
     """
 
     tools: list[dict[str, Any]]
@@ -76,7 +76,8 @@ class Calls:
 
 
 def wanted_calls(request: ToolFields) -> Calls:
-    """Return what ``request`` allows and demands; raises a 400 for what its tools cannot meet."""
+    """Return the tools and the choice of ``request``. Raises ``ApiError`` 400 for a choice that its tools cannot
+    meet."""
     if request.functions is not None:
         return _legacy(request, request.functions)
     if request.function_call is not None:
@@ -136,7 +137,7 @@ def _legacy(request: ToolFields, functions: list[ToolFunction]) -> Calls:
 def _allowed(
     allowed: AllowedTools | None, tools: list[dict[str, Any]]
 ) -> tuple[ToolChoice, list[dict[str, Any]]]:  # fmt: skip
-    """Return the mode of ``allowed`` and those of ``tools`` that it names."""
+    """Return the mode of ``allowed`` and the tools that it lists."""
     if allowed is None:
         raise bad_request("tool_choice.allowed_tools: is missing", "tool_choice.allowed_tools")
     known = {tool["function"]["name"] for tool in tools}

@@ -1,7 +1,7 @@
-"""Content blocks of Anthropic's Messages API as the text that the model reads, or as media.
+"""Convert content blocks of Anthropic's Messages API to text and media parts.
 
-A block stands at a path (``messages.0.content.1``), and every complaint names it. Documents and search results are text
-in a wrapping; the model gets them as a tag of that name, with the facts about them as its attributes.
+A block has a path (``messages.0.content.1``), which every error names. Documents and search results are text
+in a wrapper; the model gets them inside a tag of that name, with their metadata as attributes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strata_pack.gateway.media import MediaPart, media_part
 
 
 class Block(Kept):
-    """A content block; which further fields it needs depends on ``type``."""
+    """A content block; its further fields depend on ``type``."""
 
     type: str
 
@@ -26,18 +26,19 @@ Located = tuple[str, Block]
 """A block and its path."""
 
 Pieces = list[str | MediaPart]
-"""Texts and media, one below the other."""
+"""Texts and media parts in order."""
 
 TEXT_ONLY = ("text",)
 SILENT = ("container_upload", "redacted_thinking", "compaction_delta")
-"""Types that hold nothing that a model could read."""
+"""Block types without content for a model."""
 
 SECRET = frozenset(("encrypted_content", "encrypted_index", "encrypted_stdout", "data", "signature"))
-"""Keys of other servers' results whose values are for them alone, or bytes."""
+"""Keys in results of hosted tools whose values are encrypted or bytes."""
 
 
 def located(where: str, content: Any) -> list[Located]:
-    """Return the blocks of a content with their paths; a string is one text block. Raises ``ApiError`` for others."""
+    """Return the blocks of a content with their paths; a string is one text block. Raises ``ApiError`` for other
+    types."""
     if isinstance(content, str):
         return [(where, Block.model_validate({"type": "text", "text": content}))]
     if not isinstance(content, list):
@@ -51,9 +52,9 @@ def content_pieces(where: str, content: Any, allowed: Iterable[str] = TEXT_ONLY)
 
 
 def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -> Pieces:
-    """Return what one block holds; raises ``ApiError`` for a type that is not ``allowed`` here.
+    """Return the texts and media of one block. Raises ``ApiError`` for a type that is not ``allowed``.
 
-    A document that is no text is media, as an image is; a block that says nothing is nothing.
+    A document that is not text is a media part, like an image; an empty block gives nothing.
     """
     if block.type in SILENT:
         return []
@@ -65,7 +66,7 @@ def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -
 
 
 def readable(value: Any) -> str:
-    """Return another server's value as text that a model can read: without what is encrypted, and without bytes."""
+    """Return a hosted tool's result as text for the model, without encrypted values and bytes."""
     return value if isinstance(value, str) else json.dumps(_open(value), ensure_ascii=False)
 
 
@@ -130,4 +131,4 @@ READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Pieces]] = {
     "search_result": _search_result,
     "tool_reference": _tool_reference,
 }
-"""How each type is read."""
+"""Reader of each block type."""

@@ -21,9 +21,9 @@ DELTAS = {"thinking": ("thinking_delta", "thinking"), "text": ("text_delta", "te
 
 
 class Signature:
-    """The signature of a thinking block, made from its text as it comes.
+    """The signature of a thinking block, computed while its text is streamed.
 
-    It proves nothing, and nobody checks it when it comes back. But clients send back as thinking only what is signed.
+    It proves nothing and is not checked when it comes back, but clients return only signed thinking blocks.
     """
 
     def __init__(self, text: str = "") -> None:
@@ -31,17 +31,17 @@ class Signature:
         self.add(text)
 
     def add(self, text: str) -> None:
-        """Go on with more of the text."""
+        """Add more of the text."""
         self._hash.update(text.encode("utf-8", "replace"))
 
     @property
     def text(self) -> str:
-        """The signature of what was added so far."""
+        """The signature of the text so far."""
         return b64encode(self._hash.digest()[:SIGNATURE_BYTES]).decode()
 
 
 class MessagesWriter:
-    """Writes one message. ``origins`` are those of ``Turn``."""
+    """Writes one message. ``origins`` as in ``Turn``."""
 
     def __init__(
         self, request_id: str, model: str, *, show_extra: bool, origins: Mapping[str, Origin] | None = None
@@ -163,7 +163,7 @@ def _ending(choice: Choice) -> dict[str, Any]:
 
 
 def _usage(choices: list[Choice]) -> dict[str, Any]:
-    """Return Anthropic's usage: cached tokens are not part of ``input_tokens`` there."""
+    """Return Anthropic's usage object, whose ``input_tokens`` exclude cached tokens."""
     tokens = add_usage(choices)
     return {
         "input_tokens": tokens["prompt"] - tokens["cached"],

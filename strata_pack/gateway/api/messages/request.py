@@ -1,4 +1,4 @@
-"""``POST /v1/messages`` (Anthropic's API): the body, and the turn that it asks for."""
+"""``POST /v1/messages`` (Anthropic's API): the body and its conversion to a ``Turn``."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from strata_pack.gateway.media import is_media, joined, placeholder
 from strata_pack.gateway.turn import AnswerForm, JsonAnswer, ToolChoice, Turn
 
 INPUT_BLOCKS = {"user": ("text", "document", "search_result"), "system": TEXT_ONLY}
-"""What a message may hold as text, by its role."""
+"""Block types allowed in a message by its role."""
 
 RESULT_BLOCKS = (*INPUT_BLOCKS["user"], "tool_reference")
 ERROR_MARK = "Error"
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 RESULT = "_tool_result"
-"""How the types of other servers' results end."""
+"""Ending of the types of hosted tools' results."""
 
 
 class InputMessage(Body):
@@ -75,7 +75,7 @@ class OutputConfig(Body):
 
 
 class CountRequest(ConstraintFields):
-    """What ``count_tokens`` reads."""
+    """A request of ``count_tokens``."""
 
     messages: list[InputMessage] = Field(min_length=1)
     model: str | None = None
@@ -103,7 +103,7 @@ class MessagesRequest(CountRequest):
 
 
 def count_turn(request: CountRequest) -> Turn:
-    """Return the turn whose prompt is to be counted."""
+    """Return the turn of a ``count_tokens`` request."""
     listed = listed_tools(request.tools or [])
     choice, name = listed.settled(*_choice(request.tool_choice), listed.tools)
     left_out = [*listed.left_out]
@@ -132,7 +132,7 @@ def count_turn(request: CountRequest) -> Turn:
 
 
 def messages_turn(request: MessagesRequest) -> Turn:
-    """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served."""
+    """Return the turn of ``request``. Raises ``ApiError`` for a field that cannot be served."""
     turn = count_turn(request)
     sampling = {
         name: getattr(request, name) for name in ("temperature", "top_p", "top_k") if getattr(request, name) is not None
@@ -169,9 +169,9 @@ def _system(system: str | list[Block] | None) -> list[dict[str, Any]]:
 
 
 def _openai_messages(messages: Sequence[InputMessage], left_out: list[str]) -> list[dict[str, Any]]:
-    """Return Anthropic's messages as OpenAI's; consecutive ones of one role are one turn, as in Anthropic's API.
+    """Return Anthropic's messages as OpenAI's; consecutive messages of one role are one turn, as in Anthropic's API.
 
-    ``left_out`` gets the blocks that are passed over.
+    Skipped blocks are added to ``left_out``.
     """
     turns: list[dict[str, Any]] = []
     for role, group in groupby(enumerate(messages), key=lambda numbered: numbered[1].role):
@@ -185,7 +185,7 @@ Contents = list[tuple[str, str | list[Block]]]
 
 
 def _input(role: str, contents: Contents) -> list[dict[str, Any]]:
-    """Return a user's or system's turn: tool results become messages of their own, before the text."""
+    """Return a user's or system's turn: tool results become separate messages, before the text."""
     results: list[dict[str, Any]] = []
     pieces: Pieces = []
     for where, block in [one for content in contents for one in located(*content)]:
@@ -203,7 +203,7 @@ def _input(role: str, contents: Contents) -> list[dict[str, Any]]:
 
 
 class _Turn:
-    """Collects what an assistant's turn says: its texts, thoughts and calls, up to the first result of its own."""
+    """Collects an assistant's turn: texts, thinking and calls, until a hosted tool's result."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -213,7 +213,7 @@ class _Turn:
         self.thought: list[str] = []
 
     def end_message(self) -> None:
-        """Note that what comes is another message: the blocks of one are one text, a new one is a new paragraph."""
+        """Mark the end of a message: its blocks are one text, and the next message starts a new paragraph."""
         self.texts.append("".join(self.text))
         self.thoughts.append("".join(self.thought))
         self.text, self.thought = [], []
@@ -229,7 +229,7 @@ class _Turn:
 
 
 def _assistant(contents: Contents, left_out: list[str]) -> list[dict[str, Any]]:
-    """Return an assistant's turn: one message, or more where another server ran its calls within it."""
+    """Return an assistant's turn: one message, or several if it has results of hosted tools."""
     messages: list[dict[str, Any]] = []
     turn = _Turn()
     for content in contents:
@@ -258,7 +258,7 @@ def _assistant(contents: Contents, left_out: list[str]) -> list[dict[str, Any]]:
 
 
 ASSISTANT_TEXTS = {"text": "text", "connector_text": "connector_text", "compaction": "content"}
-"""Types of blocks that are text of the assistant's -> the key that holds it."""
+"""Block types with text of the assistant -> the key of the text."""
 
 
 def _paragraphs(texts: list[str]) -> str:
@@ -276,7 +276,7 @@ def _call(where: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _server_result(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a call that another server ran."""
+    """Return the result of a hosted tool."""
     return {
         "role": "tool",
         "tool_call_id": str(given.get("tool_use_id", "")),
@@ -285,7 +285,7 @@ def _server_result(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unanswered(number: int, ids: list[str]) -> ApiError:
-    """Return the 400 for a last turn that has calls: what could go on there is their results alone."""
+    """Return the 400 for a last turn with calls, which only their results may follow."""
     return bad_request(
         f"messages.{number}: `tool_use` ids were found without `tool_result` blocks immediately after: "
         f"{', '.join(ids)}. Each `tool_use` block must have a corresponding `tool_result` block in the next message.",
@@ -299,7 +299,7 @@ def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
     failed = given.get("is_error")
     if not isinstance(failed, bool | NoneType):
         raise bad_request(f"{where}.is_error: must be a boolean", f"{where}.is_error")
-    # Templates know no flag for it: unless the text says so itself, the model would take the message for the result.
+    # Templates have no error flag, so the text must say that the call failed.
     first = pieces[0] if pieces and isinstance(pieces[0], str) else ""
     if failed and not first.lstrip().lower().startswith(ERROR_MARK.lower()):
         if not pieces or is_media(pieces[0]):
@@ -310,7 +310,8 @@ def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _result_pieces(where: str, content: Any) -> Pieces:
-    """Return what a tool's result holds; what kind of block a tool has chosen is not the user's matter."""
+    """Return a tool result's texts and media; unknown block types are not an error, because the user cannot change
+    them."""
     pieces: Pieces = []
     for place, block in located(where, content):
         known = block.type in RESULT_BLOCKS or block.type == "image"

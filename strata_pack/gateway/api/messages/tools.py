@@ -1,7 +1,7 @@
-"""The tools of Anthropic's Messages API: which of them are functions, and what those that have a type alone take.
+"""The tools of Anthropic's Messages API as functions, with the parameters of Anthropic's client-side tools.
 
 Of the tools that Anthropic defines, the client runs some (a shell, an editor, a memory) and declares them by type and
-name: they are functions whose parameters are known. What runs on Anthropic's servers is left out.
+name only: they are functions with known parameters. Tools that run on Anthropic's servers are left out.
 Source: Anthropic's documentation of the bash, text editor and memory tools.
 """
 
@@ -18,7 +18,7 @@ DATED = re.compile(r"(?P<kind>[a-z_]+?)_(?P<date>\d{8})")
 
 
 class AnthropicTool(Kept):
-    """A tool; one without a type, of type "custom", or with a schema is the client's own function."""
+    """A tool; one without a type, of type "custom", or with a schema is a function of the client."""
 
     name: Name | None = None
     input_schema: dict[str, Any] | None = None
@@ -86,13 +86,13 @@ CLIENT_TOOLS: dict[str, tuple[str, dict[str, Any]]] = {
         ),
     ),
 }
-"""Kinds of tools that the client runs, dated ones for what differs -> description and parameters."""
+"""Tool types that the client runs (dated ones where versions differ) -> description and parameters."""
 
 DEFAULT_NAMES = {"text_editor": "str_replace_based_edit_tool"}
 
 
 def listed_tools(tools: list[AnthropicTool]) -> ToolList:
-    """Return the functions among ``tools``; raises a 400 for one without a name."""
+    """Return the functions of ``tools``. Raises ``ApiError`` 400 for one without a name."""
     listed = ToolList()
     for number, tool in enumerate(tools):
         where = f"tools.{number}"

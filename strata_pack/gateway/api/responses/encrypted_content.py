@@ -1,7 +1,7 @@
-"""Thinking as a value that a client keeps and sends back unread: ``encrypted_content`` of the Responses API.
+"""Encode thinking as ``encrypted_content`` of the Responses API, an opaque value that clients send back.
 
-Clients that ask for it (``include: ["reasoning.encrypted_content"]``) send back that value alone, not the text next to
-it. It is an encoding, no secret: whoever gets it gets the thinking in plain text anyway.
+Clients that request it (``include: ["reasoning.encrypted_content"]``) send back only that value, not the text next to
+it. It is an encoding, not encryption: the client also gets the thinking as plain text.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import base64
 
 PREFIX = "strata-1-"
-"""Tells our values from those of other servers, and this encoding from later ones."""
+"""Distinguishes these values from other servers' and from later encodings."""
 
 
 def carried(thinking: str) -> str:
-    """Return the opaque value of ``thinking``: URL-safe base64 behind ``PREFIX``."""
+    """Return ``thinking`` as opaque value: ``PREFIX`` and URL-safe base64."""
     return PREFIX + base64.urlsafe_b64encode(thinking.encode("utf-8", "replace")).decode("ascii")
 
 

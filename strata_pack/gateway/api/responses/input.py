@@ -1,8 +1,8 @@
-"""The input items of ``/v1/responses``, read into one conversation: what a turn of the assistant is scattered over
-(reasoning, messages, calls) becomes one message again.
+"""Convert the input items of ``/v1/responses`` to messages: the items of one assistant turn
+(reasoning, messages, calls) become one message.
 
-A history may hold items of other servers. Calls of what ran there become calls with their results, as far as the
-history tells them; what nobody here could read is passed over. A session that was begun elsewhere goes on.
+A history may contain items of other servers. Calls of hosted tools become calls with their results, as far as the
+history has them; unreadable items are skipped. So a session that began on another server can continue here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Messages = list[dict[str, Any]]
 
 
 class Item(Kept):
-    """An input item; which further fields it needs depends on ``type`` (``message`` when it is not given)."""
+    """An input item; its further fields depend on ``type`` (default ``message``)."""
 
     type: str | None = None
     role: Any = None
@@ -38,27 +38,28 @@ class Item(Kept):
 
 
 class Recall(Protocol):
-    """What is kept of a client's earlier responses."""
+    """Access to the stored responses of one client."""
 
     def item(self, item_id: str) -> Mapping[str, Any] | None:
-        """Return an item that a response had, ``None`` for one that is not kept."""
+        """Return a stored response's item, ``None`` if it is not stored."""
 
     def conversation(self, response_id: str) -> list[Mapping[str, Any]]:
-        """Return all the items that a response goes on from and has; raises ``ApiError`` for an unknown one."""
+        """Return all items of the conversation up to and with a response. Raises ``ApiError`` for an unknown
+        response."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A conversation as messages in OpenAI's chat shapes, and what of it was passed over."""
+    """A conversation as OpenAI chat messages, and the skipped items."""
 
     messages: Messages
     left_out: tuple[str, ...]
 
 
 def conversation(items: Iterable[Item], recall: Recall, *, recalled: int = 0) -> Read:
-    """Return the items as one conversation; raises ``ApiError`` for what cannot be read.
+    """Return the items as one conversation. Raises ``ApiError`` for an invalid item.
 
-    ``recalled``: how many items at the beginning come from ``recall``, so that the client's own begin after them.
+    ``recalled``: number of leading items that come from ``recall`` and not from the request.
     """
     messages: Messages = []
     left_out: list[str] = []
@@ -100,7 +101,7 @@ def _message(messages: Messages, where: str, given: dict[str, Any]) -> None:
 
 
 def _reasoning(messages: Messages, where: str, given: dict[str, Any]) -> None:
-    # An item that cannot be read (another server's) says nothing: it must not cut the turn in two.
+    # An unreadable item (of another server) is skipped and must not split the turn.
     if text := _thinking(where, given):
         _add(_assistant(messages, after=("content", "tool_calls")), "reasoning_content", text)
 
@@ -139,7 +140,7 @@ def _call_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
 
 
 def _foreign_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
-    """Read the result of a tool that the client ran for another server: its form is that server's matter."""
+    """Read the result of a client-side tool of another API; any form is accepted."""
     output = given.get("output", given.get("tools"))
     if not isinstance(output, (str, list, type(None))) and output.get("type") not in KINDS:
         output = _dumped(output)
@@ -148,7 +149,7 @@ def _foreign_output(messages: Messages, where: str, given: dict[str, Any]) -> No
 
 
 def _client_call(name: str, field: str) -> ItemReader:
-    """Return the reader of a call that the client ran, whose result is an item of its own."""
+    """Return the reader of a call that the client ran, whose result is a separate item."""
 
     def read(messages: Messages, _where: str, given: dict[str, Any]) -> None:
         arguments = given.get(field)
@@ -159,9 +160,9 @@ def _client_call(name: str, field: str) -> ItemReader:
 
 
 def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, kind: str | None = None) -> ItemReader:
-    """Return the reader of a call that another server ran: ``fields`` are its arguments, ``result`` its result.
+    """Return the reader of a hosted tool's call: ``fields`` are its arguments, ``result`` is its result.
 
-    ``kind``: the result is media.
+    ``kind``: the kind of media of the result.
     """
 
     def read(messages: Messages, _where: str, given: dict[str, Any]) -> None:
@@ -180,7 +181,7 @@ def _server_call(name: str, fields: tuple[str, ...], result: str | None = None, 
 
 
 def _compaction(messages: Messages, _where: str, given: dict[str, Any]) -> None:
-    """Read what stands for a part of the conversation that is gone, where it is text."""
+    """Read the summary of a compacted part of the conversation, if it is text."""
     summary = given.get("summary") or given.get("content")
     text = (
         "".join(str(piece) for piece in _pieces("", summary, result=True)) if isinstance(summary, (str, list)) else ""
@@ -220,11 +221,11 @@ READERS: Mapping[str, ItemReader] = {
     "compaction": _compaction,
     "compaction_summary": _compaction,
 }
-"""Reads an item, ``where`` it stands, into the messages so far. An item of another type is passed over."""
+"""Adds an item at path ``where`` to the messages. Items of other types are skipped."""
 
 
 def _assistant(messages: Messages, *, after: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the assistant's turn that an item belongs to: a new one if the last one has any of ``after`` already."""
+    """Return the assistant's turn of an item: a new one if the last turn already has one of the keys ``after``."""
     last = messages[-1] if messages else None
     if last is None or last["role"] != "assistant" or any(last.get(key) for key in after):
         last = {"role": "assistant"}
@@ -238,7 +239,7 @@ def _add(turn: dict[str, Any], key: str, text: str) -> None:
 
 
 def _whole(turn: dict[str, Any]) -> dict[str, Any]:
-    """Return an assistant's turn with the texts of its items joined; once, because there may be thousands."""
+    """Return an assistant's turn with its items' texts joined (once at the end, because there may be thousands)."""
     whole: dict[str, Any] = {key: PARAGRAPH.join(turn[key]) for key in ("content", "reasoning_content") if key in turn}
     return {**turn, "content": "", **whole}
 
@@ -247,7 +248,7 @@ def _whole(turn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _thinking(where: str, given: dict[str, Any]) -> str:
-    """Return the text of a reasoning item: its content, else its summary, else what we encoded ourselves."""
+    """Return the text of a reasoning item: its content, else its summary, else our own encoded value."""
     encoded = given.get("encrypted_content")
     return (
         "".join(map(str, _pieces(f"{where}.content", given.get("content"), thinking=True)))
@@ -259,8 +260,8 @@ def _thinking(where: str, given: dict[str, Any]) -> str:
 def _pieces(where: str, content: Any, *, thinking: bool = False, result: bool = False) -> list[str | MediaPart]:
     """Return the texts and media of ``content``: null, a string or a list of parts.
 
-    Raises a 400 for a part without text. ``result``: the parts are a tool's, so that what they are is not the user's
-    matter.
+    Raises ``ApiError`` 400 for a part without text. ``result``: the parts are a tool's, so unknown types are not an
+    error.
     """
     if content is None:
         return []
@@ -280,7 +281,7 @@ def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | Medi
     if isinstance(kind, str) and kind in KINDS and not thinking:
         return media_part(KINDS[kind], where, part, f"parts of type {kind!r}")
     if result and kind not in TEXT_TYPES and not isinstance(part.get("text"), str):
-        # Most of it is text in some wrapping, such as {"stdout": ..., "stderr": ...}.
+        # Most such parts are text in a wrapper, such as {"stdout": ..., "stderr": ...}.
         return placeholder(str(kind)[:64]) if "encrypted_content" in part else _dumped(part)
     if not isinstance(kind, str | NoneType):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")

@@ -25,7 +25,7 @@ from strata_pack.gateway.turn import Origin
 from strata_pack.parsing import Event, EventKind, ToolCall
 
 FIRST_EVENTS = ("response.created", "response.in_progress")
-"""What a stream begins with; it may be written when the first delta has been."""
+"""Events that begin a stream; written before the first delta is sent."""
 
 ITEM_KINDS = {"reasoning": "reasoning", "content": "message"}
 PART_KINDS = {"reasoning": "reasoning_text", "content": "output_text"}
@@ -41,7 +41,7 @@ ID_PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc", "cust
 
 
 class ResponsesWriter:
-    """Writes one response. ``keep`` is given the response when it is whole; ``None`` if it is not kept."""
+    """Writes one response. ``keep`` is called with the finished response; ``None`` if it is not stored."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class ResponsesWriter:
         keep: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         self._request_id = request_id
-        # Of our own making: clients may send the same request id again and again.
+        # A new id, because clients may send the same request id repeatedly.
         self._unique = uuid.uuid4().hex
         self._keep = keep
         self._origins: Mapping[str, Origin] = turn.origins
@@ -96,7 +96,7 @@ class ResponsesWriter:
         return call.name in self._origins and self._origins[call.name].custom
 
     def _call_item(self, number: int, call: ToolCall, arguments: str, status: str) -> dict[str, Any]:
-        """Return the item of a call; ``arguments`` are the input of a custom tool once the call is whole."""
+        """Return the item of a call; ``arguments`` are the input of a custom tool once the call is complete."""
         origin = self._origins.get(call.name, Origin(call.name))
         kind, field = ("custom_tool_call", "input") if origin.custom else ("function_call", "arguments")
         item = {
@@ -110,7 +110,7 @@ class ResponsesWriter:
         return item if origin.namespace is None else {**item, "namespace": origin.namespace}
 
     def _text_item(self, kind: str, number: int, text: str | None, status: str) -> dict[str, Any]:
-        """Return a reasoning or message item; ``text`` ``None`` for one that has no part yet."""
+        """Return a reasoning or message item; ``text`` is ``None`` if it has no part yet."""
         parts = [] if text is None else [_part(kind, text)]
         item_id = self._item_id(ITEM_KINDS[kind], number)
         item: dict[str, Any] = {"id": item_id, "type": ITEM_KINDS[kind], "status": status}
@@ -183,7 +183,9 @@ class ResponsesWriter:
                 parts.append(self._begin_call(event.call))
             elif event.kind == "tool_args" and event.call is not None:
                 self._texts.append(event.text)
-                if not self._is_custom(event.call):  # its input is one text, which JSON of half of it does not tell
+                if not self._is_custom(
+                    event.call
+                ):  # the input is one string inside JSON, which half of the JSON does not give
                     parts.append(self._piece("response.function_call_arguments.delta", event.text, ""))
             elif event.kind == "tool_call" and event.call is not None:
                 self._call = event.call
@@ -223,7 +225,7 @@ class ResponsesWriter:
         return closed + self._event("response.output_item.added", output_index=number, item=item)
 
     def _close(self, status: str) -> bytes:
-        """Return the end of the open item, if there is one: a text ends with ``status``, a call was cut."""
+        """Return the end of the open item, if any: a text ends with ``status``, a call is incomplete."""
         return self._close_text(status) + self._close_call("incomplete")
 
     def _close_text(self, status: str) -> bytes:
@@ -237,7 +239,7 @@ class ResponsesWriter:
         return ended + self._done(self._text_item(kind, place["output_index"], text, status))
 
     def _close_call(self, status: str) -> bytes:
-        """Return the end of the open call. The arguments of an incomplete one are not whole, so nothing says "done"."""
+        """Return the end of the open call. An incomplete call has no "done" event for its arguments."""
         if self._call is None:
             return b""
         call, place, arguments = self._call, self._place, "".join(self._texts)

@@ -1,4 +1,4 @@
-"""``POST /v1/responses`` (non-stored): the body, and the turn that it asks for."""
+"""``POST /v1/responses``: the body and its conversion to a ``Turn``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NOT_KEPT: Mapping[str, str] = {
     "prompt": "prompts are not kept here; send instructions and input",
     "background": "responses are not made in the background here; ask again without background",
 }
-"""Fields that point to what only a server that stores for good could know -> what to do instead."""
+"""Fields that need permanent storage -> the error message with an alternative."""
 
 
 class ResponseTool(Kept):
-    """A tool; what its fields have to be depends on ``type``. Those of a tool that is left out may be anything."""
+    """A tool; its field types depend on ``type``. Fields of a tool that is left out are not checked."""
 
     type: str
     name: Any = None
@@ -96,10 +96,10 @@ class ResponsesRequest(ConstraintFields, ThinkingFields):
 
 @dataclass(frozen=True)
 class ResponsesTurn(Turn):
-    """A turn, and what its response needs besides.
+    """A turn, and further settings of its response.
 
-    ``echoed``: the fields that a response repeats of its request; ``carries_thinking``: reasoning items have
-    ``encrypted_content``; ``store``: the client lets the response be kept.
+    ``echoed``: request fields that the response repeats; ``carries_thinking``: reasoning items have
+    ``encrypted_content``; ``store``: the client allows storing the response.
     """
 
     echoed: dict[str, Any] = field(default_factory=dict)
@@ -108,9 +108,9 @@ class ResponsesTurn(Turn):
 
 
 def responses_turn(request: ResponsesRequest, recall: Recall) -> ResponsesTurn:
-    """Return the turn that ``request`` asks for; raises ``ApiError`` for what cannot be served.
+    """Return the turn of ``request``. Raises ``ApiError`` for a field that cannot be served.
 
-    ``recall`` knows the items that this client's earlier responses had.
+    ``recall`` gives access to this client's stored responses.
     """
     for unknown, remedy in NOT_KEPT.items():
         if getattr(request, unknown):
@@ -146,7 +146,7 @@ def responses_turn(request: ResponsesRequest, recall: Recall) -> ResponsesTurn:
 
 
 def _conversation(request: ResponsesRequest, recall: Recall) -> Read:
-    """Return the messages of the conversation, with those of the response that it goes on from."""
+    """Return the messages of the conversation, including those up to ``previous_response_id``."""
     items = [Item(role="user", content=request.input)] if isinstance(request.input, str) else request.input
     if not request.previous_response_id:
         return conversation(items, recall)
@@ -155,7 +155,7 @@ def _conversation(request: ResponsesRequest, recall: Recall) -> Read:
 
 
 def _echoed(request: ResponsesRequest) -> dict[str, Any]:
-    """Return the fields that a response repeats, as the client wrote them, with the API's defaults."""
+    """Return the request fields that a response repeats, with the API's defaults."""
     reasoning, text = request.reasoning or Reasoning(), request.text or TextConfig()
     shown = {"format": _written(text.format) or {"type": "text"}}
     if text.verbosity is not None:
@@ -177,7 +177,7 @@ def _echoed(request: ResponsesRequest) -> dict[str, Any]:
 
 
 def _written(value: Any) -> Any:
-    """Return a part of the request as JSON has it, without what the client did not send."""
+    """Return a part of the request as JSON, without fields that the client did not send."""
     return value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, Body) else value
 
 
@@ -202,7 +202,7 @@ def _listed(tools: list[ResponseTool]) -> ToolList:
 def _choice(
     wanted: ToolChoice | ResponseToolChoice | None, listed: ToolList
 ) -> tuple[ToolChoice, str | None, list[dict[str, Any]]]:
-    """Return the choice, the function that it names, and the tools that it allows."""
+    """Return the choice, the function that it names, and the allowed tools."""
     tools = listed.tools
     if not isinstance(wanted, ResponseToolChoice):
         return wanted or "auto", None, tools

@@ -1,9 +1,9 @@
-"""A bounded memory of the last responses, so that a client may name them instead of sending them again.
+"""A bounded in-memory store of the last responses, which clients may reference by id.
 
-Kept are the bytes of the request and of the response, which costs nothing to make and tells exactly what it costs to
-keep; they are read again only when somebody refers to them. A response holds on to the one that it goes on from:
-that one is found through it even when it has been deleted or pushed out by itself, and counts for as long.
-Each client (a key, or an address) has a memory of its own, and knows no other.
+It stores the bytes of request and response, which need no conversion and whose size in memory is
+known; they are decoded only when referenced. A response keeps its predecessor alive:
+the predecessor remains usable through it after deletion or eviction, and counts toward the limit until then.
+Each client (an API key, or an address) has a separate store.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from strata_pack.gateway.failures import ApiError, bad_request
 StoredItem = Mapping[str, Any]
 MAX_PAGE = 100
 MAX_CHAIN = 10_000
-"""Responses of one conversation that follow each other."""
+"""Most consecutive responses of one conversation."""
 
 
 @dataclass
 class StoredResponse:
-    """One response: the body that asked for it, itself as JSON, and the one that it goes on from."""
+    """One response: the request body, the response as JSON, and its predecessor."""
 
     id: str
     body: bytes
@@ -36,14 +36,14 @@ class StoredResponse:
     items: tuple[str, ...]
     length: int = 1
     users: int = field(default=0, repr=False)
-    """How many of the responses in the memory need this one."""
+    """Number of stored responses that depend on this one."""
 
     @property
     def size(self) -> int:
         return len(self.body) + len(self.response)
 
     def chain(self) -> Iterator[StoredResponse]:
-        """Yield this response and those before it, newest first."""
+        """Yield this response and its predecessors, newest first."""
         one: StoredResponse | None = self
         while one is not None:
             yield one
@@ -66,12 +66,12 @@ class StoredResponse:
         return output
 
     def conversation(self) -> list[StoredItem]:
-        """Return all the items that this response goes on from and has, oldest first."""
+        """Return all items of the conversation up to and with this response, oldest first."""
         return [item for part in reversed(list(self.chain())) for item in (*part.own_input(), *part.output())]
 
 
 class Memory:
-    """The responses of one client, the last used last. Used by the event loop and by threads that read bodies."""
+    """The responses of one client, most recently used last. Used by the event loop and by threads that read bodies."""
 
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
@@ -82,7 +82,7 @@ class Memory:
         self.bytes = 0
 
     def add(self, response: Mapping[str, Any], body: bytes, previous_id: str | None) -> None:
-        """Keep ``response``, unless it is larger than the whole memory."""
+        """Store ``response``, unless it is larger than the limit."""
         data = json.dumps(response, ensure_ascii=False).encode("utf-8", "replace")
         with self._lock:
             previous = self._kept.get(previous_id) if previous_id else None
@@ -99,7 +99,7 @@ class Memory:
             self._shrink()
 
     def get(self, response_id: str) -> StoredResponse:
-        """Return a response; raises 404 for one that is not kept."""
+        """Return a response. Raises ``ApiError`` 404 if it is not stored."""
         with self._lock:
             self._shrink()
             one = self._kept.get(response_id)
@@ -112,15 +112,15 @@ class Memory:
             return one
 
     def delete(self, response_id: str) -> None:
-        """Forget a response; raises 404 for one that is not kept."""
+        """Delete a response. Raises ``ApiError`` 404 if it is not stored."""
         one = self.get(response_id)
         with self._lock:
             self._forget(one)
 
-    # What the reader of inputs asks (``input.Recall``)
+    # The protocol ``input.Recall``
 
     def item(self, item_id: str) -> StoredItem | None:
-        """Return an item that a response had."""
+        """Return an item of a stored response."""
         with self._lock:
             self._shrink()
             one = self._items.get(item_id)
@@ -129,7 +129,8 @@ class Memory:
         return None if one is None else next((item for item in one.output() if item["id"] == item_id), None)
 
     def conversation(self, response_id: str) -> list[StoredItem]:
-        """Return all the items that a response goes on from and has, oldest first; raises 400 for an unknown one."""
+        """Return all items of the conversation up to and with a response, oldest first. Raises ``ApiError`` 400 if
+        unknown."""
         try:
             one = self.get(response_id)
         except ApiError:
@@ -146,7 +147,7 @@ class Memory:
             self._kept.move_to_end(one.id)
 
     def _shrink(self) -> None:
-        """Forget what is too old, and the oldest while there is too much."""
+        """Delete expired responses, and the oldest ones while the limit is exceeded."""
         oldest = time.monotonic() - self._seconds
         while self._kept and (self.bytes > self._limit or next(iter(self._kept.values())).at < oldest):
             self._forget(next(iter(self._kept.values())))
@@ -162,9 +163,9 @@ class Memory:
 
 
 def input_items(kept: StoredResponse, query: Mapping[str, str]) -> dict[str, Any]:
-    """Return the page of the items that ``kept`` was an answer to; ``query`` has ``limit``, ``order`` and ``after``.
+    """Return a page of the input items of ``kept``; ``query`` has ``limit``, ``order`` and ``after``.
 
-    Raises a 400 for a query that cannot be followed.
+    Raises ``ApiError`` 400 for an invalid query.
     """
     before = kept.previous.conversation() if kept.previous else []
     items = [dict(item) for item in (*before, *kept.own_input())]
@@ -191,7 +192,7 @@ def input_items(kept: StoredResponse, query: Mapping[str, str]) -> dict[str, Any
 
 
 class EmptyMemory:
-    """What a gateway that keeps nothing knows."""
+    """The ``Recall`` of a gateway that stores nothing."""
 
     def item(self, _item_id: str) -> StoredItem | None:
         return None
@@ -204,7 +205,7 @@ class EmptyMemory:
 
 
 class Store:
-    """The memories of all clients; ``limit`` (bytes) and ``seconds`` hold for each, ``limit`` 0 keeps nothing."""
+    """The stores of all clients; ``limit`` (bytes) and ``seconds`` apply to each, ``limit`` 0 stores nothing."""
 
     def __init__(self, limit: int, seconds: float) -> None:
         self._limit = limit
@@ -212,12 +213,12 @@ class Store:
         self._memories: dict[str, Memory] = {}
 
     def of(self, client: str) -> Memory | None:
-        """Return the memory of ``client``, ``None`` if nothing is kept."""
+        """Return the memory of ``client``, ``None`` if nothing is stored."""
         if not self._limit:
             return None
         return self._memories.setdefault(client, Memory(self._limit, self._seconds))
 
     @property
     def bytes(self) -> int:
-        """Bytes that all of them hold."""
+        """Bytes in all stores together."""
         return sum(memory.bytes for memory in self._memories.values())
