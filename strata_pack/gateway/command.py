@@ -288,7 +288,7 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
 
 
 def _drafting(options: ServeOptions, model: Path, runtime: Runtime, *, sees: bool) -> Drafting:
-    """Return whether to draft; a draft model of the user's own takes the place of the model's head."""
+    """Return whether to draft; a draft model given by the user replaces the model's draft head."""
     if not _names_draft_model(options):
         return plan_drafting(model, runtime, options.spec, sees=sees)
     if sees and architecture_of(model) in BLIND_DRAFTING:
@@ -305,7 +305,7 @@ def _names_draft_model(options: ServeOptions) -> bool:
 def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[str, ...]:
     """Return the additional arguments of llama-server.
 
-    Raises ``WrongUse`` for arguments that the gateway sets, and for any argument of the embedded server.
+    Raises ``WrongUse`` for arguments that the gateway sets, and for those that the embedded server does not take.
     """
     for argument in given:
         if argument.partition("=")[0] in OWN_ARGUMENTS:

@@ -73,9 +73,9 @@ all JSON ends in ``]``."""
 
 
 class ControlTokens:
-    """The control tokens of one vocabulary: ``known`` ones by text, ``guess`` adds everything that looks like one.
+    """The control tokens of one vocabulary: ``known`` texts; ``guess`` adds every text that looks like one.
 
-    ``tags`` look like one and are none.
+    ``tags`` are excluded from ``guess``.
     """
 
     def __init__(self, known: Iterable[str], *, guess: bool, tags: Iterable[str] = ()) -> None:

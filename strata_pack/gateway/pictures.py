@@ -23,7 +23,7 @@ MAX_PIXELS = 64_000_000
 """Most pixels of one image (8000 x 8000), checked before decompression."""
 
 MAX_PIXELS_TOGETHER = 256_000_000
-"""Pixels of all images of one request as they are sent: about four seconds of decoding."""
+"""Most pixels of all images of one request as sent: about four seconds of decoding."""
 
 MAX_RATIO = 200
 """Largest ratio of the sides; the image processors of the Qwen-VL models refuse more."""
@@ -72,8 +72,8 @@ class BadPicture(Exception):
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as llama-server gets it: ``data`` in base64, ``size`` in pixels (width, height), ``source_pixels`` those
-    of the image that was sent."""
+    """An image for llama-server: ``data`` in base64, ``size`` in pixels (width, height), ``source_pixels`` the pixels
+    of the received image."""
 
     data: str
     size: tuple[int, int]
@@ -81,9 +81,9 @@ class Picture:
 
 
 def read_picture(data: bytes, room: int = MAX_PIXELS_TOGETHER) -> Picture:
-    """Return the picture that ``data`` holds: its first frame, upright, on white where it is transparent.
+    """Return the picture in ``data``: its first frame, upright, transparency on white.
 
-    ``room`` is the number of pixels that are left to its request.
+    ``room`` is the number of pixels that its request may still use.
     Raises ``BadPicture``. Takes up to about a second and 0.5 GB for the largest image.
     """
     if len(data) > MAX_BYTES:
