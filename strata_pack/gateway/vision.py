@@ -95,7 +95,7 @@ class Vision:
         return tuple(pictures)
 
     async def _picture(self, part: MediaPart, pixels: int) -> Picture:
-        """Return the picture of ``part``, to whose request ``pixels`` are left."""
+        """Return the picture of ``part``; ``pixels`` is the number that its request may still use."""
         where = part["where"]
         address = _address(part)
         if address is None:
@@ -114,7 +114,7 @@ class Vision:
         return picture
 
     def _decoded(self, data: bytes | None, address: str, pixels: int) -> tuple[bytes, Picture]:
-        """Return the hash of an image's bytes and its picture, in this thread."""
+        """Return the hash of an image's bytes and its picture, computed in this thread."""
         data = _from_base64(address) if data is None else data
         digest = hashlib.sha256(data).digest()
         picture = self._kept.get(digest) or read_picture(data, pixels)
