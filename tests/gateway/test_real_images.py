@@ -18,7 +18,7 @@ from tests.gateway.conftest import REAL_SETTINGS, House, RealHouse
 from tests.gateway.images import SVG, base64_of, data_url, encoded, picture
 from tests.gateway.server.served import Served
 from tests.gateway.test_control_tokens import ATTACKS
-from tests.gateway.test_vision import CALL, anthropic_messages, block, chat, chat_image, user, with_image
+from tests.gateway.vision.seeing import CALL, anthropic_messages, block, chat, chat_image, user, with_image
 from tests.pack.test_projector import request
 from tests.seeing_model import seeing_files, write_seeing
 

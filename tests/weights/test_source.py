@@ -84,7 +84,7 @@ def test_uri_is_the_hub_whatever_lies_on_the_disk(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
 def test_file_of_a_checkpoint_is_refused_with_its_folder_as_remedy(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(BadInput, match="give the folder"):
+    with pytest.raises(BadInput, match="give its folder"):
         parse_source(str(tmp_path / name))
 
 

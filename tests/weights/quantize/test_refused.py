@@ -50,7 +50,7 @@ def test_a_value_that_would_end_ggmls_search_on_a_grid_is_refused(tmp_path: Path
 
 def test_a_quantized_source_is_refused_with_the_remedy(dense: Path, tmp_path: Path) -> None:
     quantize(dense, tmp_path / "q8.gguf", "Q8_0")
-    with pytest.raises(BadInput, match=r"quantized already.*Q8_0.*--allow-requantize"):
+    with pytest.raises(BadInput, match=r"already quantized.*Q8_0.*--allow-requantize"):
         quantize(tmp_path / "q8.gguf", tmp_path / "q4.gguf", "Q4_K_M")
 
 
