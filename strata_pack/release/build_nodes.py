@@ -10,7 +10,7 @@ from time import monotonic
 
 from strata_pack.chat.render.template import normalize_source
 from strata_pack.errors import BadInput
-from strata_pack.files import disk_errors, sha256_file, sha256_text, write_atomic
+from strata_pack.files import disk_errors, sha256_file, sha256_text
 from strata_pack.pack.build import build_packs
 from strata_pack.pack.build_dir import partial_folder
 from strata_pack.pack.layout import gguf_template
@@ -21,7 +21,7 @@ from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import AUTO, KEEP, choose_template
 from strata_pack.progress import Progress
 from strata_pack.release.ranges import is_proved, prove_ranges, take_ranges
-from strata_pack.release.results import FileRecord, Results
+from strata_pack.release.results import FileRecord, Results, write_whole
 from strata_pack.release.source import bring_source, brought_model, fetch_data, first_weights
 from strata_pack.release.task import NodeOutput, Task
 from strata_pack.weights.convert.convert import SafetensorsSource
@@ -125,7 +125,7 @@ def recipe(task: Task, results: Results, progress: Progress) -> NodeOutput:
         progress=progress,
     )
     target = results.out / ".release" / "recipes" / f"{task.pack}.toml"
-    write_atomic(target, found.text.encode())
+    write_whole(target, found.text.encode())
     return NodeOutput([results.record(target)], {"predicted_kl": found.predicted_kl, "size": found.size})
 
 

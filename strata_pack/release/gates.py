@@ -16,14 +16,14 @@ from strata_pack.compare.full import model_file
 from strata_pack.compare.many import CompareOptions, compare_many, keep_reference
 from strata_pack.compare.output import make_report as compare_report
 from strata_pack.compare.texts import Text, texts
-from strata_pack.files import write_atomic
 from strata_pack.llama.logits_native import LogitsUnavailable
 from strata_pack.llama.runtimes import pick_runtime
 from strata_pack.pack.layout import Pack
+from strata_pack.pack.paths import REPORTS_DIR
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress
 from strata_pack.release.build_nodes import reference
-from strata_pack.release.results import Results
+from strata_pack.release.results import Results, remove_leftovers, write_whole
 from strata_pack.release.task import NodeOutput, Task
 from strata_pack.report import Report, html
 from strata_pack.smoke.prove import keep_report, prove_golden
@@ -41,7 +41,7 @@ def page_of(gate: str, pack: str) -> str:
 def _kept(task: Task, results: Results, report: Report, **data: Any) -> NodeOutput:
     """Write the gate's page and return the node's output: the page, and the data that ``judge`` reads."""
     path = results.out / page_of(task.kind, task.pack)
-    write_atomic(path, html(report))
+    write_whole(path, html(report))
     failed = [check for check in report.checks if check.status in ("failed", "error")]
     detail = report.summary + "".join(f"; {check.id}: {check.detail}" for check in failed[:3])
     return NodeOutput([results.record(path)], {"status": report.status, "detail": detail, **data})
@@ -59,6 +59,7 @@ def verify_pack(task: Task, results: Results, progress: Progress) -> NodeOutput:
 def golden(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Render the golden cases on every installed engine."""
     pack = Pack.open(_pack(task, results))
+    remove_leftovers(pack.path / REPORTS_DIR / "golden.json")
     report = prove_golden(pack, progress)
     keep_report(pack, "golden", report, progress)
     return _kept(task, results, report)
@@ -68,6 +69,7 @@ def smoke(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Run the smoke scenarios on a real server."""
     path = _pack(task, results)
     report = run_smoke(path, options=SmokeOptions(threads=task.threads), progress=progress)
+    remove_leftovers(path / REPORTS_DIR / "smoke.json")
     if is_complete_report(report):
         keep_report(Pack.open(path), "smoke", report, progress)
     return _kept(task, results, report)

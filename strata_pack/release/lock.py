@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from strata_pack.errors import BadInput
-from strata_pack.files import dump_json, read_json_object, write_atomic
+from strata_pack.files import dump_json, read_json_object
 from strata_pack.pack.schema_check import problems
+from strata_pack.release.results import write_whole
 from strata_pack.release.versions import Versions
 
 VERSION = 1
@@ -130,4 +131,4 @@ def write_lock(path: Path, source: LockedSource, versions: Versions, packs: dict
     data = dump_json(lock)
     if not path.is_file() or path.read_bytes() != data:
         # A symbolic link is kept and its target written.
-        write_atomic(path.resolve(), data)
+        write_whole(path.resolve(), data)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import CheckFailed
-from strata_pack.files import disk_errors, sha256_text, write_atomic
+from strata_pack.files import disk_errors, sha256_text
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.papers.files import paper_files, provenance_problems, sbom_problems
 from strata_pack.progress import Progress
-from strata_pack.release.results import Results
+from strata_pack.release.results import Results, write_whole
 from strata_pack.release.task import NodeOutput, Task
 
 CARDS = "cards"
@@ -26,7 +26,7 @@ def provenance(task: Task, results: Results, progress: Progress) -> NodeOutput: 
     papers = paper_files(pack.manifest)
     for name, data in papers.items():
         if not (pack.path / name).exists():
-            write_atomic(pack.path / name, data)
+            write_whole(pack.path / name, data)
     wrong = [*provenance_problems(pack.path, pack.manifest), *sbom_problems(pack.path, pack.manifest)]
     if wrong:
         raise CheckFailed("; ".join(wrong[:3]), where=pack.path, remedy="remove the file: it is made again")
@@ -51,7 +51,7 @@ def card(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noq
         repo = None if target.startswith(("dir:", "oci:")) else target
         facts = CardFacts(repo=repo, fingerprint=_fingerprint(task), figures=measured)
         for name, data in card_files(packs, facts).items():
-            write_atomic(place / name, data)
+            write_whole(place / name, data)
             written.append(results.record(place / name))
     return NodeOutput(written, {"figures": figures})
 

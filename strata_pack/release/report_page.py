@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from strata_pack.files import write_atomic
 from strata_pack.progress import Progress
 from strata_pack.release.gates import GATES, page_of
-from strata_pack.release.results import Result, Results
+from strata_pack.release.results import Result, Results, write_whole
 from strata_pack.release.task import NodeOutput, Task
 from strata_pack.report import Check, Point, Report, Scatter, Status, Table, html, to_json
 
@@ -30,7 +29,7 @@ def report(task: Task, results: Results, progress: Progress) -> NodeOutput:  # n
     made = release_report(task)
     written = []
     for name, data in ((PAGE, html(made)), (DATA, to_json(made))):
-        write_atomic(results.out / name, data)
+        write_whole(results.out / name, data)
         written.append(results.record(results.out / name))
     return NodeOutput(written, {"status": made.status})
 

@@ -7,6 +7,7 @@ A result is valid only while its files are unchanged. Size and modification time
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,19 @@ from strata_pack.locks import lock_file
 
 WAIT = 7 * 86400.0
 """Seconds to wait for another worker that makes the same node: enough for the largest model."""
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers have left of a file that nobody else can be writing now."""
+    with disk_errors(path.parent):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that nobody else can be writing, and remove what killed writers have left of it."""
+    remove_leftovers(path)
+    write_atomic(path, data)
 
 
 class FileRecord(TypedDict):
@@ -83,14 +97,14 @@ class Results:
         result = Result(
             node=node, key=key, digest=digest, files=list(files), data=dict(data), seconds=round(seconds, 3)
         )
-        write_atomic(self._place(node, key), dump_json(result))
+        write_whole(self._place(node, key), dump_json(result))
         with (self._root.parent / "log.jsonl").open("a") as log:
             log.write(json.dumps({"node": node, "key": key, "digest": digest, "seconds": result["seconds"]}) + "\n")
         return result
 
     def begin(self, node: str, key: str, replaces: str | None) -> None:
         """Record that ``node`` is being made for ``key`` and replaces the file with the hash ``replaces``."""
-        write_atomic(self._root / _folder(node) / "begun", dump_json({"key": key, "replaces": replaces}))
+        write_whole(self._root / _folder(node) / "begun", dump_json({"key": key, "replaces": replaces}))
 
     def begun(self, node: str) -> dict[str, Any] | None:
         """Return what ``begin`` recorded last, ``None`` if this release has never begun to make ``node``."""

@@ -55,6 +55,7 @@ def kill_until(deaths: int, folder: Path, text: str, seed: int) -> None:
         assert pack_hashes(file) == wanted
         assert done_twice(file) == []
         assert not list((file.parent / "packs").glob("*.partial"))
+        assert not list(file.parent.rglob("*.tmp"))
 
 
 def test_a_release_killed_a_few_times_ends_the_same(tmp_path: Path) -> None:
