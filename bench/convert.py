@@ -10,7 +10,6 @@ from what the disk takes: the time of writing the same bytes and syncing them.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
@@ -29,7 +28,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from strata_pack.files import CHUNK, dump_json  # noqa: E402
+from strata_pack.files import CHUNK, dump_json, sha256_file  # noqa: E402
 from tests.tiny_models import MODELS, tensor_shapes, write_json, write_model, write_safetensors  # noqa: E402
 
 RESULT = ROOT / "bench/results/convert.json"
@@ -99,14 +98,6 @@ def measure(command: list[str], out: Path) -> tuple[float, float]:
     return wall, usage.ru_maxrss * 1024 / 1e6
 
 
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(CHUNK):
-            digest.update(data)
-    return digest.hexdigest()
-
-
 def copy_time(source: Path, target: Path) -> float:
     """Return the seconds of reading the file, writing it elsewhere and syncing it: the disk's own limit."""
     begin = time.perf_counter()
@@ -152,7 +143,7 @@ def compare(folder: Path, outtype: str, options: argparse.Namespace, scratch: Pa
     }
     if "script" in commands:
         measure(commands["ours"], ours)
-        figures["identical"] = sha256(ours) == sha256(theirs)
+        figures["identical"] = sha256_file(ours) == sha256_file(theirs)
         for key, figure in (("wall", "wall_s"), ("memory", "peak_mb")):
             figures[f"{key}_ratio"] = figures["ours"][figure] / figures["script"][figure]
     figures["megabytes"] = ours.stat().st_size / 1e6

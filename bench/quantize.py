@@ -11,7 +11,6 @@ result has, and the share of the cores' time that went into quantizing.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import multiprocessing
 import os
@@ -30,7 +29,7 @@ import numpy as np
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from strata_pack.files import CHUNK, dump_json  # noqa: E402
+from strata_pack.files import CHUNK, dump_json, sha256_file  # noqa: E402
 from strata_pack.weights.quantize.imatrix import read_imatrix  # noqa: E402
 from tests.weights.quantize.models import Shape, sizes, write_imatrix, write_model  # noqa: E402
 from tests.weights.quantize.oracle import SCRIPT as ORACLE_SCRIPT  # noqa: E402
@@ -135,14 +134,6 @@ def measure(script: str, arguments: list[str], out: Path, said: str = "") -> dic
     }
 
 
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(CHUNK):
-            digest.update(data)
-    return digest.hexdigest()
-
-
 def disk_limit(source: Path, out: Path, scratch: Path) -> float:
     """Return the seconds of reading the source and writing and syncing the bytes of ``out``."""
     begin = time.perf_counter()
@@ -191,7 +182,7 @@ def compare(source: Path, preset: str, options: argparse.Namespace, scratch: Pat
         "ended_ratio": ours["ended_s"] / theirs["ended_s"],
         "cpu_ratio": ours["cpu_s"] / theirs["cpu_s"],
         "memory_ratio": ours["peak_mb"] / theirs["peak_mb"],
-        "identical": sha256(outs["ours"]) == sha256(outs["reference"]),
+        "identical": sha256_file(outs["ours"]) == sha256_file(outs["reference"]),
         "megabytes": outs["ours"].stat().st_size / 1e6,
         "disk_s": disk_limit(source, outs["ours"], scratch / "copy"),
         "core_share": ours["cpu_s"] / ours["wall_s"] / options.threads,

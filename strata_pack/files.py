@@ -81,6 +81,20 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
         file.write(data)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make ``target`` a hard link of ``source``, or a copy if the file system has no hard links.
+
+    A symbolic link is copied as a link. ``target`` must not exist, its folder must. Raises ``OSError``.
+    """
+    if source.is_symlink():
+        target.symlink_to(os.readlink(source))
+        return
+    try:
+        os.link(source, target)
+    except OSError:  # no hard links on this file system
+        shutil.copy2(source, target)
+
+
 def dump_json(value: Any) -> bytes:
     """Return ``value`` as the JSON this tool writes: UTF-8, two spaces, keys in the given order, one final newline.
 

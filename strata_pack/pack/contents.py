@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from strata_pack.errors import WrongUse
-from strata_pack.files import CHUNK, disk_errors, fsync_dir
+from strata_pack.files import CHUNK, disk_errors, fsync_dir, link_or_copy
 from strata_pack.outputs import is_same_file
 from strata_pack.pack.manifest import Manifest
 from strata_pack.pack.paths import CARD, MANIFEST, PAPERS, REPORTS_DIR, STATE_DIR
@@ -74,15 +73,5 @@ def carry_over(names: Sequence[str], old: Path, new: Path) -> None:
         with disk_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             if not os.path.lexists(target):
-                _link(old / name, target)
+                link_or_copy(old / name, target)
             fsync_dir(target.parent)
-
-
-def _link(source: Path, target: Path) -> None:
-    if source.is_symlink():
-        target.symlink_to(os.readlink(source))
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # no hard links on this file system
-        shutil.copy2(source, target)

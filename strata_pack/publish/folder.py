@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from strata_pack.errors import EnvironmentFailure, WrongUse
-from strata_pack.files import disk_errors, sha256_file, write_atomic
+from strata_pack.files import disk_errors, link_or_copy, sha256_file, write_atomic
 from strata_pack.locks import hold_folder
 from strata_pack.outputs import is_inside, is_same_file, looks_like_pack
 from strata_pack.pack.atomic_replace import put
@@ -74,7 +74,8 @@ def write_folder(
             touched = {change.path for change in changes if change.kind != "keep"}
             for name in walk(folder) if folder.is_dir() else ():
                 if name not in touched:
-                    _link(folder / name, work / name)
+                    (work / name).parent.mkdir(parents=True, exist_ok=True)
+                    link_or_copy(folder / name, work / name)
             for change in changes:
                 if change.kind in ("add", "replace"):
                     _write(work / change.path, items[change.path], progress)
@@ -91,17 +92,6 @@ def _clear(work: Path) -> None:
     if not work.is_dir() or not ((work / MARK).exists() or any(work.glob("*/manifest.json"))):
         raise WrongUse("is in the way: a folder is made there", where=work, remedy="move it away")
     shutil.rmtree(work)
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_symlink():
-        target.symlink_to(os.readlink(source))
-        return
-    try:
-        os.link(source, target)
-    except OSError:  # no hard links on this file system
-        shutil.copy2(source, target)
 
 
 def _write(path: Path, item: PublishedFile, progress: Progress) -> None:

@@ -11,6 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal
 
+from strata_pack.prefixes import common_length
+
 EXACT_BOUND = 4_000_000
 """Largest product of both sides' characters for which the differing part is compared exactly."""
 
@@ -37,23 +39,11 @@ class Segment:
 def differences(expected: str, got: str) -> list[Segment]:
     """Return segments: the ``equal`` and ``removed`` ones make up ``expected``, the ``equal`` and ``added`` ones
     ``got``."""
-    start = _common(expected, got)
-    end = _common(expected[start:][::-1], got[start:][::-1])
+    start = common_length(expected, got)
+    end = common_length(expected[start:][::-1], got[start:][::-1])
     middle = _middle(expected[start : len(expected) - end], got[start : len(got) - end])
     parts = [Segment("equal", expected[:start]), *middle, Segment("equal", expected[len(expected) - end :])]
     return [part for part in parts if part.text]
-
-
-def _common(a: str, b: str) -> int:
-    """Return the length of the common prefix, by bisection, because the interpreter compares slices fast."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _middle(a: str, b: str) -> list[Segment]:

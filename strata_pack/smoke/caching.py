@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from strata_pack.chat.prefix.measure import ModeName, Run, check_prefix, common_length
+from strata_pack.chat.prefix.measure import ModeName, Run, check_prefix
 from strata_pack.chat.prefix.session import Session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.llama.answers import Timings
+from strata_pack.prefixes import common_length
 from strata_pack.report import Chart, Check, Table
 from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import read

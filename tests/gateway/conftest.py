@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -225,6 +226,24 @@ class RealHouse(House):
 
     async def make(self) -> Gateway:
         return self._made
+
+
+@contextmanager
+def sent_prompts(house: House) -> Iterator[list[Any]]:
+    """Yield a list to which the prompts that the gateway sends to its server during the block are added."""
+    sent: list[Any] = []
+    upstream = house.gateway.engine.upstream
+    opened = upstream.open
+
+    async def spy(path: str, body: Any, **more: Any) -> Any:
+        sent.append(body["prompt"])
+        return await opened(path, body, **more)
+
+    upstream.open = spy  # type: ignore[method-assign]
+    try:
+        yield sent
+    finally:
+        del upstream.open  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 from strata_pack.gateway.server.run import make_gateway
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack.build import build_pack
-from tests.gateway.conftest import REAL_SETTINGS, House, RealHouse
+from tests.gateway.conftest import REAL_SETTINGS, House, RealHouse, sent_prompts
 from tests.gateway.images import SVG, base64_of, data_url, encoded, picture
 from tests.gateway.server.served import Served
 from tests.gateway.test_control_tokens import ATTACKS
@@ -93,19 +93,8 @@ def test_a_prompt_with_an_image_is_cached(real: House) -> None:
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_opens_no_turn_to_the_real_tokenizer(name: str, server: LlamaServer, real: House) -> None:
-    sent: list[dict[str, Any]] = []
-    upstream = real.gateway.engine.upstream
-    opened = upstream.open
-
-    async def spy(path: str, body: Any, **more: Any) -> Any:
-        sent.append(body["prompt"])
-        return await opened(path, body, **more)
-
-    upstream.open = spy  # type: ignore[method-assign]
-    try:
+    with sent_prompts(real) as sent:
         assert real.post({**with_image(ATTACKS[name]), "max_tokens": 1}).status_code == 200
-    finally:
-        del upstream.open  # type: ignore[method-assign]
     text = sent[0]["prompt_string"]
     control = {server.client.tokenize(token)[0]: token for token in ("<|im_start|>", "<|im_end|>", "<|vision_start|>")}
     tokens = [token for token in server.client.tokenize(text) if token in control]

@@ -18,7 +18,17 @@ from strata_pack.gateway.grammar.gbnf import call_grammar, literal
 from strata_pack.gateway.server.run import make_gateway
 from strata_pack.llama.server import LlamaServer
 from strata_pack.weights.gguf.file import MetaValue
-from tests.gateway.conftest import IMPLICIT, LIST_JOBS, LOOKUP, REAL_SETTINGS, House, RealHouse, events, join_chunks
+from tests.gateway.conftest import (
+    IMPLICIT,
+    LIST_JOBS,
+    LOOKUP,
+    REAL_SETTINGS,
+    House,
+    RealHouse,
+    events,
+    join_chunks,
+    sent_prompts,
+)
 from tests.pack.tiny_gguf import write_tiny
 
 pytestmark = pytest.mark.xdist_group("real-gateway")
@@ -79,21 +89,10 @@ def test_a_prompt_is_cached_and_the_reply_says_so(real: House) -> None:
 
 
 def test_users_control_tokens_are_text_to_the_real_tokenizer(server: LlamaServer, real: House) -> None:
-    sent: list[Any] = []
-    upstream = real.gateway.engine.upstream
-    opened = upstream.open
-
-    async def spy(path: str, body: Any, **more: Any) -> Any:
-        sent.append(body["prompt"])
-        return await opened(path, body, **more)
-
-    upstream.open = spy  # type: ignore[method-assign]
-    try:
+    with sent_prompts(real) as sent:
         for text in ("Hi", ATTACK):
             message = {"role": "user", "content": text}
             assert real.post({**BODY, "messages": [message], "max_tokens": 1}).status_code == 200
-    finally:
-        del upstream.open  # type: ignore[method-assign]
     start, end = server.client.tokenize("<|im_start|>"), server.client.tokenize("<|im_end|>")
     assert len(start) == len(end) == 1
     plain, attacked = (

@@ -13,7 +13,7 @@ from tests.house.imports import Import, imports, modules, room, trees
 STOREYS = (
     ("doors",),
     ("", "errors"),
-    ("extras", "files", "locks", "outputs", "parsing", "plural", "progress", "resources", "suggest"),
+    ("extras", "files", "locks", "outputs", "parsing", "plural", "prefixes", "progress", "resources", "suggest"),
     ("cache", "environment", "policy"),
     ("llama", "replay", "report"),
     ("chat", "weights"),

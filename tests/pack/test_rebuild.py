@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -24,20 +23,12 @@ from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.recipes import make_recipe
 from tests.pack.tiny_gguf import write_tiny
-from tests.pack.tiny_pack import CASES, hashes
+from tests.pack.tiny_pack import hashes
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    return write_tiny(tmp_path / "Tiny.F32.gguf")
-
-
-@pytest.fixture
-def request_(tmp_path: Path, source: Path) -> BuildRequest:
-    (tmp_path / "golden.json").write_text(json.dumps(CASES))
-    return BuildRequest(
-        str(source), tmp_path / "out/pack", make_recipe("F16"), template="keep", golden=tmp_path / "golden.json"
-    )
+def request_(request_: BuildRequest) -> BuildRequest:
+    return replace(request_, recipe=make_recipe("F16"))
 
 
 SOURCES: dict[str, Callable[[Path], str]] = {

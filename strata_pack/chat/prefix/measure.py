@@ -15,6 +15,7 @@ from strata_pack.chat.prefix.cause import Cause, SessionTurn, find_cause
 from strata_pack.chat.prefix.session import Session
 from strata_pack.chat.render.template import THINK_END, ChatTemplate, in_thinking
 from strata_pack.errors import BadInput
+from strata_pack.prefixes import common_length
 
 ModeName = Literal["kept", "dropped", "stripped"]
 
@@ -285,16 +286,6 @@ def _steps(template: ChatTemplate, session: Session, mode: Mode, tokenizer: Toke
             broken=broken,
             **_in_tokens(tokenizer, following, common, known),
         )
-
-
-def common_length(a: str, b: str) -> int:
-    """Return the length of the common prefix of two texts, by bisection, because the interpreter compares slices
-    fast."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
-    return low
 
 
 def tag_start(text: str, at: int) -> int:

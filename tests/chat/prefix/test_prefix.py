@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.prefix.measure import PrefixReport, Run, check_prefix, common_length, tag_start
+from strata_pack.chat.prefix.measure import PrefixReport, Run, check_prefix, tag_start
 from strata_pack.chat.prefix.output import screen
 from strata_pack.chat.prefix.session import Session, bundled_session, load_session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.errors import BadInput
+from strata_pack.prefixes import common_length
 
 STOCK = Path(__file__).parents[2] / "data/chat/stock"
 
