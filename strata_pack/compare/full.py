@@ -9,7 +9,6 @@ Perplexity and windows as in llama.cpp's ``llama-perplexity``; Kullback and Leib
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -192,9 +191,8 @@ def score_side_by_side(
     progress: Progress | None = None,
 ) -> tuple[Scores, LogitsHeader]:
     """Score every position of ``text`` with both models running at the same time. Raises as ``compare_full``."""
-    # Half of the threads each: threads of two models on one core wait for each other at every matrix.
-    half = -(-(threads or os.cpu_count() or 1) // 2)
-    options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": half}
+    # All threads for each: with a half, the cores of the faster model would wait for the slower one.
+    options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
     options["parse_special"] = text.parse_special
     files = model_file(model), model_file(against)
     with (
