@@ -2,11 +2,10 @@
 
     python bench/compare.py MODEL.gguf AGAINST.gguf --perplexity BIN
 
-BIN is ``llama-perplexity``, compiled from the same source as the embedded llama.cpp. Both judge the same windows of the
-same text, in turns: llama-perplexity writes the reference's logits in one run and reads them in a second
-(``--kl-divergence``), ``compare`` evaluates both models. Compared are whole wall times, with loading; the processor times
-say more on a machine that is shared. The limit: at least as fast. The embedded llama.cpp is built for AVX2, so a BIN built
-for this very machine is another measurement.
+BIN is ``llama-perplexity``, compiled from the same source as the embedded llama.cpp and for the same processors (AVX2).
+Both judge the same windows of the same text, in turns: llama-perplexity writes the reference's logits in one run and
+reads them in a second (``--kl-divergence``), ``compare`` evaluates both models. Compared are whole wall times, with
+loading; the processor times say more on a shared machine. The limit: at least as fast.
 """
 
 from __future__ import annotations
