@@ -160,7 +160,7 @@ class _AsGiven:
 
 
 def _is_relative_path(value: object) -> bool:
-    """Say whether ``value`` is a path that does not begin at the root, also one in a text that names what is there."""
+    """Return whether ``value`` is a relative path: a ``Path``, or a text that names an existing file."""
     if isinstance(value, str):
         return bool(value) and "://" not in value and not os.path.isabs(value) and _is_there(value)
     return isinstance(value, Path) and not value.is_absolute() and str(value) != "-"

@@ -34,7 +34,7 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, Any], bool], str]] = {
 
 
 def _matches(pattern: str, value: str) -> bool:
-    """Say whether ``pattern`` is found in ``value``; its end is the end of the text, as in ECMAScript."""
+    """Return whether ``pattern`` matches in ``value``; ``$`` matches only at the end of the text, as in ECMAScript."""
     return re.search(re.sub(r"\$$", r"\\Z", pattern), value) is not None
 
 

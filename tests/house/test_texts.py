@@ -18,6 +18,11 @@ READ_TWICE = {
     r"\bunless told\b": "by default",
     r"\bthat (?:is|are) none\b": "say what it is not",
     r"\bwhat is no\b": "name what it is",
+    r"\bgoes by\b": "is named, is called",
+    r"\bkeeper\b": "supervisor, owner",
+    r"\b[Ss]ay whether\b": "Return whether",
+    r"\bstands (?:before|behind)\b": "is before, is after",
+    r"\btravels\b": "is sent, is downloaded",
     r"\bone behind the other\b": "one after the other",
     r"\bthe (?:text|newlines?|tags?|white space) behind\b": "after",
 }

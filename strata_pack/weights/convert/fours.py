@@ -20,7 +20,7 @@ VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4,
 def whole_weight(
     name: str, codes: StoredTensor, scale: StoredTensor, second: StoredTensor | None, *, inverse: bool
 ) -> StoredTensor:
-    """Return a weight of four bits as the tensor ``name`` that it stands for; ``inverse``: ``second`` divides."""
+    """Return a weight of four bits as the tensor ``name``; ``inverse``: ``second`` divides."""
     rows, columns = (codes.shape[0], codes.shape[-1] * 2) if len(codes.shape) == 2 else (0, 0)
     if codes.dtype != "U8" or scale.dtype != "F8_E4M3" or scale.shape != (rows, columns // BLOCK) or columns % BLOCK:
         problem = f"is {codes.dtype} {list(codes.shape)} with {scale.dtype} {list(scale.shape)} as its scale"
