@@ -55,6 +55,8 @@ class CardFacts:
 
 def card_files(packs: Sequence[Pack], facts: CardFacts) -> dict[str, bytes]:
     """Return the card, its picture (where two packs have a KL divergence) and the list of hashes, by their names."""
+    # The largest first, so that the card does not depend on the order in which packs were named.
+    packs = sorted(packs, key=lambda pack: (-_size(pack), pack.path.name))
     picture = _picture(packs, facts)
     files = {
         CARD: card_text(packs, facts, picture=picture is not None).encode(),
@@ -156,8 +158,7 @@ def _table(packs: Sequence[Pack], facts: CardFacts) -> str:
 
 def _row(pack: Pack, measured: Figures) -> list[str]:
     model = pack.manifest["model"]
-    sizes = {entry["path"]: entry["size"] for entry in pack.manifest["files"]}
-    size = sum(sizes[path] for path in model["files"])
+    size = _size(pack)
     first = model["files"][0]
     label = first.rpartition("/")[2] + (f" and {len(model['files']) - 1} more" if len(model["files"]) > 1 else "")
     return [
@@ -168,6 +169,12 @@ def _row(pack: Pack, measured: Figures) -> list[str]:
         "" if not measured.calls else f"{measured.calls_right} of {measured.calls}",
         *_memory(pack, size),
     ]
+
+
+def _size(pack: Pack) -> int:
+    """Return the bytes of the pack's model."""
+    sizes = {entry["path"]: entry["size"] for entry in pack.manifest["files"]}
+    return sum(sizes[path] for path in pack.manifest["model"]["files"])
 
 
 def _memory(pack: Pack, size: int) -> list[str]:

@@ -59,7 +59,9 @@ def _source_changes(release: Release, lock: Lock) -> Iterator[Change]:
     yield Change("source", _moved(locked, tree))
     template = _template_of(hub, tree)
     before = locked.get("template_sha256")
-    if before is not None and template != before:
+    # The template of a GGUF lies in its header: where its file is the same, so is the template.
+    apart = template is not None or locked["format"] != "gguf"
+    if apart and before is not None and template != before:
         said = "has no chat template any more" if template is None else "has another chat template"
         yield Change("template", f"{tree.repo_id} {said} at {tree.commit[:12]}")
 

@@ -55,6 +55,11 @@ def test_a_second_run_sends_nothing(packs: list[Path], hub: HubServer) -> None:
     assert hub.uploads.requests == []
 
 
+def test_the_order_of_packs_changes_nothing(packs: list[Path], hub: HubServer) -> None:
+    publish(packs, REPO)
+    assert set(kinds(publish(packs[::-1], REPO)).values()) == {"keep"}
+
+
 def test_what_is_there_is_not_sent_again(packs: list[Path], hub: HubServer) -> None:
     publish(packs[:1], REPO)
     hub.uploads.requests.clear()

@@ -28,7 +28,7 @@ from strata_pack.release.task import Task
 from strata_pack.weights.hub.ranges import RangeFetcher
 from tests.hub_repos import Fault
 from tests.hub_server import HubServer, folder_files, serve
-from tests.pack.tiny_gguf import write_tiny
+from tests.pack.tiny_gguf import STOCK, write_tiny
 from tests.release.tiny_release import GATES, HEAD, MEASURED, PACKS, made, pack_hashes, run, write_release
 from tests.tiny_models import write_model
 
@@ -99,6 +99,16 @@ def test_status_finds_a_moved_source_and_another_template(
     found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
     assert [change.what for change in found] == ["source", "template"]
     assert "no large file changed" in found[0].sentence
+
+
+def test_the_template_in_a_gguf_is_not_missed_beside_it(hub: HubServer, tmp_path: Path) -> None:
+    gguf = write_tiny(tmp_path / "t.gguf", STOCK).read_bytes()
+    hub.repo("org/Tiny", {"Tiny.gguf": gguf, "README.md": b"old"})
+    file = write_release(tmp_path / "r", HUB + PACKS)
+    run(file)
+    hub.repo("org/Tiny", {"Tiny.gguf": gguf, "README.md": b"new"})
+    found = changes(read_release(file), read_lock(file.with_suffix(".lock")))
+    assert [change.what for change in found] == ["source"]
 
 
 def test_status_finds_published_files_that_are_others(hub: HubServer, tmp_path: Path) -> None:
