@@ -55,7 +55,8 @@ def test_a_second_run_sends_nothing(packs: list[Path], hub: HubServer) -> None:
     assert hub.uploads.requests == []
 
 
-def test_the_order_of_packs_changes_nothing(packs: list[Path], hub: HubServer) -> None:
+@pytest.mark.usefixtures("hub")
+def test_the_order_of_packs_changes_nothing(packs: list[Path]) -> None:
     publish(packs, REPO)
     assert set(kinds(publish(packs[::-1], REPO)).values()) == {"keep"}
 
