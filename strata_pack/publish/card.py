@@ -249,9 +249,7 @@ def _picture(packs: Sequence[Pack], facts: CardFacts) -> str | None:
     for pack in packs:
         kl = facts.of(pack).kl_mean
         if kl is not None and kl > 0:
-            sizes = {entry["path"]: entry["size"] for entry in pack.manifest["files"]}
-            gib = sum(sizes[path] for path in pack.manifest["model"]["files"]) / (1 << 30)
-            points.append(Point(pack.manifest["recipe"]["preset"], round(gib, 3), kl))
+            points.append(Point(pack.manifest["recipe"]["preset"], round(_size(pack) / (1 << 30), 3), kl))
     if len(points) < 2:
         return None
     marked = [Point(p.name, p.x, p.y, not any(q.x <= p.x and q.y < p.y for q in points)) for p in points]
