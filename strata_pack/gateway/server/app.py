@@ -13,7 +13,7 @@ from strata_pack.gateway.server.about import ABOUT
 from strata_pack.gateway.server.access import Sink
 from strata_pack.gateway.server.generate import GENERATING, NATIVE
 from strata_pack.gateway.server.keys import Keys
-from strata_pack.gateway.server.middleware import Guard
+from strata_pack.gateway.server.middleware import GatewayMiddleware
 from strata_pack.gateway.server.routes import Endpoint, Route
 from strata_pack.gateway.service import Gateway
 
@@ -31,7 +31,9 @@ def create_app(served: Gateway | Fleet, keys: Keys | None = None, sinks: Sequenc
         response = await _endpoint(table, scope)(fleet, Request(scope, receive))
         await response(scope, receive, send)
 
-    return Guard(application, settings, fleet.metrics, Keys(settings.api_keys) if keys is None else keys, sinks)
+    return GatewayMiddleware(
+        application, settings, fleet.metrics, Keys(settings.api_keys) if keys is None else keys, sinks
+    )
 
 
 def _table(routes: Sequence[Route]) -> EndpointTable:

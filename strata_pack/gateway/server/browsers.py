@@ -23,7 +23,7 @@ HARMLESS_PATHS = ("/", "/health")
 Headers = list[tuple[bytes, bytes]]
 
 
-class Doors:
+class OriginPolicy:
     """The allowed origins and host names. ``keyed``: API keys are required, so other checks are not needed."""
 
     def __init__(self, origins: Iterable[str], hosts: Iterable[str], *, keyed: bool) -> None:

@@ -22,7 +22,7 @@ from strata_pack.gateway.metrics import Metrics
 from strata_pack.gateway.offload import offload
 from strata_pack.gateway.reply import encode
 from strata_pack.gateway.server.access import Access, Sink
-from strata_pack.gateway.server.browsers import Doors, Headers
+from strata_pack.gateway.server.browsers import Headers, OriginPolicy
 from strata_pack.gateway.server.encodings import decoded
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.protocol import Connection
@@ -62,7 +62,7 @@ def error_reply(error: ApiError, scope: Scope, request_id: str) -> ReplyStream:
     return ReplyStream(encode(value), error.status, headers)
 
 
-class Guard:
+class GatewayMiddleware:
     """The middleware around ``app``."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Guard:
         self._keys = keys
         self._settings = settings
         self._metrics = metrics
-        self._doors = Doors(settings.cors, settings.hosts, keyed=bool(keys))
+        self._origins = OriginPolicy(settings.cors, settings.hosts, keyed=bool(keys))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -83,7 +83,11 @@ class Guard:
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         exchange = _Exchange(
-            scope, send, request_id, self._settings.limits.stalled_client_seconds, self._doors.response_headers(headers)
+            scope,
+            send,
+            request_id,
+            self._settings.limits.stalled_client_seconds,
+            self._origins.response_headers(headers),
         )
         began, clock = time.time(), time.monotonic()
         failure: ApiError | None = None
@@ -97,10 +101,10 @@ class Guard:
         """Answer the request; return its error, if any."""
         scope = exchange.scope
         try:
-            if (preflight := self._doors.preflight(scope["method"], headers)) is not None:
+            if (preflight := self._origins.preflight(scope["method"], headers)) is not None:
                 await preflight(scope, receive, exchange.send)
                 return None
-            self._doors.check(scope["method"], scope["path"], headers, scope["http_version"])
+            self._origins.check(scope["method"], scope["path"], headers, scope["http_version"])
             exchange.caller = Caller(exchange.request_id, self._admit(scope, headers))
             scope["strata.caller"] = exchange.caller
             try:

@@ -12,13 +12,13 @@ PREFIX = "strata-1-"
 """Distinguishes these values from other servers' and from later encodings."""
 
 
-def carried(thinking: str) -> str:
+def encode_thinking(thinking: str) -> str:
     """Return ``thinking`` as opaque value: ``PREFIX`` and URL-safe base64."""
     return PREFIX + base64.urlsafe_b64encode(thinking.encode("utf-8", "replace")).decode("ascii")
 
 
-def thinking_of(value: str) -> str:
-    """Return the thinking of a value that ``carried`` made; "" for any other, such as one of another server."""
+def decode_thinking(value: str) -> str:
+    """Return the thinking of a value that ``encode_thinking`` made; "" for any other, such as one of another server."""
     if not value.startswith(PREFIX):
         return ""
     try:

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import Any, Protocol
 
 from strata_pack.gateway.api.fields import Kept, text_field
-from strata_pack.gateway.api.responses.encrypted_content import thinking_of
+from strata_pack.gateway.api.responses.encrypted_content import decode_thinking
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.media import KINDS, MediaPart, joined, media_part, placeholder
@@ -253,7 +253,7 @@ def _thinking(where: str, given: dict[str, Any]) -> str:
     return (
         "".join(map(str, _pieces(f"{where}.content", given.get("content"), thinking=True)))
         or PARAGRAPH.join(map(str, _pieces(f"{where}.summary", given.get("summary"), thinking=True)))
-        or (thinking_of(encoded) if isinstance(encoded, str) else "")
+        or (decode_thinking(encoded) if isinstance(encoded, str) else "")
     )
 
 

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from strata_pack.gateway.api.responses.encrypted_content import carried
+from strata_pack.gateway.api.responses.encrypted_content import encode_thinking
 from strata_pack.gateway.api.responses.request import ResponsesTurn
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.plain import Frame
@@ -117,7 +117,7 @@ class ResponsesWriter:
         if kind == "content":
             return {**item, "role": "assistant", "content": parts}
         item |= {"summary": [], "content": parts}
-        return {**item, "encrypted_content": carried(text)} if self._carries and text is not None else item
+        return {**item, "encrypted_content": encode_thinking(text)} if self._carries and text is not None else item
 
     def _item_id(self, kind: str, number: int) -> str:
         return f"{ID_PREFIXES[kind]}_{self._unique}_{number}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strata_pack.gateway.api.responses.encrypted_content import PREFIX, carried, thinking_of
+from strata_pack.gateway.api.responses.encrypted_content import PREFIX, decode_thinking, encode_thinking
 from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.outcome import GenerationOutcome
@@ -93,7 +93,7 @@ def test_a_stream_that_breaks_ends_with_failed(house: House) -> None:
     assert '"type":"response.failed"' in answer.text
 
 
-# Thinking that is carried by the client
+# Thinking that the client keeps and returns
 
 
 def test_thinking_is_carried_only_when_asked_for(house: House) -> None:
@@ -103,12 +103,12 @@ def test_thinking_is_carried_only_when_asked_for(house: House) -> None:
 
 @pytest.mark.parametrize("text", ["", "Hm.", "Grüße \N{PILE OF POO} </think>\n", "x" * 10_000])
 def test_carried_thinking_comes_back_as_it_was(text: str) -> None:
-    assert thinking_of(carried(text)) == text
+    assert decode_thinking(encode_thinking(text)) == text
 
 
 @pytest.mark.parametrize("value", ["", "gAAAAABo", PREFIX + "!", PREFIX + "a", PREFIX + "_w==", PREFIX + "SG0u ", "ü"])
 def test_a_value_that_is_not_ours_carries_nothing(value: str) -> None:
-    assert thinking_of(value) == ""
+    assert decode_thinking(value) == ""
 
 
 def test_carried_thinking_alone_brings_the_thinking_back(house: House) -> None:
@@ -120,7 +120,7 @@ def test_carried_thinking_alone_brings_the_thinking_back(house: House) -> None:
 
 
 def test_readable_thinking_counts_before_carried_thinking() -> None:
-    _, turn = messages_of(USER, reasoning("Read.", encrypted_content=carried("Carried.")))
+    _, turn = messages_of(USER, reasoning("Read.", encrypted_content=encode_thinking("Carried.")))
     assert turn["reasoning_content"] == "Read."
 
 
@@ -131,7 +131,7 @@ def test_a_stream_carries_the_thinking_in_the_finished_item(house: House) -> Non
     items = {event["type"]: event["item"] for event in streamed if event.get("output_index") == 0 and "item" in event}
     assert "encrypted_content" not in items["response.output_item.added"]
     carried_ = items["response.output_item.done"]["encrypted_content"]
-    assert thinking_of(carried_) == items["response.output_item.done"]["content"][0]["text"]
+    assert decode_thinking(carried_) == items["response.output_item.done"]["content"][0]["text"]
     assert streamed[-1]["response"]["output"][0]["encrypted_content"] == carried_
 
 
