@@ -19,7 +19,8 @@ Floats = npt.NDArray[np.float32]
 
 COLUMNS = 512
 OVERFLOWING = 6
-"""The row whose squares no float holds: for the types with search tables ggml ends the process there."""
+"""The row whose squares no float holds. For the types with search tables ggml ends the process there, so they get a row
+with zero sub-blocks instead."""
 
 
 def _mixed(count: int, salt: int) -> npt.NDArray[np.int64]:
@@ -69,7 +70,7 @@ def _probe(*, overflow: bool) -> tuple[Floats, Floats]:
     mixed = _mixed(COLUMNS, 16)
     importance = np.where(mixed % 19 == 0, 0.0, (mixed % 4096 + 1) * _powers(17, 8, -12, 2))
     if not overflow:
-        del rows[OVERFLOWING]
+        rows[OVERFLOWING] = np.where(position // 32 % 3 == 1, 0.0, _signed(19))
     return np.array(rows, np.float32), importance.astype(np.float32)
 
 
@@ -87,7 +88,7 @@ PROBE_HASHES: dict[tuple[str, bool], str] = {
     ("Q6_K", False): "17991a4a3069eb726eafae58547a5ae07fb89dc55d6b2b18a8749f72f0a6768e",
     ("IQ4_NL", False): "fbabf52057bac56bc790edf34bf99f64881c435015277b7c9bf86c842e30a489",
     ("IQ4_XS", False): "3fdd94b475355f055e674a4c164b4f835e3040021df4552108d8add238ee915c",
-    ("IQ3_S", False): "8fc26f17f7dcb407f0a193a0dd4c44992f137bc8b0ecd7d22dd959e8d060a8a5",
+    ("IQ3_S", False): "d9fe37a7accc2771ab3d77f4a8cd0c2b61957dca89c102fa8a76c26fd588d997",
     ("Q4_0", True): "c09e802e4302096a4977ddd9b0acdf749e4a4f0dd01e244f113206bfb2e3da3a",
     ("Q4_1", True): "6d91c4dc609f7c42d5f3777bec861cff7946ade310c89c40ffc91eda13514d68",
     ("Q5_0", True): "3af5fd48aaa7e4254eb8af3f41b1d36457799c91542ce1890f59d901297e9a89",
@@ -99,10 +100,10 @@ PROBE_HASHES: dict[tuple[str, bool], str] = {
     ("Q6_K", True): "4ec325a306429af2f8de756b89c99ae36aef93dec35a4313172237463f553645",
     ("IQ4_NL", True): "7adbb7585637882285a5c4a00110f3ed2d8c59cdc4d91c890e5c638e1ede9f60",
     ("IQ4_XS", True): "86fa0fae6cb83c2590dcc02f1786d7e707e8d7a26def2b540e4f3e104c22f7e8",
-    ("IQ2_XXS", True): "bb7eed525f7826a9b703ec9bf2dc92dc5e3a653892331b0527341b3f36c743b6",
-    ("IQ2_XS", True): "f1f445ac498fcfa324bf58e4b1d4698608b249b7f5fd6a687134a0eae783a4c6",
-    ("IQ2_S", True): "8b8afeaec8a69213dac16d4d9d71b75e87223be12b77d1b9e541bb17c8824729",
-    ("IQ3_XXS", True): "baf4e6a0f982a38541b50a0442a8523d546bdf72d80fa587d0a526104080af75",
-    ("IQ3_S", True): "4fdc7ea45966689a3f7eb301a06538bcfab82c8309fed18f6410011cf21b9bca",
+    ("IQ2_XXS", True): "a257a4a85a435a0338ca3d1b761c44dc6d34624794c09c20d1a922fd945795a8",
+    ("IQ2_XS", True): "d85a8a13842877b44d85231df8cc94e47da0b868c540d373ecb089fe3615df75",
+    ("IQ2_S", True): "1376a1befe9cd1898cd150b8034a64c721b5a5b9431100d6ec61c345eea17cca",
+    ("IQ3_XXS", True): "b9adc8a867e0daf77911978c9c89319dd2be92025785fd24966afc29b5457215",
+    ("IQ3_S", True): "630a50d368fa2d8399f16f7e2372f933bc461f30ed9f6238683df912104108ad",
 }
 """The SHA-256 of the probe as the pinned wheel on x86-64 writes it, by type and use of importances."""

@@ -56,7 +56,13 @@ MUTANTS = {
         *(("IQ2_XS",), True),
     ),
     "errors on a grid are weighed by squares": ("grid_search.h", "square_root(w[i])", "w[i]", ("IQ2", "IQ3"), True),
-    "the first point of a tie does not win": ("grid.h", "place < best ?", "place > best ?", ("IQ2_XS",), False),
+    "the first point of a tie does not win": (
+        "grid.h",
+        "better = error < best;",
+        "better = error <= best;",
+        ("IQ2", "IQ3"),
+        False,
+    ),
     "signs are not made even": (
         "grid_search.h",
         "odd = -((odd ^ odd >> 1) & 1);",
