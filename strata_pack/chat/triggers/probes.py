@@ -119,6 +119,7 @@ def undone(literal: str, source: str, *, turned_round: bool, steps: Iterable[int
         yield "".join(char + "x" * (step - 1) for char in literal)
     if "split" in source and literal.isalpha() and len(literal) in INITIALS:
         yield " ".join(f"{char}oss" for char in literal)
+        yield " ".join(f"mos{char}" for char in literal)
     if "urlencode" in source:
         yield unquote(literal)
     if "escape" in source or "|e" in source:

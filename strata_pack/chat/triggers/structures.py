@@ -10,6 +10,7 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from strata_pack.chat.triggers.probes import of_length, of_words
 from strata_pack.chat.triggers.shapes import BASE, PURPOSE, long_chat, named_tools
 from strata_pack.chat.triggers.variations import OURS, line_of
 from strata_pack.chat.triggers.verdict import NEUTRAL
@@ -19,15 +20,21 @@ SENTENCE = 4
 """Different new words in one line that make a sentence."""
 
 MEDIA = ("image", "image_url", "video", "audio")
+KINDS = ("integer", "number", "boolean", "array", "object", "null")
 FEATURES = frozenset(
     {
         *(f"a part of the type {kind}" for kind in MEDIA),
+        *(f"a parameter of the type {kind}" for kind in KINDS),
         *("a developer's message", "the name of a user", "a tool without parameters", "nothing but a system message"),
     }
 )
 """What a template may have to say something about to the model."""
 
 TURNS = 6
+REPEATED = 24
+LITTLE = 30
+MOST_SIZES = 3
+MOST_WORDS = 3000
 _AGENT = ("an agent's turns", "a tool's result last")
 
 Inputs = dict[str, Any]
@@ -104,6 +111,10 @@ def _with_tools(bench: Workbench, messages: list[Inputs]) -> Iterator[tuple[str,
         ("a tool with many parameters", {"type": "object", "properties": properties, "required": []}),
     ):
         yield title, {"messages": messages, "tools": [{**tool, "function": {**function, "parameters": parameters}}]}
+    for kind in KINDS:
+        of_kind = {"type": "object", "properties": {BASE["key"]: {"type": kind, "description": BASE["meaning"]}}}
+        changed = {**tool, "function": {**function, "parameters": of_kind}}
+        yield f"a parameter of the type {kind}", {"messages": messages, "tools": [changed]}
     stage = bench.stage(_AGENT)
     if stage is None:
         return
@@ -134,8 +145,11 @@ def _changed(inputs: Inputs, change: Callable[[Inputs], Inputs]) -> Inputs:
 
 
 def in_labels(bench: Workbench, wanted: Sequence[str], shown: str, line: int | None) -> Iterator[Trigger]:
-    """Yield what literals do as the id of a call, as the name of a user, as the names of several tools, and in every
-    turn of a longer conversation."""
+    """Yield what literals do outside plain texts.
+
+    That is as the id of a call, as the name of a user, as the names of several tools, as a parameter's only value, in
+    every turn of a longer conversation, and in texts of the sizes that the template compares with.
+    """
     stage = bench.stage((*_AGENT, "a chat"))
     literal = " ".join(wanted)
     if stage is not None and len(wanted) == 1:
@@ -145,12 +159,27 @@ def in_labels(bench: Workbench, wanted: Sequence[str], shown: str, line: int | N
         )
         named = [_with_name(inputs, one) for one in (literal, NEUTRAL)]
         yield from _compared(bench, f"{shown} as a user's name", named, line)
+        values = [_with_value(one) for one in (literal, NEUTRAL)]
+        yield from _compared(bench, f"{shown} as a parameter's value", values, line)
     question = {"messages": [{"role": "user", "content": BASE["second"]}]}
     if len(wanted) > 1:
         tools = [named_tools(names) for names in (wanted, [f"{NEUTRAL}{n}" for n in range(len(wanted))])]
         yield from _compared(bench, f"tools called {shown}", [{**question, "tools": some} for some in tools], line)
     long = [_in_each_turn(one) for one in (literal, NEUTRAL)]
     yield from _compared(bench, f"{shown} in every message of a user", long, line)
+    for what, text in _large(bench):
+        both = [{"messages": [{"role": "user", "content": text.replace("{}", one)}]} for one in (literal, NEUTRAL)]
+        yield from _compared(bench, f"{shown} {what}", both, line)
+
+
+def _large(bench: Workbench) -> Iterator[tuple[str, str]]:
+    """Yield texts with ``{}`` for a literal: at each place of a word, and next to many characters or words."""
+    if "split" in bench.source:
+        yield f"{REPEATED} times", " ".join(["{}"] * REPEATED)
+    for size in [number for number in bench.numbers if number > LITTLE][-MOST_SIZES:]:
+        yield f"in a text of more than {size} characters", f"{{}} {of_length(size)} {{}}"
+        if size <= MOST_WORDS:
+            yield f"in a text of more than {size} words", f"{{}} {of_words(size)} {{}}"
 
 
 def _compared(bench: Workbench, title: str, both: Sequence[Inputs], line: int | None) -> Iterator[Trigger]:
@@ -166,6 +195,14 @@ def _compared(bench: Workbench, title: str, both: Sequence[Inputs], line: int | 
     new = bench.vocabulary.new_words(prompt, known)
     if new:
         yield Trigger("appears", title, next(said for said in prompt.split("\n") if new[0] in said), line)
+
+
+def _with_value(literal: str) -> Inputs:
+    (tool,) = named_tools([BASE["tool"]])
+    key = {"type": "string", "description": BASE["meaning"], "enum": [literal]}
+    parameters = {"type": "object", "properties": {BASE["key"]: key}, "required": []}
+    tools = [{**tool, "function": {**tool["function"], "parameters": parameters}}]
+    return {"messages": [{"role": "user", "content": BASE["second"]}], "tools": tools}
 
 
 def _with_id(inputs: Inputs, literal: str) -> Inputs:
