@@ -325,7 +325,7 @@ def _earlier(hub: Hub, repo: str, state: HubState, progress: Progress) -> dict[s
 
 
 def _figures(data: bytes, where: str | Path, progress: Progress) -> dict[str, Figures]:
-    """Return the figures in a file of them; what is none is passed over, since all of it can be measured again."""
+    """Return the figures in a figures file; invalid entries are ignored, because they can be measured again."""
     try:
         value = parse_json_object(data, Path(FIGURES))
     except BadInput as error:
