@@ -350,11 +350,14 @@ class Generation:
     def _budget_spent(self, delta: str, events: list[Event]) -> bool:
         """Return whether to end the thinking here: its budget is spent, and the parser holds no text back.
 
-        All of the delta must have been emitted as reasoning: held-back text may be a ``</think>`` just read.
+        All of the delta must have been emitted as reasoning: held-back text may be a ``</think>`` just read. The parser
+        also holds white space at the beginning of a reply, which may be cut after.
         """
         budget = self.turn.reasoning_budget
-        if budget is None or not self._thinking or self.outcome.usage.reasoning < budget or self.parser.pending:
+        if budget is None or not self._thinking or self.outcome.usage.reasoning < budget:
             return False
+        if self.parser.pending:
+            return all(part.isspace() for part in self._generated)
         return bool(events) and (events[-1].text.endswith(delta) or delta.endswith(events[-1].text))
 
     # Between two completions

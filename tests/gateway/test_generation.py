@@ -28,6 +28,13 @@ def test_a_spent_budget_closes_the_thinking_and_goes_on(house: House) -> None:
     assert house.totals()["budget_closed"] == before + 1
 
 
+def test_a_budget_ends_a_thinking_of_line_breaks_alone(house: House) -> None:
+    house.says(["\n"] * 100)
+    reply = house.chat(["The", " answer."], reasoning_budget=8)
+    assert reply["choices"][0]["message"]["content"] == "The answer."
+    assert reply["usage"]["completion_tokens_details"]["reasoning_tokens"] == 8
+
+
 def test_the_streamed_reply_of_a_spent_budget_is_one_reply(house: House) -> None:
     house.says(["word "] * 100)
     joined = join_chunks(house.stream(["The", " answer."], reasoning_budget=8))
