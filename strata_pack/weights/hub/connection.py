@@ -62,7 +62,21 @@ class Hub:
             timeout=self.patience.timeout_seconds,
             limits=httpx.Limits(max_connections=connections),
             verify=_tls_context(),
+            event_hooks={"response": [_check_location]},
         )
+
+
+def _check_location(response: httpx.Response) -> None:
+    """Raise ``InvalidURL`` for a redirect to what is no address; without this check it counts as a broken connection,
+    which is tried again, or is a ``UnicodeError``."""
+    import httpx2 as httpx
+
+    if not response.has_redirect_location:
+        return
+    try:
+        response.url.join(response.headers["Location"]).host.encode("idna")
+    except (httpx.InvalidURL, ValueError) as error:
+        raise httpx.InvalidURL(str(error)) from None
 
 
 @functools.cache

@@ -140,6 +140,8 @@ ODD_BODIES = {
     "a page of a proxy": Fault(body=b"<html>log in</html>" * 9, headers={"Content-Type": "text/html"}),
     "JSON of a proxy": Fault(body=b'{"error": "no"}', headers={"Content-Type": "application/json"}),
     "a redirect off the web": Fault(status=302, headers={"Location": "ftp://127.0.0.1/x"}),
+    "a redirect to a broken address": Fault(status=302, headers={"Location": "http://[::1"}),
+    "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
     "a redirect in a circle": Fault(status=302, headers={"Location": "?again"}),
     "the storage server's 403": Fault(status=403),
     "more patience than anybody has": Fault(status=429, headers={"Retry-After": "9" * 400}),

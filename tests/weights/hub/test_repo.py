@@ -133,6 +133,8 @@ ODD_ANSWERS = {
     "not packed as it says": Fault(body=b"plain", headers={"Content-Encoding": "gzip"}),
     "a redirect in a circle": Fault(status=302, headers={"Location": f"/api/models/{REPO}/revision/main"}),
     "a redirect off the web": Fault(status=302, headers={"Location": "ftp://127.0.0.1/x"}),
+    "a redirect to a broken address": Fault(status=302, headers={"Location": "http://[::1"}),
+    "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
     "a redirect to nowhere": Fault(status=302, headers={"Location": "http://"}),
     "a forbidden proxy": Fault(status=407),
     "more patience than anybody has": Fault(status=429, headers={"Retry-After": "9" * 400}),
