@@ -157,7 +157,8 @@ def prove_golden(pack: Pack, progress: Progress) -> Report:
         found = check_golden(text, suite, [engine], progress)
         counts, failures = found.counts(engine.name), found.failures
         detail = (
-            f"{counts['passed']} of {len(suite.cases)} cases identical, {counted(counts['known'], 'known difference')}"
+            f"{engine.name}: {counts['passed']} of {len(suite.cases)} cases identical, "
+            f"{counted(counts['known'], 'known difference')}"
         )
         if failures:
             detail += f", {len(failures)} differ (first: {failures[0].case.id})"
