@@ -67,8 +67,10 @@ class Hub:
 
 
 def _check_location(response: httpx.Response) -> None:
-    """Raise ``InvalidURL`` for a redirect to what is no address; without this check it counts as a broken connection,
-    which is tried again, or is a ``UnicodeError``."""
+    """Raise ``InvalidURL`` for a redirect to a malformed address.
+
+    Without this check it counts as a broken connection, which is tried again, or is a ``UnicodeError``.
+    """
     import httpx2 as httpx
 
     if not response.has_redirect_location:
