@@ -5,7 +5,7 @@ replay and the clients. Tokens per second are compared with the bare upstream, w
 the first token comes from a probe that asks bare and through the gateway in turn while the streams run.
 ``--real MODEL`` measures before a real llama.cpp server too.
 
-The replay and the clients compute on the same machine: what they cost a token is told too, because with two cores it
+The replay and the clients compute on the same machine: their cost per token is reported too, because with two cores it
 decides how long the gateway waits for one. The gateway's own figure is the time that its process ran.
 
 ``--busy N`` lets N processes compute all the time beside it, which is what a gateway next to a model has.

@@ -82,8 +82,8 @@ def convert(
             f"{len(source.tensors)} tensors, to {source.outtype}"
         )
         if source.left_out:
-            told = "convert it with --mmproj" if source.has_tower else "strata-pack cannot convert such a tower"
-            progress.note(f"{folder}: {source.left_out} tensors of a vision or audio tower are left out; {told}")
+            remedy = "convert it with --mmproj" if source.has_tower else "strata-pack cannot convert such a tower"
+            progress.note(f"{folder}: {source.left_out} tensors of a vision or audio tower are left out; {remedy}")
         if dry_run:
             size = sum(tensor.nbytes for tensor in source.tensors)
             out.line(f"{dest}: would be written, {len(source.tensors)} tensors of {size_text(size)} and the header")

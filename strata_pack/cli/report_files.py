@@ -33,7 +33,7 @@ SarifFile = Annotated[
 
 
 def try_file(path: Path) -> None:
-    """Raise ``WrongUse`` or ``EnvironmentFailure`` if no file can be written at ``path``; leaves no file behind."""
+    """Raise ``WrongUse`` or ``EnvironmentFailure`` if no file can be written at ``path``; keeps no trial file."""
     if path.is_dir():
         raise WrongUse("is a folder, not a file", where=path)
     try:

@@ -69,7 +69,7 @@ def fail(out: Out, error: StrataError, *, debug: bool) -> NoReturn:
 def leave(out: Out, sentence: str, code: int) -> NoReturn:
     """Print ``sentence`` on stderr and, in JSON mode, the failure as an object on stdout; exit with ``code``."""
     sentence = out.as_given(sentence)
-    with contextlib.suppress(OSError):  # a full disk behind stderr must not cost the exit code
+    with contextlib.suppress(OSError):  # a full disk that stderr writes to must not cost the exit code
         print(f"strata-pack: {escaped(sentence)}", file=sys.stderr, flush=True)
     # Last, so that a full disk or a closed pipe does not suppress the message.
     with contextlib.suppress(OSError):

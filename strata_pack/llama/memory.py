@@ -54,11 +54,11 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class Room:
-    """``free`` bytes in ``place``; layers that do not fit may use ``behind`` bytes of main memory."""
+    """``free`` bytes in ``place``; layers that do not fit may use ``main_memory`` bytes of main memory."""
 
     free: int
     place: str
-    behind: int = 0
+    main_memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Fit:
 
     @property
     def runs(self) -> bool:
-        return self.need.total <= self.room.free + self.room.behind
+        return self.need.total <= self.room.free + self.room.main_memory
 
 
 def memory_need(

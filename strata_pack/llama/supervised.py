@@ -1,4 +1,4 @@
-"""Runs a program of somebody else to its end, line by line, and leaves nothing of it behind when we end first."""
+"""Runs an external program, yields its output line by line, and ends all its processes if this process ends first."""
 
 from __future__ import annotations
 

@@ -68,10 +68,10 @@ def fit_sentence(fit: Fit) -> str:
     need, room = fit.need, fit.room
     cache = "a KV cache of unknown size" if need.kv_cache is None else f"{size_text(need.kv_cache)} of KV cache"
     lazy = f" ({size_text(need.lazy)} of n-gram table stay on the disk)" if need.lazy else ""
-    behind = f" and {size_text(room.behind)} in main memory" if room.behind else ""
+    rest = f" and {size_text(room.main_memory)} in main memory" if room.main_memory else ""
     eyes = f"{size_text(need.projector)} of projector, " if need.projector else ""
     parts = f"{size_text(need.held)} of weights{lazy}, {eyes}{cache} and buffers"
-    return f"{size_text(need.total)} for {parts}; {size_text(room.free)} free in {room.place}{behind}"
+    return f"{size_text(need.total)} for {parts}; {size_text(room.free)} free in {room.place}{rest}"
 
 
 def refuse_misfit(path: Path, fit: Fit) -> None:

@@ -196,8 +196,8 @@ class Machine:
         known."""
         if not self._last.endswith("`"):
             return False
-        behind = text[at + len(self._think_close) :][:1]
-        return behind == "`" if behind else None
+        following = text[at + len(self._think_close) :][:1]
+        return following == "`" if following else None
 
 
 def _blocks(texts: list[tuple[str, bool]]) -> list[tuple[str, bool]]:

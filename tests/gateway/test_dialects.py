@@ -64,7 +64,7 @@ def family(request: Any) -> Iterator[FamilyHouse]:
         yield house
 
 
-@pytest.mark.parametrize("closed", [True, False], ids=["behind the thinking", "inside the thinking"])
+@pytest.mark.parametrize("closed", [True, False], ids=["after the thinking", "inside the thinking"])
 def test_a_call_is_delivered(family: FamilyHouse, closed: bool) -> None:
     end = f"{family.dialect.think_close}\n\n" if closed else "\n"
     message = family.message(f"Hm.\n{end}{family.call}", tools=[TOOL])

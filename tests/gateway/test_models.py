@@ -246,7 +246,7 @@ def test_a_model_that_is_too_large_by_itself_is_a_503() -> None:
 
 
 class Several(House):
-    """Two models behind one gateway; ``machine`` loads them, both before the replaying upstream."""
+    """Two models of one gateway; ``machine`` loads them, both before the replaying upstream."""
 
     def config_of(self, gateway: Gateway) -> uvicorn.Config:
         del gateway

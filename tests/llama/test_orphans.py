@@ -1,4 +1,4 @@
-"""No death of ours leaves a server behind, whichever process dies and however."""
+"""No death of ours leaves a server running, whichever process dies and however."""
 
 from __future__ import annotations
 

@@ -305,9 +305,9 @@ def test_a_model_fits_only_with_room_for_its_buffers():
 
 
 def test_layers_that_do_not_fit_on_the_gpu_go_to_main_memory():
-    fit = Fit(MemoryNeed(8 << 30, 0, 0), Room(4 << 30, "GPU", behind=6 << 30))
+    fit = Fit(MemoryNeed(8 << 30, 0, 0), Room(4 << 30, "GPU", main_memory=6 << 30))
     assert (fit.fits, fit.runs) == (False, True)
-    assert not Fit(fit.need, Room(4 << 30, "GPU", behind=1 << 30)).runs
+    assert not Fit(fit.need, Room(4 << 30, "GPU", main_memory=1 << 30)).runs
 
 
 @pytest.mark.parametrize(("size", "lazy"), [(4 << 30, 0), ((4 << 30) + 1, (4 << 30) + 1)])

@@ -50,8 +50,8 @@ def lint_template(
     """
     for prefix in (*select, *ignore):
         if not prefix or not any(rule.id.startswith(prefix) for rule in RULES):
-            told = hint(prefix, [rule.id for rule in RULES])
-            raise WrongUse(f"no lint rule starts with {prefix!r}{told}", remedy="see docs/lint.md for the rules")
+            similar = hint(prefix, [rule.id for rule in RULES])
+            raise WrongUse(f"no lint rule starts with {prefix!r}{similar}", remedy="see docs/lint.md for the rules")
     subject = Subject(source, path, copies or {})
     silenced = _noqa(subject)
     findings = [

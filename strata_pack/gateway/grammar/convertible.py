@@ -234,7 +234,7 @@ ALONE: dict[str, frozenset[str]] = {
     "const": frozenset(("const", "enum", "type")),
     "enum": frozenset(("enum", "type")),
 }
-"""Keywords beside which others are ignored -> the allowed ones."""
+"""Maps a keyword that makes llama.cpp ignore others to the keywords allowed next to it."""
 
 CHECKS: dict[str, SchemaCheck] = {
     "$ref": _Checker._reference,

@@ -143,7 +143,7 @@ def _plan_first_shard(
     split = split_headers(headers, metadata)
     if split is None:
         return None
-    first, behind = split
+    first, following = split
     count = len(headers) + 1
     folder = headers[0].path.parent
     stem = _SHARD_SUFFIX.sub("", headers[0].path.stem)
@@ -153,7 +153,7 @@ def _plan_first_shard(
     files = [ModelFile(folder / names[0], names[0], None, first)]
     moves: list[JournalStep] = [Put(_relative(target.root, folder / names[0]), None, first)]
     patches: list[Patch] = []
-    for header, new, name in zip(headers, behind, names[1:], strict=True):
+    for header, new, name in zip(headers, following, names[1:], strict=True):
         files.append(ModelFile(header.path, name, header, new))
         moves.append(Move(_relative(target.root, header.path), _relative(target.root, folder / name)))
         patches += _patches(target.root, folder / name, header, new)

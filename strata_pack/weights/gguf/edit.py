@@ -145,15 +145,15 @@ def split_headers(headers: Sequence[Header], metadata: Mapping[str, MetaValue]) 
     def split(no: int) -> dict[str, MetaValue]:
         return {SPLIT_NO: _u16(no), SPLIT_COUNT: _u16(count), SPLIT_TENSORS: total}
 
-    behind = []
+    following = []
     for no, header in enumerate(headers, start=1):
         kept = edited({}, own) if no == 1 else edited(header.metadata, {})
         raw = fit(header, {**kept, **split(no)})
         if raw is None:
             return None
-        behind.append(raw)
+        following.append(raw)
     first = Header(headers[0].path, b"", headers[0].version, {}, (), headers[0].alignment, 0)
-    return outgrow(first, {**edited(metadata, {}), **split(0)}), behind
+    return outgrow(first, {**edited(metadata, {}), **split(0)}), following
 
 
 def changes_between(old: bytes, new: bytes) -> list[HeaderChange]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.server.served import COMMAND
+from tests.gateway.server.served import COMMAND, announced
 
 SECRET_TEXT = "squeezed tea"
 
@@ -36,14 +35,7 @@ class Running:
         self._reader.start()
 
     def facts(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        text = ""
-        for line in self.process.stdout:
-            text += line
-            if line.rstrip() == "}":
-                break
-        value: dict[str, Any] = json.loads(text)
-        return value
+        return announced(self.process)
 
     def _read(self) -> None:
         assert self.process.stderr is not None

@@ -13,6 +13,18 @@ import httpx2 as httpx
 COMMAND = str(Path(sys.executable).parent / "strata-pack")
 
 
+def announced(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Return what a ``strata-pack serve --json`` prints on stdout when it listens."""
+    assert process.stdout is not None
+    text = ""
+    for line in process.stdout:
+        text += line
+        if line.rstrip() == "}":
+            break
+    facts: dict[str, Any] = json.loads(text)
+    return facts
+
+
 class Served:
     """A running ``strata-pack serve`` and what it announced."""
 
@@ -23,13 +35,7 @@ class Served:
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout is not None
-        text = ""
-        for line in self.process.stdout:
-            text += line
-            if line.rstrip() == "}":
-                break
-        self.facts: dict[str, Any] = json.loads(text)
+        self.facts = announced(self.process)
         self.url: str = self.facts["url"]
 
     def post(self, **fields: Any) -> httpx.Response:
