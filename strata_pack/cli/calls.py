@@ -106,5 +106,5 @@ def _show(out: Out, found: CallsResult, reference: CallsResult | None) -> None:
     for verdict in ("wrong arguments", "wrong name", "invalid", "missing", "needless"):
         table.add_row(f"  {verdict}", *(str(one.count(verdict)) for one in results))
     for name in ("stranded", "drifted"):
-        table.add_row(f"  {name}", *(str(sum(getattr(j, name) for j in one.judgements)) for one in results))
+        table.add_row(f"  {name}", *(str(sum(getattr(j, name) for j in one.scores)) for one in results))
     out.show(table)

@@ -12,7 +12,7 @@ from strata_pack.cli.report_files import HtmlFile, try_file, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
-    from strata_pack.compare.many import Judged
+    from strata_pack.compare.many import ModelComparison
 
 app = typer.Typer()
 
@@ -79,7 +79,7 @@ def compare(
     raise typer.Exit(1 if above else code)
 
 
-def _show_one(out: Out, judged: Judged) -> None:
+def _show_one(out: Out, judged: ModelComparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -99,7 +99,7 @@ def _show_one(out: Out, judged: Judged) -> None:
     _show_basis(out, judged)
 
 
-def _show_many(out: Out, found: list[Judged]) -> None:
+def _show_many(out: Out, found: list[ModelComparison]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -116,7 +116,7 @@ def _show_many(out: Out, found: list[Judged]) -> None:
     _show_basis(out, found[0])
 
 
-def _show_basis(out: Out, judged: Judged) -> None:
+def _show_basis(out: Out, judged: ModelComparison) -> None:
     found = judged.total
     parts = [f"{part.windows} windows of {part.context} of {part.text}" for part in judged.by_text]
     out.line(f"{found.tokens} tokens scored in {' and '.join(parts)}, from {found.method}")

@@ -28,7 +28,7 @@ from strata_pack.compare.full import (
     score_side_by_side,
     summarize,
 )
-from strata_pack.compare.kept import KeptLogits, keep
+from strata_pack.compare.logits_file import LogitsFile, write_logits
 from strata_pack.compare.texts import Text, texts
 from strata_pack.compare.top import TOP, compare_top
 from strata_pack.errors import BadInput, EnvironmentFailure
@@ -59,7 +59,7 @@ class CompareOptions:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ModelComparison:
     """The result of one model: its size in bytes, its bits per weight, its figures over each text and over all texts.
 
     ``best``: no other model of the run is both no larger and closer to the reference.
@@ -89,7 +89,7 @@ def compare_many(
     over: Sequence[Text] = (),
     options: CompareOptions = CompareOptions(),
     progress: Progress | None = None,
-) -> list[Judged]:
+) -> list[ModelComparison]:
     """Compare each of ``models`` with ``against`` (PACK or GGUF each) over the texts (default: the shipped ones).
 
     Uses full logits if they are available, else bounds from the likeliest tokens. Raises ``BadInput`` if models do not
@@ -110,10 +110,10 @@ def compare_many(
         return on_front([_bounded(model, against, over, options, progress) for model in models])
 
 
-def on_front(found: Sequence[Judged]) -> list[Judged]:
+def on_front(found: Sequence[ModelComparison]) -> list[ModelComparison]:
     """Return ``found`` with the models on the Pareto front of size and divergence marked."""
 
-    def beaten(one: Judged) -> bool:
+    def beaten(one: ModelComparison) -> bool:
         return any(
             other.size <= one.size
             and other.total.kl_mean <= one.total.kl_mean
@@ -138,7 +138,7 @@ def size_of(model: Path) -> tuple[int, float]:
 Scored = tuple[Text, Scores, LogitsHeader]
 
 
-def _judged(model: Path, against: Path, scored: Sequence[Scored]) -> Judged:
+def _judged(model: Path, against: Path, scored: Sequence[Scored]) -> ModelComparison:
     parts = tuple(summarize(scores, model, against, text, header) for text, scores, header in scored)
     total = parts[0]
     if len(parts) > 1:
@@ -146,18 +146,18 @@ def _judged(model: Path, against: Path, scored: Sequence[Scored]) -> Judged:
         whole = Text(ALL_TEXTS, "".join(text.content for text, _, _ in scored))
         windows = tuple(window for _, _, header in scored for window in header.windows)
         total = summarize(scores, model, against, whole, replace(scored[0][2], windows=windows))
-    return Judged(str(model), *size_of(model), total, parts)
+    return ModelComparison(str(model), *size_of(model), total, parts)
 
 
 def _side_by_side(
     model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
-) -> Judged:
+) -> ModelComparison:
     settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
     scored = [(text, *score_side_by_side(model, against, text, **settings, progress=progress)) for text in over]
     return _judged(model, against, scored)
 
 
-def keep_reference(
+def write_reference(
     against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress | None = None
 ) -> list[Path]:
     """Compute the logits of ``against`` over the texts into ``options.keep_logits`` and return the files.
@@ -176,7 +176,7 @@ def _settings(options: CompareOptions) -> dict[str, Any]:
 
 def _against_kept(
     models: Sequence[Path], against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
-) -> list[Judged]:
+) -> list[ModelComparison]:
     settings = _settings(options)
     scored: dict[Path, list[Scored]] = {model: [] for model in models}
     with _folder(options.keep_logits) as folder:
@@ -203,27 +203,29 @@ def _folder(named: Path | None) -> Iterator[Path]:
 
 def _kept(
     folder: Path, against: Path, text: Text, options: CompareOptions, settings: dict[str, Any], progress: Progress
-) -> KeptLogits:
+) -> LogitsFile:
     """Return the reference's logits over ``text``; computes them if they are not in ``folder``."""
     path = model_file(against)
     files = [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in shard_paths(path)]
     key = sha256_text(json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF]))
     place = folder / f"{path.stem}-{key[:16]}.logits"
-    kept = KeptLogits.open(place, key)
+    kept = LogitsFile.open(place, key)
     if kept is None:
         with open_logits(path, text.content, **settings, parse_special=text.parse_special) as stream:
-            keep(place, stream, key, progress, f"{path.name}, {text.name}")
-        kept = KeptLogits.open(place, key)
+            write_logits(place, stream, key, progress, f"{path.name}, {text.name}")
+        kept = LogitsFile.open(place, key)
     if kept is None:
         raise EnvironmentFailure("vanished while it was used", where=place)
     return kept
 
 
-def _bounded(model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress) -> Judged:
+def _bounded(
+    model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
+) -> ModelComparison:
     runtime = None if options.server is None else find_binary(options.server)
     settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
     parts = tuple(compare_top(model, against, text, **settings, runtime=runtime, progress=progress) for text in over)
-    return Judged(str(model), *size_of(model), pooled_bounds(parts), parts)
+    return ModelComparison(str(model), *size_of(model), pooled_bounds(parts), parts)
 
 
 def pooled_bounds(parts: Sequence[Comparison]) -> Comparison:

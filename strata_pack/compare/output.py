@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strata_pack.compare.full import Comparison
-from strata_pack.compare.many import Judged
+from strata_pack.compare.many import ModelComparison
 from strata_pack.report import Check, Point, Report, Scatter, Table
 
 MB = 1e6
@@ -17,7 +17,7 @@ def label(model: str) -> str:
     return Path(model).name.removesuffix(".gguf")
 
 
-def picture(found: Sequence[Judged]) -> Scatter:
+def picture(found: Sequence[ModelComparison]) -> Scatter:
     """Return the plot of size against mean divergence, with a line through the Pareto front."""
     points = tuple(Point(label(one.model), round(one.size / MB, 1), one.total.kl_mean, one.best) for one in found)
     values = [point.y for point in points if point.y > 0]
@@ -25,7 +25,7 @@ def picture(found: Sequence[Judged]) -> Scatter:
     return Scatter("Size against KL divergence", "size in MB", "mean KL divergence in nats", points, log_y=wide)
 
 
-def make_report(found: Sequence[Judged], max_kl: float | None) -> Report:
+def make_report(found: Sequence[ModelComparison], max_kl: float | None) -> Report:
     """Return the report; a model fails if its mean divergence is above ``max_kl``."""
     headers = (
         "model",
@@ -57,7 +57,7 @@ def make_report(found: Sequence[Judged], max_kl: float | None) -> Report:
     return Report("Comparison of models", (overview, *(_check(one, max_kl) for one in found)), facts)
 
 
-def _row(one: Judged) -> tuple[str | float, ...]:
+def _row(one: ModelComparison) -> tuple[str | float, ...]:
     total = one.total
     return (
         *(label(one.model), round(one.size / MB, 1), round(one.bits_per_weight, 2)),
@@ -67,7 +67,7 @@ def _row(one: Judged) -> tuple[str | float, ...]:
     )
 
 
-def _check(one: Judged, max_kl: float | None) -> Check:
+def _check(one: ModelComparison, max_kl: float | None) -> Check:
     within = max_kl is None or one.total.kl_mean <= max_kl
     limit = "" if max_kl is None else f", {'within' if within else 'above'} the limit {max_kl:g}"
     parts = one.by_text if len(one.by_text) == 1 else (*one.by_text, one.total)

@@ -8,15 +8,15 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from strata_pack.gateway.accounting import close_choice
 from strata_pack.gateway.admission import Admission
-from strata_pack.gateway.asking import Asked, new_generation
+from strata_pack.gateway.fast_path import FastPath, Frame
 from strata_pack.gateway.generation import Generation
 from strata_pack.gateway.metrics import Metrics, RequestRecord
-from strata_pack.gateway.plain import Frame, ShortWay
 from strata_pack.gateway.reply import Choice, Logprobs, Writer
 from strata_pack.gateway.settings import Settings
 from strata_pack.gateway.streams import Outlet
-from strata_pack.gateway.tally import close_choice
+from strata_pack.gateway.upstream_request import UpstreamRequest, new_generation
 from strata_pack.parsing import Event, EventKind, ToolCall
 
 QUEUED_PARTS = 4
@@ -27,7 +27,7 @@ QUEUED_PARTS = 4
 class Job:
     """One running request, with its metrics record."""
 
-    asked: Asked
+    request: UpstreamRequest
     record: RequestRecord
     settings: Settings
     admission: Admission
@@ -36,9 +36,9 @@ class Job:
 
 async def collect(job: Job) -> list[Choice]:
     """Return all finished choices; the first failure stops the others."""
-    if job.asked.turn.choices == 1:
+    if job.request.turn.choices == 1:
         return [await _collected(job, 0)]
-    tasks = [asyncio.create_task(_collected(job, index)) for index in range(job.asked.turn.choices)]
+    tasks = [asyncio.create_task(_collected(job, index)) for index in range(job.request.turn.choices)]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -50,14 +50,14 @@ def stream(job: Job, writer: Writer, choices: list[Choice], outlet: Outlet) -> A
 
     Finished choices are added to ``choices``.
     """
-    if job.asked.turn.choices > 1:
+    if job.request.turn.choices > 1:
         return _together(job, writer, choices)
     return _parts(job, writer, choices, 0, outlet)
 
 
 @asynccontextmanager
 async def _running(
-    job: Job, generation: Generation, way: ShortWay | None
+    job: Job, generation: Generation, way: FastPath | None
 ) -> AsyncIterator[AsyncGenerator[list[Event], None]]:
     """Hold a slot while the block reads the events of ``generation``; count it, also when it is aborted."""
     try:
@@ -72,8 +72,8 @@ async def _running(
 
 
 async def _collected(job: Job, index: int) -> Choice:
-    turn, record = job.asked.turn, job.record
-    generation = new_generation(job.asked, index, job.settings.implicit_end)
+    turn, record = job.request.turn, job.record
+    generation = new_generation(job.request, index, job.settings.implicit_end)
     reasoning: list[str] = []
     content: list[str] = []
     calls: list[ToolCall] = []
@@ -92,7 +92,7 @@ async def _collected(job: Job, index: int) -> Choice:
         for entries in generation.take_logprobs() or ():
             logprobs.extend(entries)
 
-    way = ShortWay(lambda: True, add, lambda _: None, lambda _: False, lambda *_: None)
+    way = FastPath(lambda: True, add, lambda _: None, lambda _: False, lambda *_: None)
     async with _running(job, generation, way) as batches:
         async for events in batches:
             add(events)
@@ -108,8 +108,8 @@ async def _parts(
 ) -> AsyncGenerator[bytes, None]:
     """Yield the parts of one choice, except text sent directly through ``outlet``, and add it to ``choices``."""
     record = job.record
-    shows_reasoning = job.asked.turn.shows_reasoning
-    generation = new_generation(job.asked, index, job.settings.implicit_end)
+    shows_reasoning = job.request.turn.shows_reasoning
+    generation = new_generation(job.request, index, job.settings.implicit_end)
 
     def part(events: list[Event]) -> bytes:
         logprobs = generation.take_logprobs()
@@ -117,7 +117,7 @@ async def _parts(
             events, logprobs = _without_reasoning(events, logprobs)
         return writer.delta(index, events, logprobs)
 
-    way = None if outlet is None else _short_way(writer, index, outlet, part, shows_reasoning=shows_reasoning)
+    way = None if outlet is None else _fast_path(writer, index, outlet, part, shows_reasoning=shows_reasoning)
     async with _running(job, generation, way) as batches:
         async for events in batches:
             record.first_token(generation.outcome.usage.prompt)
@@ -128,9 +128,9 @@ async def _parts(
     yield writer.finish(index, choice)
 
 
-def _short_way(
+def _fast_path(
     writer: Writer, index: int, outlet: Outlet, part: Callable[[list[Event]], bytes], *, shows_reasoning: bool
-) -> ShortWay:
+) -> FastPath:
     """Return the fast path of choice ``index`` to the client; ``part`` writes its events."""
 
     def deliver(events: list[Event]) -> None:
@@ -140,7 +140,7 @@ def _short_way(
     def frame(kind: EventKind) -> Frame | None:
         return writer.frame(index, kind) if shows_reasoning or kind != "reasoning" else None
 
-    return ShortWay(outlet.is_open, deliver, frame, outlet.write, writer.written)
+    return FastPath(outlet.is_open, deliver, frame, outlet.write, writer.written)
 
 
 async def _together(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGenerator[bytes, None]:
@@ -156,7 +156,7 @@ async def _together(job: Job, writer: Writer, choices: list[Choice]) -> AsyncGen
         except Exception as error:  # noqa: BLE001 - else the stream would wait for this choice for ever
             await queue.put(error)
 
-    tasks = [asyncio.create_task(pump(index)) for index in range(job.asked.turn.choices)]
+    tasks = [asyncio.create_task(pump(index)) for index in range(job.request.turn.choices)]
     try:
         running = len(tasks)
         while running:

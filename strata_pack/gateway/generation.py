@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from strata_pack.gateway.fast_path import FastPath, PlainText
 from strata_pack.gateway.logprobs import ContentLogprobs
 from strata_pack.gateway.outcome import Ending, FinishReason, GenerationOutcome
-from strata_pack.gateway.plain import PlainText, ShortWay
 from strata_pack.gateway.prompt import Prompt, Prompts
 from strata_pack.gateway.token_ids import TokenPieces
 from strata_pack.gateway.trials import begins_call, check_grammar
@@ -105,7 +105,7 @@ class Generation:
         taken, self._taken = self._taken, []
         return taken
 
-    async def events(self, way: ShortWay | None = None) -> AsyncGenerator[list[Event], None]:
+    async def events(self, way: FastPath | None = None) -> AsyncGenerator[list[Event], None]:
         """Yield the parser's events as they arrive, never an empty list; plain text takes the fast path ``way`` if
         possible.
 
@@ -150,7 +150,7 @@ class Generation:
                 reason = "length"
         self.outcome.finish_reason = "tool_calls" if reason == "stop" and self.call_names else reason
 
-    def _divert(self, stream: Stream, way: ShortWay) -> None:
+    def _divert(self, stream: Stream, way: FastPath) -> None:
         """Send text that arrives while ``events`` waits over the fast path, if it is open."""
 
         def take(batch: list[dict[str, Any]]) -> bool:

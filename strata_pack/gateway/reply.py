@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.fast_path import Frame
 from strata_pack.gateway.outcome import GenerationOutcome
-from strata_pack.gateway.plain import Frame
 from strata_pack.gateway.turn import CUSTOM_INPUT
 from strata_pack.parsing import Counters, Event, EventKind, ToolCall
 

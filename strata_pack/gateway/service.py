@@ -12,7 +12,6 @@ from typing import Any
 
 from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.api.responses.store import Store
-from strata_pack.gateway.asking import ask
 from strata_pack.gateway.caller import Caller
 from strata_pack.gateway.choices import Job, collect, stream
 from strata_pack.gateway.engine import Host, RunningModel
@@ -22,6 +21,7 @@ from strata_pack.gateway.reply import Choice, Writer, data_event, encode
 from strata_pack.gateway.settings import Served, Settings
 from strata_pack.gateway.streams import EventStream, Outlet, ReplyStream, whole_events
 from strata_pack.gateway.turn import Turn
+from strata_pack.gateway.upstream_request import prepare_request
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -105,11 +105,11 @@ class Gateway:
                 "the model with --spec off",
                 "logprobs",
             )
-        asked = await ask(turn, engine)
-        if asked.left_out:
-            for what in self.metrics.left_out(asked.left_out):
+        request = await prepare_request(turn, engine)
+        if request.left_out:
+            for what in self.metrics.left_out(request.left_out):
                 log.info("left out, because it cannot be served here: %s (said once; /metrics counts them)", what)
-        return Job(asked, record, self.settings, self.admission, self.metrics)
+        return Job(request, record, self.settings, self.admission, self.metrics)
 
     @contextmanager
     def counted(self, record: RequestRecord) -> Iterator[None]:

@@ -38,11 +38,11 @@ class ReplyStream:
         await send({"type": "http.response.body", "body": self.body})
 
 
-class Taker(Protocol):
+class BodyWriter(Protocol):
     """The client's side of a response that has started."""
 
     @property
-    def takes(self) -> bool:
+    def writable(self) -> bool:
         """Whether more may be written now."""
 
     def write(self, data: bytes) -> None:
@@ -59,7 +59,7 @@ class Outlet:
     def __init__(self) -> None:
         self.begun = False
         """Whether the stream has sent its beginning (a ping does not count)."""
-        self.taker: Taker | None = None
+        self.body_writer: BodyWriter | None = None
         self.pinging = False
         self.last = 0.0
         """Time of the last sending, in the event loop's time."""
@@ -67,15 +67,15 @@ class Outlet:
 
     def is_open(self) -> bool:
         """Return whether ``write`` is allowed."""
-        return self.begun and not self.pinging and self.taker is not None and self.taker.takes
+        return self.begun and not self.pinging and self.body_writer is not None and self.body_writer.writable
 
     def write(self, data: bytes) -> bool:
         """Send ``data`` at once; return ``False`` if that is not allowed."""
-        taker = self.taker
-        if taker is None or self.pinging or not self.begun or not taker.takes:
+        body_writer = self.body_writer
+        if body_writer is None or self.pinging or not self.begun or not body_writer.writable:
             return False
         self.last = self._loop.time()
-        taker.write(data)
+        body_writer.write(data)
         return True
 
 
@@ -103,7 +103,7 @@ class EventStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         connection = scope.get("strata.connection")
-        out = _Out(send, self._ping_seconds, self._outlet, None if connection is None else connection.taker)
+        out = _Out(send, self._ping_seconds, self._outlet, None if connection is None else connection.body_writer)
         try:
             async for data in self._body:
                 await out.write(data)
@@ -128,12 +128,12 @@ class _Out:
     """The client's side of a stream: starts with the first bytes, and sends pings while nothing else is sent."""
 
     def __init__(
-        self, send: Send, ping_seconds: float, outlet: Outlet, find_taker: Callable[[], Taker | None] | None
+        self, send: Send, ping_seconds: float, outlet: Outlet, find_writer: Callable[[], BodyWriter | None] | None
     ) -> None:
         self.started = False
         self._send = send
         self._outlet = outlet
-        self._find_taker = find_taker
+        self._find_writer = find_writer
         self._ping_seconds = ping_seconds
         self._loop = asyncio.get_running_loop()
         outlet.last = self._loop.time()
@@ -152,13 +152,13 @@ class _Out:
         if not self.started:
             self.started = True
             await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
-            self._outlet.taker = self._find_taker() if self._find_taker is not None else None
+            self._outlet.body_writer = self._find_writer() if self._find_writer is not None else None
         self._outlet.last = self._loop.time()
         await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def close(self) -> None:
         """Stop everything, including a waiting ping."""
-        self._outlet.taker = None
+        self._outlet.body_writer = None
         self._timer.cancel()
         if self._ping is not None:
             self._ping.cancel()

@@ -13,7 +13,7 @@ from strata_pack.compare.calls.output import make_report as calls_report
 from strata_pack.compare.calls.output import percent
 from strata_pack.compare.calls.run import CallsOptions, ask_model
 from strata_pack.compare.full import model_file
-from strata_pack.compare.many import CompareOptions, compare_many, keep_reference
+from strata_pack.compare.many import CompareOptions, compare_many, write_reference
 from strata_pack.compare.output import make_report as compare_report
 from strata_pack.compare.texts import Text, texts
 from strata_pack.llama.logits_native import LogitsUnavailable
@@ -87,7 +87,7 @@ def logits(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Compute the source's logits, once for all packs. If they cannot be computed, packs get bounds instead."""
     over, options = _options(task, results)
     try:
-        files = keep_reference(reference(task, results), over, options, progress)
+        files = write_reference(reference(task, results), over, options, progress)
     except LogitsUnavailable as error:
         return NodeOutput((), {"unavailable": str(error)})
     return NodeOutput([results.record(path) for path in files])

@@ -152,9 +152,9 @@ def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
 
 def find_losses(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the canaries, then the histories with mentions."""
-    for canary in canaries(thinks=_reads_thinking(context.template), calls=context.manner.calls):
+    for canary in canaries(thinks=_reads_thinking(context.template), calls=context.call_support.calls):
         yield _judged(context, scenario, canary)
-    if context.manner.calls:
+    if context.call_support.calls:
         yield _mentions(context, scenario)
 
 

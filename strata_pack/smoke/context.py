@@ -12,8 +12,8 @@ from strata_pack.chat.golden.cases import GoldenSuite
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
+from strata_pack.smoke.call_support import CallSupport, call_support
 from strata_pack.smoke.data_files import Form, read_text
-from strata_pack.smoke.manner import Manner, manner_of
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class SmokeContext:
         return self.target.template or ""
 
     @property
-    def manner(self) -> Manner:
+    def call_support(self) -> CallSupport:
         """How the template writes calls, if it does."""
-        return manner_of(self.template)
+        return call_support(self.template)
 
     @property
     def form(self) -> Form:
         """The format in which calls are replayed."""
-        return self.manner.form
+        return self.call_support.form
 
     def own_server(self) -> LlamaServer:
         """Return the server under test, which this process started."""

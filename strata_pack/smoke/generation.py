@@ -17,9 +17,9 @@ from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.parsing import Event, OutputParser, ToolCall
 from strata_pack.report import Check, Table
+from strata_pack.smoke.call_support import beginning
 from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import Form, ReplayCase, call_text, failures, mentions, read
-from strata_pack.smoke.manner import beginning
 from strata_pack.smoke.scenario import Impossible, Scenario
 
 STREAMS = 8
@@ -122,11 +122,11 @@ def replay_on(context: SmokeContext, replay: ReplayCase, prompt: str, **options:
     its whole vocabulary against the grammar.
     """
     text = beginning(prompt) + replay.text
-    favoured = favour(context.client, text)
-    return generate(context, prompt, grammar_of(text), _token_limit(text), logit_bias=favoured, **options)
+    bias = bias_towards(context.client, text)
+    return generate(context, prompt, grammar_of(text), _token_limit(text), logit_bias=bias, **options)
 
 
-def favour(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[float]]:
+def bias_towards(client: LlamaClient, text: str, bias: float = BIAS) -> list[list[float]]:
     """Return the ``logit_bias`` that favours the tokens of ``text``."""
     return [[token, bias] for token in sorted(set(client.tokenize(text)))]
 
@@ -282,9 +282,9 @@ def long_argument(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         raise Impossible(f"64 KiB are about {needed:,} tokens of this vocabulary, a slot holds {slot_tokens:,}")
     prompt = prompt_for(context.client, "Write the big file.", None)
     grammar, text, argument = long_text(context.form, run, beginning(prompt))
-    around = favour(context.client, text.replace(run, ""), BIAS / 2)
-    favoured = [*(one for one in around if one[0] != token), [token, BIAS]]
-    outcome = generate(context, prompt, grammar, _token_limit(text), logit_bias=favoured, **ONE_SLOT)
+    around = bias_towards(context.client, text.replace(run, ""), BIAS / 2)
+    bias = [*(one for one in around if one[0] != token), [token, BIAS]]
+    outcome = generate(context, prompt, grammar, _token_limit(text), logit_bias=bias, **ONE_SLOT)
     calls = [call for call in outcome.calls if call.name == "write_file"]
     got = str(calls[0].arguments.get("text")) if len(calls) == 1 else outcome.text
     right = len(outcome.calls) == 1 and got == argument

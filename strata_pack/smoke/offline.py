@@ -10,8 +10,8 @@ from strata_pack.errors import StrataError
 from strata_pack.progress import Progress
 from strata_pack.report import Check
 from strata_pack.smoke import header
+from strata_pack.smoke.call_support import call_support
 from strata_pack.smoke.context import Target
-from strata_pack.smoke.manner import manner_of
 from strata_pack.smoke.runner import NO_TEMPLATE, error_line, skipped
 from strata_pack.smoke.scenario import Impossible, Scenario
 from strata_pack.smoke.tensors import scan
@@ -26,14 +26,14 @@ def chat_template(target: Target, scenario: Scenario, _progress: Progress) -> It
     if not target.template:
         yield Check(scenario.id, scenario.proves, "failed", "the model has no chat template: no client can talk to it")
         return
-    manner = manner_of(target.template)
+    support = call_support(target.template)
     yield Check(
         scenario.id,
         scenario.proves,
-        "passed" if manner.calls else "failed",
-        f"calls are written in the {manner.form.upper()} form"
-        if manner.missing is None
-        else f"the template cannot call tools: {manner.missing}",
+        "passed" if support.calls else "failed",
+        f"calls are written in the {support.form.upper()} form"
+        if support.missing is None
+        else f"the template cannot call tools: {support.missing}",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from strata_pack.smoke import caching, canary, drafting, generation, history, images, loading, public, speech
+from strata_pack.smoke import caching, canary, chat_api, drafting, generation, history, images, loading, perplexity
 from strata_pack.smoke.scenario import Play
 
 SCENARIO_FUNCTIONS: Mapping[str, Play] = {
@@ -18,8 +18,8 @@ SCENARIO_FUNCTIONS: Mapping[str, Play] = {
     "repair-answer": history.repair_history,
     "repair-shapes": history.repair_shapes,
     "special-tokens": loading.special_tokens,
-    "prompt-start": speech.prompt_start,
-    "perplexity": speech.perplexity,
+    "prompt-start": perplexity.prompt_start,
+    "perplexity": perplexity.perplexity,
     "stranded-call": generation.stranded_call,
     "mentions": generation.mentioned,
     "round-trip": history.round_trip,
@@ -28,10 +28,10 @@ SCENARIO_FUNCTIONS: Mapping[str, Play] = {
     "parallel": generation.parallel,
     "images": images.images,
     "draft-head": drafting.draft_head,
-    "live-calls": public.live_calls,
-    "streams": public.streams,
-    "required-calls": public.required_calls,
-    "forced-calls": public.forced_calls,
-    "public-parallel": public.public_parallel,
-    "public-history": public.public_history,
+    "live-calls": chat_api.live_calls,
+    "streams": chat_api.streams,
+    "required-calls": chat_api.required_calls,
+    "forced-calls": chat_api.forced_calls,
+    "public-parallel": chat_api.public_parallel,
+    "public-history": chat_api.public_history,
 }

@@ -28,9 +28,9 @@ from strata_pack.pack.fit import fit_of, fit_sentence, refuse_misfit
 from strata_pack.progress import Progress, Silent
 from strata_pack.report import Check, Report, Status
 from strata_pack.smoke.builds import build_name
+from strata_pack.smoke.chat_api import loss_table
 from strata_pack.smoke.context import SmokeContext, Target
 from strata_pack.smoke.offline import run_offline
-from strata_pack.smoke.public import loss_table
 from strata_pack.smoke.runner import ExternalServer, Interrupted, error_line, run_all, skipped
 from strata_pack.smoke.scenario import Need, Scenario, scenarios
 from strata_pack.smoke.target import open_target

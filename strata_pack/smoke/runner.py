@@ -15,7 +15,7 @@ from strata_pack.errors import StrataError
 from strata_pack.llama.answers import GarbledAnswer, RequestRefused, ServerGone, ServerTimeout
 from strata_pack.progress import Progress
 from strata_pack.report import Check, Report
-from strata_pack.smoke import public
+from strata_pack.smoke import chat_api
 from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.registry import SCENARIO_FUNCTIONS
 from strata_pack.smoke.scenario import Impossible, Need, Scenario
@@ -85,7 +85,7 @@ def missing(context: SmokeContext, scenario: Scenario) -> str | None:
     """Return what ``context`` lacks for ``scenario``, as a sentence, or None."""
     there: Mapping[Need, bool] = {
         "template": bool(context.template),
-        "calls": not context.template or context.manner.calls,
+        "calls": not context.template or context.call_support.calls,
         "suite": context.target.suite is not None,
         "projector": context.target.projector is not None,
         "draft": context.target.draft_layers > 0,
@@ -153,7 +153,7 @@ def run_scenario(
         broken = error_line(error)
     except StrataError as error:
         found.append(Check(scenario.id, scenario.proves, "error", error_line(error), time.monotonic() - start))
-        if isinstance(error, RequestRefused) and error.status in public.NO_MORE:
+        if isinstance(error, RequestRefused) and error.status in chat_api.NO_MORE:
             raise _NoServer(found, f"the server refuses with HTTP {error.status}") from error
     if broken is not None:
         found.append(Check(scenario.id, scenario.proves, "error", broken, time.monotonic() - start))

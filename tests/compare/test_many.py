@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
-from strata_pack.compare import kept as kept_logits
+from strata_pack.compare import logits_file
 from strata_pack.compare.full import Comparison, Perplexity, compare_full, standard_error
-from strata_pack.compare.kept import KeptLogits
-from strata_pack.compare.many import CompareOptions, Judged, compare_many, on_front, pooled_bounds
+from strata_pack.compare.logits_file import LogitsFile
+from strata_pack.compare.many import CompareOptions, ModelComparison, compare_many, on_front, pooled_bounds
 from strata_pack.compare.output import make_report, picture
 from strata_pack.compare.texts import AGENT, PROSE, Text, texts
 from strata_pack.errors import BadInput, EnvironmentFailure
@@ -36,12 +36,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def found(models: dict[str, Path]) -> dict[str, Judged]:
+def found(models: dict[str, Path]) -> dict[str, ModelComparison]:
     judged = compare_many([models["Q8_0"], models["Q2_K"]], models["F32"], (), OPTIONS)
     return {Path(one.model).stem: one for one in judged}
 
 
-def test_the_figures_are_those_of_the_model_alone(models: dict[str, Path], found: dict[str, Judged]) -> None:
+def test_the_figures_are_those_of_the_model_alone(models: dict[str, Path], found: dict[str, ModelComparison]) -> None:
     alone = compare_full(models["Q2_K"], models["F32"], Text.read(PROSE), context=64, limit=2, threads=1)
     (prose,) = (part for part in found["Q2_K"].by_text if part.text == PROSE.name)
     for name in ("kl_mean", "kl_median", "kl_p99", "kl_max", "kl_mean_error"):
@@ -51,7 +51,7 @@ def test_the_figures_are_those_of_the_model_alone(models: dict[str, Path], found
     assert prose.top1_agreement == alone.top1_agreement
 
 
-def test_the_total_is_over_the_tokens_of_all_texts(found: dict[str, Judged]) -> None:
+def test_the_total_is_over_the_tokens_of_all_texts(found: dict[str, ModelComparison]) -> None:
     one = found["Q2_K"]
     assert one.total.tokens == sum(part.tokens for part in one.by_text)
     mean = sum(part.kl_mean * part.tokens for part in one.by_text) / one.total.tokens
@@ -73,20 +73,20 @@ def test_the_agent_text_shares_no_transcript_with_the_calibration_text() -> None
 
 
 @pytest.fixture(scope="module")
-def first_kept(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Judged]]:
+def first_kept(models: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[ModelComparison]]:
     """A folder of kept logits, and what was found when they were computed."""
     folder = tmp_path_factory.mktemp("kept") / "logits"
     return folder, compare_many([models["Q8_0"]], models["F32"], (), replace(OPTIONS, keep_logits=folder))
 
 
 @pytest.fixture
-def kept(first_kept: tuple[Path, list[Judged]], tmp_path: Path) -> CompareOptions:
+def kept(first_kept: tuple[Path, list[ModelComparison]], tmp_path: Path) -> CompareOptions:
     """Options with a copy of the kept logits."""
     return replace(OPTIONS, keep_logits=shutil.copytree(first_kept[0], tmp_path / "logits"))
 
 
 def test_kept_logits_are_used_the_second_time(
-    first_kept: tuple[Path, list[Judged]],
+    first_kept: tuple[Path, list[ModelComparison]],
     kept: CompareOptions,
     models: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -96,7 +96,7 @@ def test_kept_logits_are_used_the_second_time(
 
 
 def test_kept_logits_take_half_the_bytes(kept: CompareOptions) -> None:
-    assert kept_logits.row_bytes(150_000) < 0.51 * 4 * 150_000
+    assert logits_file.row_bytes(150_000) < 0.51 * 4 * 150_000
     assert kept.keep_logits is not None
     assert len(list(kept.keep_logits.glob("*.logits"))) == 2
 
@@ -111,7 +111,7 @@ def test_logits_whose_head_is_of_another_form_are_refused_by_name(
 ) -> None:
     assert kept.keep_logits is not None
     for path in kept.keep_logits.glob("*.logits"):
-        path.write_bytes(kept_logits.MAGIC + b"\x07" + 7 * b"\0" + b'{"a":1}')
+        path.write_bytes(logits_file.MAGIC + b"\x07" + 7 * b"\0" + b'{"a":1}')
     with pytest.raises(BadInput, match=r"\.logits: is damaged"):
         compare_many([models["Q8_0"]], models["F32"], (), kept)
 
@@ -127,13 +127,13 @@ def test_truncated_logits_are_refused_by_name(kept: CompareOptions, models: dict
 def test_a_foreign_file_among_the_logits_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.logits").write_bytes(b"something else")
     with pytest.raises(BadInput, match="not a file of kept logits"):
-        KeptLogits.open(tmp_path / "a.logits", "key")
+        LogitsFile.open(tmp_path / "a.logits", "key")
 
 
 def test_a_full_disk_is_reported_before_the_work(
     tmp_path: Path, models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata_pack.compare.kept.free_bytes", lambda _: 1000)
+    monkeypatch.setattr("strata_pack.compare.logits_file.free_bytes", lambda _: 1000)
     with pytest.raises(EnvironmentFailure, match=r"need \d+ MB and 0 MB are free"):
         compare_many([models["Q8_0"]], models["F32"], (), replace(OPTIONS, keep_logits=tmp_path))
 
@@ -143,12 +143,12 @@ def test_a_model_given_twice_is_refused(models: dict[str, Path]) -> None:
         compare_many([models["Q8_0"], models["Q8_0"]], models["F32"], (), OPTIONS)
 
 
-def judged(name: str, size: int, kl: float) -> Judged:
+def judged(name: str, size: int, kl: float) -> ModelComparison:
     one = Perplexity(10.0, 0.1)
     total = Comparison(
         name, "ref", "t", "0" * 64, 64, 2, 62, "full logits", one, one, kl, 0.01, kl, 2 * kl, 3 * kl, 0.9
     )
-    return Judged(name, size, 4.5, total, (total,))
+    return ModelComparison(name, size, 4.5, total, (total,))
 
 
 def test_the_front_holds_what_no_other_beats() -> None:
@@ -188,7 +188,7 @@ def test_a_single_block_has_no_error_bar() -> None:
     assert standard_error(np.arange(30.0), [30]) == 0.0
 
 
-def test_the_report_shows_the_picture_and_passes_its_schema(found: dict[str, Judged]) -> None:
+def test_the_report_shows_the_picture_and_passes_its_schema(found: dict[str, ModelComparison]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     report = make_report(list(found.values()), max_kl=1e-9)
     jsonschema.validate(report.to_dict(), schema())
@@ -198,7 +198,7 @@ def test_the_report_shows_the_picture_and_passes_its_schema(found: dict[str, Jud
     assert report.status == "failed"
 
 
-def test_the_picture_for_a_card_is_an_svg_of_its_own(found: dict[str, Judged]) -> None:
+def test_the_picture_for_a_card_is_an_svg_of_its_own(found: dict[str, ModelComparison]) -> None:
     root = ElementTree.fromstring(standalone(picture(list(found.values()))))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert sum(element.tag.endswith("circle") for element in root.iter()) == 2

@@ -9,10 +9,10 @@ import pytest
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.chat.repair.rules import heal_conversation
 from strata_pack.parsing import OutputParser
+from strata_pack.smoke.call_support import beginning, call_support
 from strata_pack.smoke.data_files import call_text, failures, fill, fill_messages, form_of, mentions, read, read_text
 from strata_pack.smoke.generation import CALL_FORMATS, grammar_of, literal, long_text
 from strata_pack.smoke.history import assistant_turns, faults
-from strata_pack.smoke.manner import beginning, manner_of
 from strata_pack.smoke.offline import OFFLINE
 from strata_pack.smoke.registry import SCENARIO_FUNCTIONS
 from strata_pack.smoke.scenario import scenarios
@@ -134,14 +134,14 @@ STOCK = Path(__file__).parents[1] / "data/chat/stock"
         *(("no_calls", "xml", False), ("other_calls", "json", False)),
     ],
 )
-def test_the_manner_of_a_template_is_read_off_what_it_renders(name, form, calls):
-    manner = manner_of((STOCK / f"{name}.jinja").read_text())
-    assert (manner.calls, bool(manner.missing)) == (calls, not calls)
-    assert not calls or manner.form == form
+def test_whether_a_template_writes_calls_is_read_off_what_it_renders(name, form, calls):
+    support = call_support((STOCK / f"{name}.jinja").read_text())
+    assert (support.calls, bool(support.missing)) == (calls, not calls)
+    assert not calls or support.form == form
 
 
 def test_a_model_without_a_template_has_no_calls():
-    assert manner_of("").missing
+    assert call_support("").missing
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jinja2 import nodes
 from jinja2.ext import loopcontrols
 
 from strata_pack.chat.engines.engines import Jinja2Engine
-from strata_pack.chat.lint.played import Plays, play_all
+from strata_pack.chat.lint.rendered import RenderedConversations, render_all
 from strata_pack.chat.render.sandbox import GenerationBlock
 from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.chat.repair.repair import RepairRefused, call_form
@@ -157,9 +157,9 @@ class Subject:
         return TOOLS_VARIANT in self.path
 
     @cached_property
-    def plays(self) -> Plays:
+    def rendered(self) -> RenderedConversations:
         """The prompts of the standard conversations."""
-        return play_all(self.source)
+        return render_all(self.source)
 
     @cached_property
     def form(self) -> CallForm | None:

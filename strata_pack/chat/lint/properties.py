@@ -14,7 +14,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from strata_pack.chat.lint.model import Found, Severity, Subject, rule
-from strata_pack.chat.lint.played import Played, Plays, PromptPiece, TakenForm, pieces, play
+from strata_pack.chat.lint.rendered import (
+    PromptPiece,
+    RenderedConversation,
+    RenderedConversations,
+    TakenForm,
+    pieces,
+    render_shape,
+)
 from strata_pack.chat.lint.shapes import DOCUMENTED, SHAPES, StandardShape
 from strata_pack.chat.lint.turns import faults, is_open, learn, uneven_pairs
 from strata_pack.chat.render.template import ChatTemplate, TemplateLimit, TemplateRefused
@@ -51,10 +58,10 @@ _NEEDS: Mapping[TakenForm, str] = {
 def crashes(subject: Subject) -> Iterator[Found]:
     """Find unintended failures: one finding for each line and cause."""
     failed: dict[tuple[str, int | None, Severity], list[str]] = {}
-    for form, error in subject.plays.needs.items():
+    for form, error in subject.rendered.needs.items():
         cause = "are lost" if error is None else f"make it fail: {error.cause}"
         yield Found(f"{_NEEDS[form]} {cause}", None if error is None else error.line, severity="warning")
-    for one in subject.plays.by_name.values():
+    for one in subject.rendered.by_name.values():
         if one.error is None or isinstance(one.error, TemplateRefused) or (subject.for_tools and not one.shape.tools):
             continue
         severity: Severity = "error" if isinstance(one.error, TemplateLimit) else _severity(one.shape, subject)
@@ -70,7 +77,7 @@ def crashes(subject: Subject) -> Iterator[Found]:
 def refuses(subject: Subject) -> Iterator[Found]:
     """Find refusals by the template's own ``raise_exception``."""
     refused: dict[tuple[str, int | None], list[str]] = {}
-    for one in subject.plays.by_name.values():
+    for one in subject.rendered.by_name.values():
         if isinstance(one.error, TemplateRefused) and not one.shape.lenient:
             refused.setdefault((one.error.message, one.error.line), []).append(one.shape.name)
     for (message, line), names in refused.items():
@@ -86,30 +93,32 @@ def refuses(subject: Subject) -> Iterator[Found]:
 )  # fmt: skip
 def open_turns(subject: Subject) -> Iterator[Found]:
     """Find turn marks of plain chats that an agent's turns lack, and tags that are opened but not closed."""
-    plays = subject.plays
-    if not _writes(plays, "call"):
-        plays = replace(plays, by_name={name: one for name, one in plays.by_name.items() if not one.shape.calls})
-    marks = learn(plays)
+    rendered = subject.rendered
+    if not _writes(rendered, "call"):
+        rendered = replace(
+            rendered, by_name={name: one for name, one in rendered.by_name.items() if not one.shape.calls}
+        )
+    marks = learn(rendered)
     wrong: dict[str, list[str]] = {}
     if marks is not None:
-        for one in plays.fine:
+        for one in rendered.fine:
             if one.shape.lenient != DOCUMENTED:
                 for fault in faults(marks, one):
                     wrong.setdefault(fault, []).append(one.shape.name)
-        unopened = [one.shape.name for one in _asked(plays) if marks.ends_open and not is_open(marks, one.opened)]
+        unopened = [one.shape.name for one in _asked(rendered) if marks.ends_open and not is_open(marks, one.opened)]
         if unopened:
             wrong["the generation prompt opens no turn of the assistant's"] = unopened
-    for pair in uneven_pairs(plays):
+    for pair in uneven_pairs(rendered):
         word = "opened" if pair.extra > 0 else "closed"
         sentence = f"{pair.opening} and {pair.closing} are not even ({abs(pair.extra)} more {word})"
-        wrong.setdefault(sentence, []).append(pair.played.shape.name)
+        wrong.setdefault(sentence, []).append(pair.conversation.shape.name)
     for kind, names in _by_kind(wrong).items():
         yield Found(f"{kind} (in {_among(names)})")
 
 
-def _asked(plays: Plays) -> Iterator[Played]:
+def _asked(rendered: RenderedConversations) -> Iterator[RenderedConversation]:
     """Yield the conversations after which the assistant speaks."""
-    return (one for one in plays.fine if one.shape.messages[-1]["role"] in ("user", "tool"))
+    return (one for one in rendered.fine if one.shape.messages[-1]["role"] in ("user", "tool"))
 
 
 def _by_kind(wrong: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -139,18 +148,18 @@ PYTHON_CALL = re.compile(r"zqfind\(\s*zqkey\s*=")
 )  # fmt: skip
 def python_repr(subject: Subject) -> Iterator[Found]:
     """Find None, True and False that null, true and false caused, and Python objects that were printed directly."""
-    template, plays = subject.template, subject.plays
+    template, rendered = subject.template, subject.rendered
     if template is None:
         return
-    spoken = any(PYTHON_CALL.search(one.prompt) for one in plays.fine)
+    spoken = any(PYTHON_CALL.search(one.prompt) for one in rendered.fine)
     found: dict[tuple[str, Severity], list[str]] = {}
-    declared = {what for one in plays.fine if not one.shape.calls for what in _python_in(one.prompt)}
-    for one in plays.fine:
+    declared = {what for one in rendered.fine if not one.shape.calls for what in _python_in(one.prompt)}
+    for one in rendered.fine:
         if spoken and one.shape.calls:
             continue
         seen = _python_in(one.prompt)
         if one.shape.plain is not None:
-            seen += _more_python(one, play(template, one.shape.plain))
+            seen += _more_python(one, render_shape(template, one.shape.plain))
         for what in seen:
             early = what in declared or not one.shape.calls
             severity: Severity = "warning" if early and one.shape.tools else _severity(one.shape, subject)
@@ -165,7 +174,7 @@ def _python_in(prompt: str) -> list[str]:
     return [*found[:1], *([f"a list or an object as Python prints it, {quoted[0]!r}"] if quoted else [])]
 
 
-def _more_python(one: Played, plain: Played) -> list[str]:
+def _more_python(one: RenderedConversation, plain: RenderedConversation) -> list[str]:
     """Return the Python words of the prompt that the same prompt with words in place of null and true lacks."""
     more = Counter(WORDS.findall(one.prompt)) - Counter(WORDS.findall(plain.prompt))
     return [f"Python's {', '.join(more)} for JSON's {', '.join(map(_json_word, more))}"] if more else []
@@ -184,16 +193,16 @@ def _json_word(word: str) -> str:
 )  # fmt: skip
 def left_out(subject: Subject) -> Iterator[Found]:
     """Find texts, calls and arguments that a prompt lacks, and truncated texts."""
-    template, plays = subject.template, subject.plays
+    template, rendered = subject.template, subject.rendered
     if template is None:
         return
-    calls, results = _writes(plays, "call"), _writes(plays, "tool")
+    calls, results = _writes(rendered, "call"), _writes(rendered, "tool")
     lacking: dict[tuple[str, Severity], list[str]] = {}
-    if not calls and "tool_calls" in subject.source and any(one.shape.calls for one in plays.fine):
-        named = _names_calls(plays)
+    if not calls and "tool_calls" in subject.source and any(one.shape.calls for one in rendered.fine):
+        named = _names_calls(rendered)
         what = "the arguments of every call" if named else "every call, although it looks at tool_calls"
         lacking[what, "error" if named else "warning"] = ["a call"]
-    for one in plays.fine:
+    for one in rendered.fine:
         for piece in pieces(one.shape):
             if (piece.role == "call" and not calls) or (piece.role == "tool" and not results):
                 continue
@@ -202,7 +211,7 @@ def left_out(subject: Subject) -> Iterator[Found]:
                 lacking.setdefault((_called(piece, one.shape), severity), []).append(one.shape.name)
             elif piece.is_cut(one.prompt):
                 lacking.setdefault((f"a part of {_called(piece, one.shape)}", severity), []).append(one.shape.name)
-        if _left_out_tools(one, plays):
+        if _left_out_tools(one, rendered):
             lacking.setdefault(("a declared tool", _severity(one.shape, subject)), []).append(one.shape.name)
         for key in _left_out_keys(template, one) if calls else ():
             value = one.shape.calls[0]["arguments"][key]
@@ -213,22 +222,22 @@ def left_out(subject: Subject) -> Iterator[Found]:
         yield Found(f"leaves out {what} (in {_among(names)})", severity=severity)
 
 
-def _writes(plays: Plays, role: str) -> bool:
+def _writes(rendered: RenderedConversations, role: str) -> bool:
     """Return whether any prompt contains a text of ``role``."""
     return any(
-        piece.role == role and not piece.is_left_out(one.prompt) for one in plays.fine for piece in pieces(one.shape)
+        piece.role == role and not piece.is_left_out(one.prompt) for one in rendered.fine for piece in pieces(one.shape)
     )
 
 
-def _names_calls(plays: Plays) -> bool:
+def _names_calls(rendered: RenderedConversations) -> bool:
     """Return whether prompts contain the name of a called tool, in addition to those of the declared tools."""
-    made, declared = (plays.by_name.get(name) for name in ("a result without a name", "tools that nobody called"))
+    made, declared = (rendered.by_name.get(name) for name in ("a result without a name", "tools that nobody called"))
     return made is not None and declared is not None and made.prompt.count("zqfind") > declared.prompt.count("zqfind")
 
 
-def _left_out_tools(one: Played, plays: Plays) -> bool:
+def _left_out_tools(one: RenderedConversation, rendered: RenderedConversations) -> bool:
     """Return whether a declared tool is missing in the prompt of a template that prints tools."""
-    declared = plays.by_name.get("tools that nobody called")
+    declared = rendered.by_name.get("tools that nobody called")
     if declared is None or "zqfind" not in declared.prompt:
         return False
     return any(tool["function"]["name"] not in one.prompt for tool in one.shape.tools or ())
@@ -246,11 +255,11 @@ def _called(piece: PromptPiece, shape: StandardShape) -> str:
     return names[piece.role]
 
 
-def _left_out_keys(template: ChatTemplate, one: Played) -> list[str]:
+def _left_out_keys(template: ChatTemplate, one: RenderedConversation) -> list[str]:
     """Return the arguments whose names occur more often in the same prompt with words for null and false."""
     if one.shape.plain is None or not one.shape.calls:
         return []
-    plain = play(template, one.shape.plain).prompt
+    plain = render_shape(template, one.shape.plain).prompt
     keys = {key for called in one.shape.calls if isinstance(called["arguments"], dict) for key in called["arguments"]}
     return sorted(key for key in keys if one.prompt.count(key) < plain.count(key))
 
@@ -262,7 +271,7 @@ def _left_out_keys(template: ChatTemplate, one: Played) -> list[str]:
 def moved(subject: Subject) -> Iterator[Found]:
     """Find pieces of a conversation that are out of order in the prompt; a system message may be anywhere."""
     wrong: dict[str, list[str]] = {}
-    for one in subject.plays.fine:
+    for one in subject.rendered.fine:
         previous: tuple[int, PromptPiece] | None = None
         for piece in pieces(one.shape):
             place = piece.place(one.prompt)
@@ -299,7 +308,7 @@ def clock(subject: Subject) -> Iterator[Found]:
     if template is None or "strftime_now" not in subject.source:
         return
     for shape in SHAPES:
-        early, late = play(template, shape, MORNING), play(template, shape, EVENING)
+        early, late = render_shape(template, shape, MORNING), render_shape(template, shape, EVENING)
         for one, other in ((early.prompt, late.prompt), (early.opened, late.opened)):
             if one != other:
                 at = next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from strata_pack.chat.lint.played import Played, Plays, pieces
+from strata_pack.chat.lint.rendered import RenderedConversation, RenderedConversations, pieces
 
 MARK = re.compile(
     r"<\|[^<>|\s]{1,40}\|?>|<[^<>|\s]{1,40}\|>|<｜[^<>\n]{1,40}｜>|</?[A-Za-z_][\w:.-]{0,40}(?:=[^<>\n]{0,60})?>"
@@ -69,9 +69,9 @@ class TurnMarks:
     ends_open: bool
 
 
-def learn(plays: Plays) -> TurnMarks | None:
+def learn(rendered: RenderedConversations) -> TurnMarks | None:
     """Return the marks around the turns of plain chats, ``None`` if there are none."""
-    chats = [one for name in PLAIN for one in plays.fine if one.shape.name == name]
+    chats = [one for name in PLAIN for one in rendered.fine if one.shape.name == name]
     gaps = [gap for chat in chats for gap in _gaps(chat)]
     if not gaps or any(not gap for gap in gaps) or len({gap[0].text for gap in gaps}) > 1:
         return None
@@ -96,7 +96,7 @@ def learn(plays: Plays) -> TurnMarks | None:
     return replace(marks, ends_open=all(is_open(marks, chat.opened) for chat in questions))
 
 
-def _gaps(chat: Played) -> Iterator[list[TurnToken]]:
+def _gaps(chat: RenderedConversation) -> Iterator[list[TurnToken]]:
     """Yield the marks between each answer and the question after it."""
     found = tokens(chat.prompt)
     placed = [(piece.role, piece.place(chat.prompt), piece.text) for piece in pieces(chat.shape)]
@@ -109,7 +109,7 @@ def _counts(found: Sequence[TurnToken]) -> Counter[str]:
     return Counter(token.text for token in found)
 
 
-def _closes_users(chat: Played, ends: str) -> bool:
+def _closes_users(chat: RenderedConversation, ends: str) -> bool:
     """Return whether ``ends`` is between every user's text and the next answer."""
     placed = [(piece, piece.place(chat.prompt)) for piece in pieces(chat.shape)]
     for (one, start), (other, end) in itertools.pairwise(placed):
@@ -124,9 +124,9 @@ def is_open(marks: TurnMarks, prompt: str) -> bool:
     return bool(found) and found[-1].text != marks.ends
 
 
-def faults(marks: TurnMarks, played: Played) -> list[str]:
+def faults(marks: TurnMarks, conversation: RenderedConversation) -> list[str]:
     """Return the faults of a prompt's turns as clauses for a sentence."""
-    return [*_twice(marks, played.prompt), *_left_open(marks, played), *_opened_again(marks, played)]
+    return [*_twice(marks, conversation.prompt), *_left_open(marks, conversation), *_opened_again(marks, conversation)]
 
 
 def _twice(marks: TurnMarks, prompt: str) -> Iterator[str]:
@@ -137,12 +137,12 @@ def _twice(marks: TurnMarks, prompt: str) -> Iterator[str]:
             return
 
 
-def _left_open(marks: TurnMarks, played: Played) -> Iterator[str]:
+def _left_open(marks: TurnMarks, conversation: RenderedConversation) -> Iterator[str]:
     """Find an assistant's turn that no mark ends before the user's next text, or before the end of the prompt."""
-    prompt = played.prompt
+    prompt = conversation.prompt
     mine: int | None = None
     results = False
-    for piece in pieces(played.shape):
+    for piece in pieces(conversation.shape):
         place = piece.place(prompt, mine or 0)
         if place < 0:
             continue
@@ -156,23 +156,24 @@ def _left_open(marks: TurnMarks, played: Played) -> Iterator[str]:
                 yield f"the assistant's turn is left open {where}: no {marks.ends} in {_shown(prompt[mine:place])}"
                 return
             mine = None
-    if mine is not None and played.shape.messages[-1]["role"] == "assistant":
+    if mine is not None and conversation.shape.messages[-1]["role"] == "assistant":
         after = [token.text for token in tokens(prompt) if token.start >= mine]
         if not any(text == marks.ends or SPECIAL.fullmatch(text) for text in after):
             yield f"the last answer is left open: no {marks.ends} after it"
 
 
-def _opened_again(marks: TurnMarks, played: Played) -> Iterator[str]:
+def _opened_again(marks: TurnMarks, conversation: RenderedConversation) -> Iterator[str]:
     """Find two turns that are opened without an end between them, in a template that ends every turn."""
     if not marks.around_all:
         return
     opened: TurnToken | None = None
-    for token in tokens(played.prompt):
+    for token in tokens(conversation.prompt):
         if token.text == marks.ends:
             opened = None
         elif token.text in marks.opens:
-            if opened is not None and not _is_ended(marks, played.prompt, opened.end, token.end):
-                yield f"{token.text} opens a turn in an open turn: {_shown(played.prompt[opened.start : token.end])}"
+            if opened is not None and not _is_ended(marks, conversation.prompt, opened.end, token.end):
+                between = _shown(conversation.prompt[opened.start : token.end])
+                yield f"{token.text} opens a turn in an open turn: {between}"
                 return
             opened = token
 
@@ -219,14 +220,14 @@ class UnevenPair:
 
     opening: str
     closing: str
-    played: Played
+    conversation: RenderedConversation
     extra: int
 
 
-def uneven_pairs(plays: Plays) -> Iterator[UnevenPair]:
+def uneven_pairs(rendered: RenderedConversations) -> Iterator[UnevenPair]:
     """Yield each unbalanced pair of tags with the first such prompt: special tokens in chats, any tags in
     conversations with calls (except those that are unbalanced in chats already, as thinking often is)."""
-    fine = [one for one in plays.fine if not one.shape.lenient]
+    fine = [one for one in rendered.fine if not one.shape.lenient]
     counts = {one.shape.name: _counts(tokens(one.prompt)) for one in fine}
     every = set().union(*counts.values()) if counts else set()
     for closing in sorted(every):
@@ -237,7 +238,11 @@ def uneven_pairs(plays: Plays) -> Iterator[UnevenPair]:
 
 
 def _uneven(
-    opening: str, closing: str, fine: Sequence[Played], extra: Mapping[str, int], counts: Mapping[str, Counter[str]]
+    opening: str,
+    closing: str,
+    fine: Sequence[RenderedConversation],
+    extra: Mapping[str, int],
+    counts: Mapping[str, Counter[str]],
 ) -> Iterator[UnevenPair]:
     special = SPECIAL.fullmatch(opening) is not None and SPECIAL.fullmatch(closing) is not None
     chats = [one for one in fine if one.shape.tools is None and not one.shape.calls]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strata_pack.compare.calls.judge import Judgement, Share
 from strata_pack.compare.calls.run import CallsResult
+from strata_pack.compare.calls.score import CallScore, Share
 from strata_pack.report import Chart, Check, Report, Table
 
 SHOWN = 5
@@ -45,7 +45,7 @@ def make_report(found: CallsResult, reference: CallsResult | None, least: float 
         chart=chart,
         table=Table(
             ("model", "right", "of", "stranded", "drifted"),
-            tuple((one.model, one.total.right, one.total.tasks, *_counts(one.judgements)) for one in results),
+            tuple((one.model, one.total.right, one.total.tasks, *_counts(one.scores)) for one in results),
         ),
     )
     facts = {"model": found.model, "seed": str(found.seed), "tasks": str(found.total.tasks)}
@@ -59,12 +59,12 @@ def wanted(reference: CallsResult | None, least: float) -> float:
     return least if reference is None else least * reference.total.value
 
 
-def _counts(judgements: Sequence[Judgement]) -> tuple[int, int]:
-    return sum(one.stranded for one in judgements), sum(one.drifted for one in judgements)
+def _counts(scores: Sequence[CallScore]) -> tuple[int, int]:
+    return sum(one.stranded for one in scores), sum(one.drifted for one in scores)
 
 
 def _kind(found: CallsResult, kind: str) -> Check:
-    wrong = [one for one in found.judgements if one.kind == kind and not one.right]
+    wrong = [one for one in found.scores if one.kind == kind and not one.right]
     shown = "\n\n".join(f"{one.task}: {one.verdict}\n{one.reply}" for one in wrong[:SHOWN])
     return Check(
         f"calls.{kind}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.render.template import ChatTemplate, read_template
-from strata_pack.compare.calls.judge import Judgement, Share, judge
+from strata_pack.compare.calls.score import CallScore, Share, score_reply
 from strata_pack.compare.calls.tasks import CallTask, make_tasks, tools
 from strata_pack.compare.full import model_file
 from strata_pack.errors import BadInput
@@ -46,39 +46,39 @@ class CallsResult:
 
     model: str
     seed: int
-    judgements: tuple[Judgement, ...]
+    scores: tuple[CallScore, ...]
 
     @property
     def total(self) -> Share:
         """The share of tasks with exactly the expected calls."""
-        return self.share(self.judgements)
+        return self.share(self.scores)
 
     @property
     def by_kind(self) -> dict[str, Share]:
-        kinds = dict.fromkeys(one.kind for one in self.judgements)
-        return {kind: self.share([one for one in self.judgements if one.kind == kind]) for kind in kinds}
+        kinds = dict.fromkeys(one.kind for one in self.scores)
+        return {kind: self.share([one for one in self.scores if one.kind == kind]) for kind in kinds}
 
     @staticmethod
-    def share(judgements: Sequence[Judgement]) -> Share:
-        return Share(sum(one.right for one in judgements), len(judgements))
+    def share(scores: Sequence[CallScore]) -> Share:
+        return Share(sum(one.right for one in scores), len(scores))
 
     def count(self, verdict: str) -> int:
         """Return the number of tasks with ``verdict``."""
-        return sum(one.verdict == verdict for one in self.judgements)
+        return sum(one.verdict == verdict for one in self.scores)
 
     def to_dict(self) -> dict[str, Any]:
-        verdicts = dict.fromkeys(one.verdict for one in self.judgements)
+        verdicts = dict.fromkeys(one.verdict for one in self.scores)
         return {
             "model": self.model,
             "seed": self.seed,
             "total": self.total.to_dict(),
             "kinds": {kind: share.to_dict() for kind, share in self.by_kind.items()},
             "verdicts": {verdict: self.count(verdict) for verdict in verdicts},
-            "stranded": sum(one.stranded for one in self.judgements),
-            "drifted": sum(one.drifted for one in self.judgements),
+            "stranded": sum(one.stranded for one in self.scores),
+            "drifted": sum(one.drifted for one in self.scores),
             "tasks": [
                 {"task": one.task, "verdict": one.verdict, "stranded": one.stranded, "drifted": one.drifted}
-                for one in self.judgements
+                for one in self.scores
             ],
         }
 
@@ -109,17 +109,17 @@ def ask_server(
     """Run every task on a server whose model is called ``name``."""
     tasks, offered = make_tasks(options.seed, options.per_kind), tools()
     task = (progress or Silent()).task(f"calls of {Path(name).name}", len(tasks), "tasks")
-    judgements = []
+    scores = []
     for one in tasks:
-        judgements.append(_ask(server, template, one, offered, options))
+        scores.append(_ask(server, template, one, offered, options))
         task.advance(1)
     task.done()
-    return CallsResult(name, options.seed, tuple(judgements))
+    return CallsResult(name, options.seed, tuple(scores))
 
 
 def _ask(
     server: LlamaClient, template: ChatTemplate, task: CallTask, offered: list[dict[str, Any]], options: CallsOptions
-) -> Judgement:
+) -> CallScore:
     prompt = template.render(task.messages, offered, add_generation_prompt=True)
     answer = server.completion(
         prompt,
@@ -131,7 +131,7 @@ def _ask(
     )
     parser = OutputParser.for_prompt(prompt, tools=offered, call_format="auto")
     reason = "length" if answer.stop_type == "limit" else "stop"
-    return judge(task, answer.text, offered, parser, reason)
+    return score_reply(task, answer.text, offered, parser, reason)
 
 
 def _template(model: Path, named: Path | None) -> ChatTemplate:

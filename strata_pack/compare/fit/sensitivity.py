@@ -18,7 +18,7 @@ import numpy as np
 
 from strata_pack.compare.fit.errors import Errors, round_trip
 from strata_pack.compare.full import score_blocks
-from strata_pack.compare.kept import KeptLogits, keep
+from strata_pack.compare.logits_file import LogitsFile, write_logits
 from strata_pack.compare.texts import Text
 from strata_pack.llama.ggml import Floats
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
@@ -85,8 +85,8 @@ def measure(
     for number, text in enumerate(over):
         place = folder / f"{number}.logits"
         with _open(base, text, threads) as stream:
-            keep(place, stream, "fit", Silent(), text.name)
-        logits = KeptLogits.open(place, "fit")
+            write_logits(place, stream, "fit", Silent(), text.name)
+        logits = LogitsFile.open(place, "fit")
         assert logits is not None
         kept.append(logits)
     task = progress.task("cost of errors", len(groups), "groups")

@@ -16,17 +16,17 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from strata_pack.gateway.streams import Taker
+from strata_pack.gateway.streams import BodyWriter
 
 
 class Connection:
     """One client's connection: ``abort`` drops it, ``on_close`` callbacks run when it is lost; then it is ``closed``.
 
-    ``taker`` returns the client's side of the response in progress.
+    ``body_writer`` returns the client's side of the response in progress.
     """
 
-    def __init__(self, taker: Callable[[], Taker | None]) -> None:
-        self.taker = taker
+    def __init__(self, body_writer: Callable[[], BodyWriter | None]) -> None:
+        self.body_writer = body_writer
         self.closed = False
         self.on_close: list[Callable[[], None]] = []
         self.transport: asyncio.Transport | None = None
@@ -51,7 +51,7 @@ class _AnswerBody:
         self._chunked = cycle.chunked_encoding
 
     @property
-    def takes(self) -> bool:
+    def writable(self) -> bool:
         return not (self._flow.write_paused or self._cycle.disconnected)
 
     def write(self, data: bytes) -> None:

@@ -80,7 +80,7 @@ def noisy(task: str, reply: str) -> str:
 
 def test_a_model_that_calls_right_has_every_task(serve: Callable[..., Scripted]) -> None:
     result = ask_url(url(serve()), TEMPLATE, CallsOptions())
-    assert [one.task for one in result.judgements if not one.right] == []
+    assert [one.task for one in result.scores if not one.right] == []
 
 
 def test_two_runs_give_the_same_numbers(serve: Callable[..., Scripted]) -> None:

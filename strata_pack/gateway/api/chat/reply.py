@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.plain import Frame
+from strata_pack.gateway.fast_path import Frame
 from strata_pack.gateway.reply import (
     Choice,
     Logprobs,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.plain import Frame
+from strata_pack.gateway.fast_path import Frame
 from strata_pack.gateway.reply import Choice, Logprobs, add_usage, named_event, quoted, with_x_strata, x_strata
 from strata_pack.gateway.turn import Origin
 from strata_pack.parsing import Event, EventKind, ToolCall

@@ -10,7 +10,7 @@ from typing import Any
 from strata_pack.gateway.api.responses.encrypted_content import encode_thinking
 from strata_pack.gateway.api.responses.request import ResponsesTurn
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.plain import Frame
+from strata_pack.gateway.fast_path import Frame
 from strata_pack.gateway.reply import (
     Choice,
     Logprobs,

@@ -15,7 +15,7 @@ from strata_pack.parsing import ImplicitEnd, OutputParser
 
 
 @dataclass(frozen=True)
-class Asked:
+class UpstreamRequest:
     """The request to ``engine``, the same for all choices of a turn.
 
     ``constraint``: fields of ``/completion`` (grammar or schema) that apply to the answer.
@@ -32,10 +32,10 @@ class Asked:
         return (*self.turn.left_out, *self.prompt.left_out)
 
 
-async def ask(turn: Turn, engine: RunningModel) -> Asked:
+async def prepare_request(turn: Turn, engine: RunningModel) -> UpstreamRequest:
     """Return the upstream request of ``turn``. Raises ``ApiError`` 400 if it is impossible."""
     constraint = await _constraint(turn, engine)
-    return Asked(turn, await engine.prompts.build(turn), constraint, engine)
+    return UpstreamRequest(turn, await engine.prompts.build(turn), constraint, engine)
 
 
 async def _constraint(turn: Turn, engine: RunningModel) -> dict[str, Any]:
@@ -55,9 +55,9 @@ async def _constraint(turn: Turn, engine: RunningModel) -> dict[str, Any]:
     return await offload(weight(schema), lambda: answer_constraint(schema))
 
 
-def new_generation(asked: Asked, index: int, implicit_end: ImplicitEnd) -> Generation:
+def new_generation(request: UpstreamRequest, index: int, implicit_end: ImplicitEnd) -> Generation:
     """Return the generation of choice ``index``."""
-    turn, prompt, engine = asked.turn, asked.prompt, asked.engine
+    turn, prompt, engine = request.turn, request.prompt, request.engine
     spent = prompt.thinking and turn.reasoning_budget == 0
     if spent:
         prompt = prompt.then(prompt.think_close)
@@ -75,7 +75,7 @@ def new_generation(asked: Asked, index: int, implicit_end: ImplicitEnd) -> Gener
         parser,
         upstream=engine.upstream,
         prompts=engine.prompts,
-        constraint=asked.constraint,
+        constraint=request.constraint,
         pieces=engine.pieces,
     )
     generation.outcome.budget_closed = spent

@@ -28,7 +28,7 @@ CHUNK_FRAMING = 4
 
 
 @dataclass(frozen=True)
-class ShortWay:
+class FastPath:
     """Functions that send arriving events to the client, bypassing the stream's coroutines.
 
     ``is_open``: whether sending is allowed now; ``deliver`` sends events. ``frame`` returns the frame for plain text of
@@ -54,7 +54,7 @@ class PlainRun:
 class PlainText:
     """Sends chunks of plain text as they arrive. ``flowing`` returns the current kind of plain text, if any."""
 
-    def __init__(self, way: ShortWay, flowing: Callable[[], EventKind | None]) -> None:
+    def __init__(self, way: FastPath, flowing: Callable[[], EventKind | None]) -> None:
         self._way = way
         self._write = way.write
         self._flowing = flowing

@@ -8,7 +8,7 @@ import pytest
 
 from strata_pack.gateway.api.chat.reply import ChatWriter
 from strata_pack.gateway.api.messages.reply import MessagesWriter
-from strata_pack.gateway.plain import PlainText, ShortWay
+from strata_pack.gateway.fast_path import FastPath, PlainText
 from strata_pack.gateway.reply import Writer
 from strata_pack.parsing import Event, EventKind
 
@@ -62,7 +62,7 @@ CHUNKS = {
 def test_only_whole_chunks_of_plain_text_are_sent(name: str) -> None:
     chunks, sent = CHUNKS[name]
     out: list[bytes] = []
-    way = ShortWay(
+    way = FastPath(
         lambda: True, lambda _: None, lambda _: (b"[", b"]"), lambda data: not out.append(data), lambda *_: 0
     )
     plain = PlainText(way, lambda: "content")

@@ -39,7 +39,7 @@ JSON_TEXT = re.compile(r"[{\[]")
 
 
 @dataclass(frozen=True)
-class Played:
+class RenderedConversation:
     """A rendered shape: ``prompt``, and ``opened``, the prompt with the generation prompt.
 
     Both are empty if there is an ``error``.
@@ -52,61 +52,63 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Plays:
+class RenderedConversations:
     """Every rendered shape by name, in the input format that the template accepts.
 
     ``needs`` maps a format that the template needs, unlike usual servers, to the error with the usual format (``None``
     if the text was only lost): "text" for arguments as JSON text instead of objects, "parts" for contents as lists.
     """
 
-    by_name: Mapping[str, Played]
+    by_name: Mapping[str, RenderedConversation]
     needs: Mapping[TakenForm, TemplateError | None]
 
     @property
-    def fine(self) -> list[Played]:
+    def fine(self) -> list[RenderedConversation]:
         """The shapes that were rendered without an error."""
         return [one for one in self.by_name.values() if one.error is None]
 
 
-def play_all(source: str) -> Plays:
+def render_all(source: str) -> RenderedConversations:
     """Render every shape with ``source`` until the time is up; nothing if it does not compile."""
     try:
         template = ChatTemplate(source, limits=LIMITS)
     except TemplateError:
-        return Plays({}, {})
+        return RenderedConversations({}, {})
     needs: dict[TakenForm, TemplateError | None] = {}
     changes: list[Callable[[StandardShape], StandardShape]] = []
     for form, names, change in TAKEN_FORMS:
         for shape in (shape for shape in SHAPES if shape.name in names):
-            usual = play(template, shape)
-            if not _holds_all(usual) and _holds_all(play(template, change(shape))):
+            usual = render_shape(template, shape)
+            if not _holds_all(usual) and _holds_all(render_shape(template, change(shape))):
                 needs[form] = usual.error
                 changes.append(change)
                 break
     end = time.monotonic() + SECONDS
-    played: dict[str, Played] = {}
+    conversations: dict[str, RenderedConversation] = {}
     for shape in SHAPES:
         if time.monotonic() > end:
             break
         given = shape
         for change in changes:
             given = change(given)
-        played[shape.name] = play(template, given)
-    return Plays(played, needs)
+        conversations[shape.name] = render_shape(template, given)
+    return RenderedConversations(conversations, needs)
 
 
-def _holds_all(played: Played) -> bool:
-    return played.error is None and not any(piece.is_left_out(played.prompt) for piece in pieces(played.shape))
+def _holds_all(conversation: RenderedConversation) -> bool:
+    return conversation.error is None and not any(
+        piece.is_left_out(conversation.prompt) for piece in pieces(conversation.shape)
+    )
 
 
-def play(template: ChatTemplate, shape: StandardShape, now: datetime | None = None) -> Played:
+def render_shape(template: ChatTemplate, shape: StandardShape, now: datetime | None = None) -> RenderedConversation:
     """Render one shape, at the time ``now`` if it is given."""
     clock: dict[str, Callable[[str], str]] = {} if now is None else {"strftime_now": now.strftime}
     try:
         prompt, opened = (_render(template, shape, opens, clock) for opens in (False, True))
     except TemplateError as error:
-        return Played(shape, error=error)
-    return Played(shape, prompt, opened)
+        return RenderedConversation(shape, error=error)
+    return RenderedConversation(shape, prompt, opened)
 
 
 def _render(template: ChatTemplate, shape: StandardShape, opens: bool, clock: Mapping[str, Any]) -> str:

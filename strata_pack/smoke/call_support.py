@@ -20,7 +20,7 @@ Missing = str
 
 
 @dataclass(frozen=True)
-class Manner:
+class CallSupport:
     """``form`` is the format in which calls are replayed; ``missing`` says why the template itself writes none."""
 
     form: Form
@@ -33,17 +33,17 @@ class Manner:
 
 
 @cache
-def manner_of(template: str) -> Manner:
-    """Return the manner of ``template`` by rendering one conversation with a call."""
+def call_support(template: str) -> CallSupport:
+    """Return whether ``template`` writes calls, by rendering one conversation with a call."""
     try:
         found = call_form(template, Jinja2Engine())
     except RepairRefused as refused:
-        return Manner(form_of(template), refused.missing)
+        return CallSupport(form_of(template), refused.missing)
     except TemplateError as error:
-        return Manner(form_of(template), str(error))
+        return CallSupport(form_of(template), str(error))
     if found is None:
-        return Manner("xml", "it writes no tool calls: a call of the history does not reach the prompt")
-    return Manner(found)
+        return CallSupport("xml", "it writes no tool calls: a call of the history does not reach the prompt")
+    return CallSupport(found)
 
 
 def beginning(prompt: str) -> str:

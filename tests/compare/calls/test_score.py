@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata_pack.compare.calls.judge import Share, judge, problems
+from strata_pack.compare.calls.score import Share, problems, score_reply
 from strata_pack.compare.calls.tasks import KINDS, CallTask, ExpectedCall, make_tasks, tools
 from strata_pack.parsing import OutputParser
 
@@ -31,7 +31,7 @@ def written(task: CallTask, change: Callable[[ExpectedCall], ExpectedCall] = lam
 
 
 def verdict(task: CallTask, reply: str, *, thinking: bool = False) -> str:
-    return judge(task, reply, tools(), OutputParser(thinking=thinking, tools=tools()), "stop").verdict
+    return score_reply(task, reply, tools(), OutputParser(thinking=thinking, tools=tools()), "stop").verdict
 
 
 def one(kind: str) -> CallTask:
@@ -62,14 +62,14 @@ def test_a_perfect_reply_is_right(task: CallTask) -> None:
 def test_a_call_written_inside_the_thinking_is_right_and_stranded() -> None:
     task = one("one-call")
     parser = OutputParser(thinking=True, tools=tools())
-    found = judge(task, "I look it up.\n\n" + written(task), tools(), parser, "stop")
+    found = score_reply(task, "I look it up.\n\n" + written(task), tools(), parser, "stop")
     assert (found.verdict, found.stranded, found.drifted) == ("right", True, False)
 
 
 def test_a_drifted_call_is_right_and_counted() -> None:
     task = one("enum")
     reply = written(task).replace("</parameter>\n</function>", "</function>")
-    found = judge(task, reply, tools(), OutputParser(thinking=False, tools=tools()), "stop")
+    found = score_reply(task, reply, tools(), OutputParser(thinking=False, tools=tools()), "stop")
     assert (found.verdict, found.drifted) == ("right", True)
 
 
@@ -78,7 +78,7 @@ def test_the_json_form_is_read_too() -> None:
     call = task.calls[0]
     text = json.dumps({"name": call.name, "arguments": call.arguments})
     parser = OutputParser(thinking=False, tools=tools())
-    found = judge(task, f"<tool_call>\n{text}\n</tool_call>", tools(), parser, "stop")
+    found = score_reply(task, f"<tool_call>\n{text}\n</tool_call>", tools(), parser, "stop")
     assert (found.verdict, found.drifted) == ("right", False)
 
 
@@ -124,7 +124,7 @@ def test_a_call_where_none_is_needed_is_needless() -> None:
 def test_a_call_that_was_cut_off_is_missing() -> None:
     task = one("long-string")
     reply = written(task)[:80]
-    found = judge(task, reply, tools(), OutputParser(thinking=False, tools=tools()), "length")
+    found = score_reply(task, reply, tools(), OutputParser(thinking=False, tools=tools()), "length")
     assert found.verdict == "missing"
 
 

@@ -38,7 +38,7 @@ def row_bytes(n_vocab: int) -> int:
     return 8 + 2 * n_vocab + 8 * exact
 
 
-def keep(path: Path, stream: LogitStream, key: str, progress: Progress, label: str) -> None:
+def write_logits(path: Path, stream: LogitStream, key: str, progress: Progress, label: str) -> None:
     """Write all logits of ``stream`` to ``path``; ``EnvironmentFailure`` if the disk has no room for them."""
     header = stream.header
     rows = len(header.targets)
@@ -76,14 +76,14 @@ def _write(file: IO[bytes], logits: npt.NDArray[np.float32]) -> None:
         file.write(scales[row].tobytes() + levels[row].tobytes() + places[row].tobytes() + values[row].tobytes())
 
 
-class KeptLogits:
-    """Logits that ``keep`` has written. ``header`` is that of their source."""
+class LogitsFile:
+    """Logits that ``write_logits`` has written. ``header`` is that of their source."""
 
     def __init__(self, path: Path, header: LogitsHeader, start: int) -> None:
         self.path, self.header, self._start = path, header, start
 
     @classmethod
-    def open(cls, path: Path, key: str) -> KeptLogits | None:
+    def open(cls, path: Path, key: str) -> LogitsFile | None:
         """Return the logits in ``path``, ``None`` if there are none or they have another ``key``."""
         try:
             with path.open("rb") as file:

@@ -21,7 +21,7 @@ Z = 1.96
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CallScore:
     """One task's verdict. ``stranded``: a call was in the thinking; ``drifted``: a call was not in canonical form."""
 
     task: str
@@ -63,17 +63,17 @@ class Share:
         return {"right": self.right, "tasks": self.tasks, "share": self.value, "low": low, "high": high}
 
 
-def judge(
+def score_reply(
     task: CallTask, reply: str, tools: Sequence[Mapping[str, Any]], parser: OutputParser, finish_reason: str
-) -> Judgement:
-    """Judge a model's ``reply`` (raw text including special tokens) with ``parser``, created for its prompt."""
+) -> CallScore:
+    """Score a model's ``reply`` (raw text including special tokens) with ``parser``, created for its prompt."""
     events = [*parser.feed(reply), *parser.finish(finish_reason)]
     calls = [event.call for event in events if event.kind == "tool_call" and event.call is not None]
     counters = parser.counters
     stranded = bool(counters.implicit_calls or counters.stranded_calls)
     found = [ExpectedCall(call.name, call.arguments) for call in calls]
     verdict = _verdict(task.calls, found, tools)
-    return Judgement(task.id, task.kind, verdict, reply, stranded, drifted=drifted_calls(reply, len(calls)) > 0)
+    return CallScore(task.id, task.kind, verdict, reply, stranded, drifted=drifted_calls(reply, len(calls)) > 0)
 
 
 def _verdict(
