@@ -100,10 +100,10 @@ class JsonCall:
         if self._place is _Place.AFTER_OBJECT and not cut and self._closer.startswith(rest):
             self._complete(closed=False)
         else:
-            self._raw.write(rest)
             self.unfinished = True
-        if self.status is ReaderStatus.READING:
             self.status = ReaderStatus.FAILED
+        if self.status is ReaderStatus.FAILED:
+            self._raw.write(rest)
 
     def _step(self, text: str, pos: int) -> int:
         """Read up to the next character that matters in an object or string."""

@@ -87,7 +87,7 @@ class LayeredParser(AnswerStates):
         """Read the next piece of the reply; return the events that are now certain."""
         if special is not None:
             delta = self._spelling.read(delta, special)
-            if self._spelling.rest:
+            if self._spelling.rest or self._spelling.used:
                 self._take_no_short_way()
         if "<" not in delta:
             flowing = self._flowing

@@ -162,7 +162,8 @@ class CallReading:
         """End the text after ``rest``, an incomplete tag. ``cut``: the output was truncated, so nothing may be
         completed."""
         ended = self._place in (Place.FUNCTION_END, Place.LOOSE_END)
-        if rest and not (ended and not cut and self._tags.dialect.call_close.startswith(rest)):
+        closing = rest if ended and not cut and self._tags.dialect.call_close.startswith(rest) else ""
+        if rest and not closing:
             if self._place not in (Place.HEADER, Place.BODY, Place.VALUE, Place.PROSE, Place.WORDS):
                 self._act(Tag(Token.TEXT, 0), rest, 0)
             self._raw.write(rest)
@@ -175,6 +176,9 @@ class CallReading:
             self._accept(self._pending, self._raw.size)
         else:
             self._give_up()
+        if closing and self.status is ReaderStatus.FAILED:
+            self._raw.write(closing)
+            self.again.append(closing)
 
     def _give_up(self) -> None:
         self.unfinished = True

@@ -78,10 +78,10 @@ class Tag(NamedTuple):
 
 
 _WORD = re.compile(r"(<?)[ \t]{0,2}([/\\]{0,2})[ \t]{0,2}([A-Za-z_][\w:.-]{0,60})?")
-_TAIL = re.compile(r"([^<>\r\n]{0,40})(>{1,2}|(?=[\r\n<])|\Z)")
+_TAIL = re.compile(r"([^<>\r\n]{0,40})(>|(?=[\r\n<])|\Z)")
 _NAME = re.compile(
     r"(?:[ \t]{0,4}[=:][ \t]{0,4}|[ \t]{1,4})(name[ \t]{0,4}[=:]?[ \t]{0,4})?"
-    r"([^<>\r\n]{0,256}?)[ \t]{0,4}(>{1,2}|(?=[\r\n])|\Z)"
+    r"([^<>\r\n]{0,256}?)[ \t]{0,4}(>|(?=[\r\n])|\Z)"
 )
 _ATTRIBUTE = re.compile(r"<parameter[ \t]{1,8}name=([^<>\r\n]{1,256})(>|\Z)")
 _ATTRIBUTE_BEGINNING = re.compile(r"<parameter[ \t]{1,8}(?:n(?:a(?:m(?:e=?)?)?)?)?\Z")

@@ -217,6 +217,22 @@ def test_nothing_is_lost_after_an_open_backtick_and_words_in_a_call(behind: str)
     assert outcome.content.endswith(behind.lstrip("\n"))
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        '<tool_call>\n{"name": "jobs", "arguments": [1]}\n</tool',
+        "<tool_call>\n<function=save>\n<parameter=path>\na\n\n</function>\n</tool",
+    ],
+)
+def test_half_a_closing_tag_after_a_refused_call_is_not_lost(refused: str) -> None:
+    assert check(refused, [9], "stop", thinking=False, tools=TOOLS).content == refused
+
+
+def test_a_second_bracket_after_a_misspelt_closing_tag_is_content_for_every_cut() -> None:
+    misspelt = JOBS.replace("</tool_call>", "</tol_call>>")
+    assert check(f"{misspelt} b", [3], "stop", thinking=False, tools=TOOLS).content == "> b"
+
+
 def test_text_after_an_announced_call_that_failed_is_read_the_same_without_streaming() -> None:
     cut = "<tool_call>\n<function=save>\n<parameter=path>\na\n</parameter>\n</tool_call>"
     outcome = check(f"{cut}{BARE}", [], "stop", thinking=False, tools=TOOLS)

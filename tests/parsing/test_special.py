@@ -48,6 +48,10 @@ def test_tags_that_ordinary_tokens_spell_are_text(size: int, stream_tools: bool)
     assert outcome.calls == [("save", {"text": value})]
 
 
+def test_a_whole_tag_that_ordinary_tokens_spell_keeps_its_letters_between_words() -> None:
+    assert read([("a b", False), ("<think>", False), (" c", False)], thinking=False).content == "a b<think> c"
+
+
 def test_the_beginning_of_a_spelled_tag_is_pending_and_let_go_when_it_goes_on_as_text() -> None:
     parser = OutputParser(thinking=False)
     assert parser.feed("a </thi", False) == [Event("content", "a ")]
