@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 CLOCK_EVERY = 64
@@ -194,28 +194,23 @@ def _leaf(value: Any) -> int:
 
 
 def _children(value: Any) -> Iterator[Any]:
-    if isinstance(value, dict):
-        return _pairs(value)
-    return iter(value)
-
-
-def _pairs(value: Mapping[Any, Any]) -> Iterator[Any]:
-    for key, item in value.items():
-        yield key
-        yield item
+    return chain(value, value.values()) if isinstance(value, dict) else iter(value)
 
 
 _current: ContextVar[Budget] = ContextVar("budget of the running rendering")
 
 
-@contextmanager
-def spending(budget: Budget) -> Iterator[Budget]:
+class Spending:
     """Make ``budget`` the current budget inside the block."""
-    token = _current.set(budget)
-    try:
-        yield budget
-    finally:
-        _current.reset(token)
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._budget)
+
+    def __exit__(self, *_: object) -> None:
+        _current.reset(self._token)
 
 
 current = _current.get

@@ -1,8 +1,9 @@
 """Compiles a template to Python code that charges every step to the budget of the running rendering.
 
-The generated code calls methods of its environment (``sandbox.py``): ``step`` and ``stepped`` charge for a block of
-statements or the test of a loop, ``made`` for a container, ``walked`` before a value is compared or hashed; ``joined``
-and ``joined_escaped`` implement the operator ``~``. Only literals are evaluated at compile time.
+The generated code calls methods of its environment (``sandbox.py``): ``counter`` returns the function ``step``, which
+charges for a block of statements, ``stepped`` charges for the test of a loop, ``made`` for a container, ``walked``
+before a value is compared or hashed; ``joined`` and ``joined_escaped`` implement the operator ``~``. Only literals are
+evaluated at compile time.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ class CountingCode(CodeGenerator):
     """Compiles a template to code that charges its steps, and charges before it traverses or copies a value."""
 
     def blockvisit(self, nodes: Iterable[nodes.Node], frame: Frame) -> None:
-        self.writeline("environment.step()")
+        self.writeline("step()")
         super().blockvisit(nodes, frame)
+
+    def write_commons(self) -> None:
+        self.writeline("step = environment.counter()")
+        super().write_commons()
 
     def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
         """Evaluate only literals at compile time, because results become part of the compiled source."""

@@ -20,7 +20,7 @@ from jinja2.tests import TESTS
 from jinja2.utils import Namespace as JinjaNamespace
 from jinja2.utils import generate_lorem_ipsum
 
-from strata_pack.chat.render.budget import LimitExceeded, counted, current, printed_chars, total_chars
+from strata_pack.chat.render.budget import SCALARS, LimitExceeded, counted, current, printed_chars, total_chars
 
 MAX_AT_ONCE = 1 << 19
 MAX_INT_BITS = 4096
@@ -139,16 +139,21 @@ METHODS: Mapping[type, Mapping[str, GuardCheck]] = {
 BUILTINS = tuple(METHODS)
 
 
+def _listed(value: Any) -> Any:
+    """Return ``value``, an iterator as the list of its elements."""
+    return value if isinstance(value, SCALARS) or not isinstance(value, Iterator) else counted(value)
+
+
 def check_method(owner: Any, name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
     """Check a call of the method ``name`` of the builtin value ``owner``; return the arguments to call it with.
 
     Raises ``SecurityError`` for a method that is not in ``METHODS``, ``LimitExceeded`` for a costly call.
     """
-    kind = next(kind for kind in METHODS if isinstance(owner, kind))
+    kind = type(owner) if type(owner) in METHODS else next(kind for kind in METHODS if isinstance(owner, kind))
     check = METHODS[kind].get(name)
     if check is None:
         raise SecurityError(f"the method {name!r} of {type(owner).__name__!r} is not for templates")
-    arguments = tuple(counted(value) if isinstance(value, Iterator) else value for value in arguments)
+    arguments = tuple([_listed(value) for value in arguments])
     current().walk(*arguments, *named.values())
     if kind in (list, tuple):
         current().walk(owner)
@@ -302,7 +307,7 @@ EAGER = frozenset({"batch", "groupby", "join", "list", "max", "min", "slice", "s
 
 def _run_through(value: Any) -> Any:
     """Return the elements for an eager filter, which processes them in one uninterruptible call."""
-    value = counted(value) if isinstance(value, Iterator) else value
+    value = _listed(value)
     if isinstance(value, Sized):
         if len(value) > MAX_AT_ONCE:
             raise LimitExceeded(f"sorts or joins more than {MAX_AT_ONCE} elements at once")

@@ -19,7 +19,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.runtime import Context, Macro, markup_join
+from jinja2.runtime import Context, LoopContext, Macro, markup_join
 from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEscapeFormatter, SandboxedFormatter
 from markupsafe import Markup
 
@@ -28,16 +28,17 @@ from strata_pack.chat.render.budget import (
     Budget,
     LimitExceeded,
     RenderLimits,
+    Spending,
     counted,
     current,
     printed_chars,
-    spending,
     total_chars,
 )
 from strata_pack.chat.render.compiler import CountingCode
 from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
 from strata_pack.chat.render.guards import (
     BUILTINS,
+    METHODS,
     OPERATORS,
     Namespace,
     check_format_spec,
@@ -55,6 +56,11 @@ ESCAPED = 6
 
 TEMPLATE_FILE = "<template>"
 """The file name that jinja2 gives to a template from a string."""
+
+DICT_ATTRIBUTES = frozenset(dir(dict))
+TEXT_METHODS = frozenset(METHODS[str])
+PLAIN = frozenset((str, int, bool, float))
+METHOD_TYPES = (BuiltinMethodType, MethodType)
 
 
 class _Raised(Exception):
@@ -124,6 +130,12 @@ def _walked(value: Any) -> Any:
     return value
 
 
+def _drop_context(named: dict[str, Any]) -> None:
+    """Drop what compiled code gives to every call for functions that take the context."""
+    named.pop("_loop_vars", None)
+    named.pop("_block_vars", None)
+
+
 class SandboxEnvironment(ImmutableSandboxedEnvironment):
     """The environment whose methods the compiled code calls."""
 
@@ -137,8 +149,9 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
     walked = staticmethod(_walked)
 
     @staticmethod
-    def step() -> None:
-        current().step()
+    def counter() -> Callable[[], None]:
+        """Return the function that charges a step to the running rendering."""
+        return current().step
 
     @staticmethod
     def concat(pieces: Iterable[str]) -> str:
@@ -171,6 +184,22 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         OPERATORS[operator](left, right)
         return super().call_binop(context, operator, left, right)
 
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As jinja2's, without its long checks where they always pass: for an entry of a dict, a plain value of a
+        namespace or a loop, an allowed method of a string."""
+        kind = type(obj)
+        if kind is dict:
+            if attribute not in DICT_ATTRIBUTES:
+                return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        elif kind is str:
+            if attribute in TEXT_METHODS:
+                return getattr(obj, attribute)
+        elif (kind is Namespace or kind is LoopContext) and not attribute.startswith("_"):
+            value = getattr(obj, attribute, None)
+            if type(value) in PLAIN:
+                return value
+        return super().getattr(obj, attribute)
+
     def getitem(self, obj: Any, argument: Any) -> Any:
         return super().getitem(obj, _walked(argument))
 
@@ -178,12 +207,21 @@ class SandboxEnvironment(ImmutableSandboxedEnvironment):
         budget = current()
         budget.step()
         owner = getattr(__obj, "__self__", None)
-        if isinstance(__obj, (BuiltinMethodType, MethodType)) and isinstance(owner, BUILTINS):
-            named = {name: value for name, value in kwargs.items() if not name.startswith("_")}
-            args = check_method(owner, __obj.__name__, args, named)
-        elif not isinstance(__obj, Macro):
+        kind = type(__obj)
+        direct = kind is Macro or __obj is Namespace
+        if kind in METHOD_TYPES and isinstance(owner, BUILTINS):
+            direct = kind is BuiltinMethodType
+            if kwargs:
+                _drop_context(kwargs)
+            args = check_method(owner, __obj.__name__, args, kwargs)
+        elif kind is not Macro:
             budget.walk(*args, *kwargs.values())
-        result = super().call(__context, __obj, *args, **kwargs)
+        if direct:
+            if kwargs:
+                _drop_context(kwargs)
+            result = __obj(__context.eval_ctx, *args, **kwargs) if kind is Macro else __obj(*args, **kwargs)
+        else:
+            result = super().call(__context, __obj, *args, **kwargs)
         budget.copies(result)
         return result
 
@@ -263,7 +301,7 @@ def compile_template(
     if len(source.encode("utf-8", "surrogatepass")) > limits.source_bytes:
         raise TemplateLimit(f"is larger than {limits.source_bytes} bytes")
     try:
-        with spending(Budget(limits)):
+        with Spending(Budget(limits)):
             env = environment or _environment()
             tree = env.parse(source)
             if _has_more_nodes(tree, limits.nodes):
@@ -289,12 +327,12 @@ def _has_more_nodes(tree: nodes.Node, limit: int) -> bool:
 
 def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: RenderLimits) -> str:
     """Return the prompt that ``template`` renders with ``values``. Raises as ``ChatTemplate.render`` says."""
-    budget = Budget(limits, values)
+    given = {**template.environment.globals, **values}
     try:
-        with spending(budget):
+        with Spending(Budget(limits, values)):
             pieces: list[str] = []
             size = 0
-            for piece in template.root_render_func(template.new_context(dict(values))):
+            for piece in template.root_render_func(template.new_context(given, shared=True)):
                 size += len(piece)
                 if size > limits.text_chars:
                     raise LimitExceeded(f"renders more than {limits.text_chars} characters")
