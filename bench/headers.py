@@ -53,7 +53,7 @@ def small_pack(folder: Path) -> Path:
         manifest.pop(key, None)
     manifest["quantizer"].pop("kernels", None)
     (pack / "manifest.json").write_text(json.dumps(manifest))
-    for name in ("provenance.json", "sbom.cdx.json"):  # versions before the papers take them for strangers
+    for name in ("provenance.json", "sbom.cdx.json"):  # earlier versions report the attestations as unknown files
         (pack / name).unlink(missing_ok=True)
     return pack
 

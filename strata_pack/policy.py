@@ -31,8 +31,8 @@ _NEEDED = ("rule", "reason", "until")
 
 
 @dataclass(frozen=True)
-class Excuse:
-    """One exception: ``until`` is the last day on which it applies, ``where`` a pattern of names ("*" for all)."""
+class Waiver:
+    """One ``[[exception]]``: ``until`` is its last day, ``where`` a pattern of names ("*" for all)."""
 
     rule: str
     reason: str
@@ -49,7 +49,7 @@ class Excuse:
         return f"excepted until {self.until}: {self.reason}"
 
     @property
-    def overdue(self) -> str:
+    def expired_note(self) -> str:
         """The error message of an expired exception."""
         return f"the exception to {self.rule} ended on {self.until} ({self.reason}): renew or remove it"
 
@@ -59,10 +59,10 @@ class Policy:
     """The exceptions of one file, valid ones and expired ones."""
 
     path: Path | None = None
-    current: tuple[Excuse, ...] = ()
-    expired: tuple[Excuse, ...] = ()
+    current: tuple[Waiver, ...] = ()
+    expired: tuple[Waiver, ...] = ()
 
-    def excuse(self, rule: str, name: str) -> Excuse | None:
+    def waiver(self, rule: str, name: str) -> Waiver | None:
         """Return the valid exception to ``rule`` for the pack or template ``name``, or ``None``."""
         return next((one for one in self.current if one.covers(rule, name)), None)
 
@@ -90,7 +90,7 @@ def read_policy(
     if value or not isinstance(entries, list):
         unknown = next(iter(value), "exception")
         raise BadInput(f"has the key {unknown!r}; only [[exception]] is allowed", where=path)
-    found = [_excuse(entry, index, known, kept, path) for index, entry in enumerate(entries, 1)]
+    found = [_waiver(entry, index, known, kept, path) for index, entry in enumerate(entries, 1)]
     day = today or datetime.date.today()
     return Policy(
         path,
@@ -99,7 +99,7 @@ def read_policy(
     )
 
 
-def _excuse(entry: Any, index: int, known: Collection[str], kept: Collection[str], path: Path) -> Excuse:
+def _waiver(entry: Any, index: int, known: Collection[str], kept: Collection[str], path: Path) -> Waiver:
     place = f"exception {index}"
     if not isinstance(entry, dict):
         raise BadInput(f"{place} is no table", where=path, remedy="write [[exception]]")
@@ -116,4 +116,4 @@ def _excuse(entry: Any, index: int, known: Collection[str], kept: Collection[str
         raise unknown(f"rule ({place})", entry["rule"], sorted(known), where=str(path))
     if entry["rule"] in kept:
         raise BadInput(f"{place}: {entry['rule']} allows no exception", where=path, remedy="repair what it finds")
-    return Excuse(**entry)
+    return Waiver(**entry)

@@ -90,19 +90,19 @@ def lint(
         if not variant.main:
             findings += lint_template(variant.text, path=variant.where, select=_ids(select), ignore=_ids(ignore))
     named_as = Path(found.where).name
-    excuses = [exceptions.excuse(one.rule.id, named_as) for one in findings]
-    passed = [(one, excuse) for one, excuse in zip(findings, excuses, strict=True) if excuse is not None]
-    findings = [one for one, excuse in zip(findings, excuses, strict=True) if excuse is None]
+    waivers = [exceptions.waiver(one.rule.id, named_as) for one in findings]
+    passed = [(one, waiver) for one, waiver in zip(findings, waivers, strict=True) if waiver is not None]
+    findings = [one for one, waiver in zip(findings, waivers, strict=True) if waiver is None]
     if sarif is not None:
         write_atomic(sarif, to_sarif(findings))
     code = files.write(to_report(findings, found.where, fail_on.value), out)
     out.show(terminal(findings, found.where))
-    for one, excuse in passed:
-        out.line(f"{one.rule.id}: {excuse.note} ({one.message})")
+    for one, waiver in passed:
+        out.line(f"{one.rule.id}: {waiver.note} ({one.message})")
     for ended in exceptions.expired:
-        out.line(ended.overdue)
-    excepted = [{**one.to_dict(), "excepted": excuse.note} for one, excuse in passed]
-    expired = [one.overdue for one in exceptions.expired]
+        out.line(ended.expired_note)
+    excepted = [{**one.to_dict(), "excepted": waiver.note} for one, waiver in passed]
+    expired = [one.expired_note for one in exceptions.expired]
     out.result({**to_dict(findings, found.where), "excepted": excepted, "expired": expired})
     severity = worst(findings)
     if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on.value):

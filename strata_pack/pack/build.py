@@ -18,6 +18,7 @@ from typing import Any
 from strata_pack import __version__
 from strata_pack.chat.golden.check import GoldenReport
 from strata_pack.files import write_atomic
+from strata_pack.pack.attestations.files import attestation_files
 from strata_pack.pack.build_dir import BuildDir, check_target, open_build_dir
 from strata_pack.pack.build_plan import (
     ProvedTemplate,
@@ -33,6 +34,7 @@ from strata_pack.pack.build_plan import (
 from strata_pack.pack.finished import finished_pack
 from strata_pack.pack.loadable import template_problems
 from strata_pack.pack.manifest import FORMAT, VERSION, Manifest, SourceEntry, write_manifest
+from strata_pack.pack.model_card import add_origin
 from strata_pack.pack.model_files import (
     ModelFiles,
     PlannedModel,
@@ -42,8 +44,6 @@ from strata_pack.pack.model_files import (
     write_models,
 )
 from strata_pack.pack.model_source import Model, SourceHashes, bring
-from strata_pack.pack.papers.files import paper_files
-from strata_pack.pack.papers.origin import add_origin
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR
 from strata_pack.pack.projector import (
     PlannedProjector,
@@ -312,7 +312,7 @@ def _write_rest(one: _Decided, files: ModelFiles, projector: WrittenProjector | 
     if projector is not None:
         manifest["projector"] = projector.entry
         manifest["files"] = sorted([*manifest["files"], projector.file], key=lambda entry: entry["path"])
-    for paper, content in paper_files(manifest).items():
-        write_atomic(place.pack / paper, content)
+    for name, content in attestation_files(manifest).items():
+        write_atomic(place.pack / name, content)
     write_manifest(place.pack / MANIFEST, manifest)
     return manifest

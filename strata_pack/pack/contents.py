@@ -14,7 +14,7 @@ from strata_pack.errors import WrongUse
 from strata_pack.files import CHUNK, disk_errors, fsync_dir, link_or_copy
 from strata_pack.outputs import is_same_file
 from strata_pack.pack.manifest import Manifest
-from strata_pack.pack.paths import CARD, MANIFEST, PAPERS, REPORTS_DIR, STATE_DIR
+from strata_pack.pack.paths import ATTESTATIONS, CARD, MANIFEST, REPORTS_DIR, STATE_DIR
 from strata_pack.progress import Progress
 
 REPORTS = frozenset({f"{REPORTS_DIR}/golden.json", f"{REPORTS_DIR}/smoke.json"})
@@ -35,12 +35,12 @@ def walk(root: Path, skipped: Sequence[str] = ()) -> Iterator[str]:
 def covered_files(root: Path) -> set[str]:
     """Return every file of the pack in ``root`` that its identity covers: not manifest, reports, provenance, SBOM or
     card."""
-    return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST, CARD, *PAPERS}
+    return set(walk(root, (REPORTS_DIR, STATE_DIR))) - {MANIFEST, CARD, *ATTESTATIONS}
 
 
 def unlisted_files(root: Path, manifest: Manifest) -> list[str]:
     """Return the files in the pack ``root`` that its manifest does not list and no check has written."""
-    ours = {MANIFEST, *PAPERS, *REPORTS, *(entry["path"] for entry in manifest["files"])}
+    ours = {MANIFEST, *ATTESTATIONS, *REPORTS, *(entry["path"] for entry in manifest["files"])}
     return sorted(set(walk(root, (STATE_DIR,))) - ours)
 
 

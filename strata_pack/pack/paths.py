@@ -22,7 +22,7 @@ SIGNATURE = "model.sig"
 PROVENANCE = "provenance.json"
 SBOM = "sbom.cdx.json"
 CARD = "README.md"
-PAPERS = frozenset({SIGNATURE, PROVENANCE, SBOM})
+ATTESTATIONS = frozenset({SIGNATURE, PROVENANCE, SBOM})
 """Files derived from the manifest, which therefore does not list them. The signature covers them."""
 STATE_DIR = ".template-install"
 """The journals of template installations. They belong to this machine, so the manifest does not list them. Next to a

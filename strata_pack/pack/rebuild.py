@@ -21,9 +21,9 @@ from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_file
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.quantizer import KernelChoice
+from strata_pack.pack.attestations.to_manifest import recorded_manifest
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.manifest import Manifest, RecipeEntry, read_manifest
-from strata_pack.pack.papers.recorded import recorded_manifest
 from strata_pack.pack.paths import GOLDEN, MANIFEST, TEMPLATE, is_pack, member
 from strata_pack.pack.request import BY_REFERENCE, BuildRequest
 from strata_pack.progress import Progress, Silent

@@ -18,11 +18,11 @@ from strata_pack.chat.golden.cases import load_suite
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import read_json_object, sha256_text
+from strata_pack.pack.attestations.files import provenance_problems, sbom_problems
 from strata_pack.pack.contents import covered_files, hashed
 from strata_pack.pack.facts import wrong_facts
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.loadable import header_problems, template_problems, tokenizer_problems
-from strata_pack.pack.papers.files import provenance_problems, sbom_problems
 from strata_pack.pack.paths import MANIFEST, MODEL_DIR, TEMPLATE, TEMPLATE_KEY, is_pack, member
 from strata_pack.pack.projector import ROLE, projector_faults
 from strata_pack.progress import Progress, Silent

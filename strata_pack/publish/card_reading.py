@@ -8,7 +8,7 @@ from typing import Any
 
 from strata_pack.files import read_bytes
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.papers.origin import CARD_LIMIT, card_head
+from strata_pack.pack.model_card import CARD_LIMIT, card_head
 from strata_pack.pack.paths import CARD
 from strata_pack.pack.verification import FurtherCheck, checked
 from strata_pack.report.model import Check

@@ -19,7 +19,7 @@ from strata_pack.pack.atomic_replace import put
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, PublishedFile, There
+from strata_pack.publish.items import Change, PublishedFile, TargetFile
 
 WORK_SUFFIX = ".publishing"
 MARK = ".strata-publishing"
@@ -43,7 +43,7 @@ def check_apart(packs: Sequence[Pack], place: Path) -> None:
             raise WrongUse(f"holds the pack {pack.path}", where=place, remedy="choose a folder apart from the packs")
 
 
-def look_into(folder: Path) -> dict[str, There]:
+def look_into(folder: Path) -> dict[str, TargetFile]:
     """Return every file in ``folder`` by its path, with its SHA-256; empty if the folder does not exist."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise WrongUse("is not a folder", where=folder, remedy="choose another one")
@@ -51,7 +51,7 @@ def look_into(folder: Path) -> dict[str, There]:
         raise WrongUse("is a pack; a release is a folder of packs", where=folder, remedy="choose another folder")
     if not folder.is_dir():
         return {}
-    return {name: There((folder / name).lstat().st_size, _digest(folder / name)) for name in walk(folder)}
+    return {name: TargetFile((folder / name).lstat().st_size, _digest(folder / name)) for name in walk(folder)}
 
 
 def _digest(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, PublishedFile, There
+from strata_pack.publish.items import Change, PublishedFile, TargetFile
 from strata_pack.publish.visibility import (
     is_private,
     is_to_be_opened,
@@ -39,7 +39,7 @@ WRITE_REMEDY = "log in with a token that may write there (`hf auth login`), or s
 _PRECONDITION_FAILED, _CONFLICT = 412, 409
 
 
-class Overtaken(EnvironmentFailure):
+class ConcurrentCommit(EnvironmentFailure):
     """Somebody else committed to the repository after its state was read."""
 
 
@@ -48,7 +48,7 @@ class HubState:
     """State of a repository: its commit (``None`` if it does not exist yet) and its files by path."""
 
     commit: str | None
-    files: Mapping[str, There]
+    files: Mapping[str, TargetFile]
     tree: RepoTree | None = None
 
 
@@ -64,7 +64,7 @@ def look_at(hub: Hub, repo: str) -> HubState:
         if "no such repo" not in error.problem:
             raise
         return HubState(None, {})
-    files = {file.path: There(file.size, file.sha256, file.blob_id) for file in tree.files}
+    files = {file.path: TargetFile(file.size, file.sha256, file.blob_id) for file in tree.files}
     return HubState(tree.commit, files, tree)
 
 
@@ -99,7 +99,7 @@ def commit(
 ) -> str:
     """Apply ``changes`` to ``repo`` as one commit on top of ``state``, and return the commit.
 
-    Raises ``Overtaken`` if the repository has a newer commit, ``EnvironmentFailure`` if the Hub refuses.
+    Raises ``ConcurrentCommit`` if the repository has a newer commit, ``EnvironmentFailure`` if the Hub refuses.
     """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
     from huggingface_hub.errors import HfHubHTTPError
@@ -190,7 +190,7 @@ def _refusals(repo: str) -> Iterator[None]:
         status = error.response.status_code
         if status in (_PRECONDITION_FAILED, _CONFLICT):
             remedy = "run again: it looks at what is there now"
-            raise Overtaken("somebody else published here meanwhile", where=repo, remedy=remedy) from None
+            raise ConcurrentCommit("somebody else published here meanwhile", where=repo, remedy=remedy) from None
         if status in (401, 403):
             raise EnvironmentFailure(f"may not be written (HTTP {status})", where=repo, remedy=WRITE_REMEDY) from None
         problem = f"the Hub refused it (HTTP {status}: {_short(error.server_message or error)})"

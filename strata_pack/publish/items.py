@@ -65,7 +65,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class There:
+class TargetFile:
     """A file in the target: ``size`` and either its SHA-256 or its git blob id."""
 
     size: int
@@ -79,7 +79,9 @@ class There:
         return self.sha256 == item.sha256 if self.sha256 is not None else self.blob_id == item.blob_id()
 
 
-def plan_changes(items: Iterable[PublishedFile], there: Mapping[str, There], folders: Iterable[str]) -> list[Change]:
+def plan_changes(
+    items: Iterable[PublishedFile], there: Mapping[str, TargetFile], folders: Iterable[str]
+) -> list[Change]:
     """Return the changes that turn the target into ``items``, by path.
 
     Files in ``folders`` (the packs' folders) that are not in ``items`` are removed; other files stay.

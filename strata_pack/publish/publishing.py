@@ -14,16 +14,16 @@ from typing import Any
 
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import dump_json, parse_json_object, sha256_file, write_atomic
+from strata_pack.pack.attestations.files import attestation_files
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.papers.files import paper_files
 from strata_pack.pack.paths import SIGNATURE, STATE_DIR
 from strata_pack.pack.verification import verify
 from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import check_apart, check_outside, look_into, write_folder
-from strata_pack.publish.hub import HubState, Overtaken, commit, gated_sources, look_at, open_to_all, read_small
-from strata_pack.publish.items import Change, PublishedFile, There, plan_changes
+from strata_pack.publish.hub import ConcurrentCommit, HubState, commit, gated_sources, look_at, open_to_all, read_small
+from strata_pack.publish.items import Change, PublishedFile, TargetFile, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
@@ -109,8 +109,8 @@ def publish(
 
     ``key`` is the private key that signs each pack. Nothing is changed anywhere with ``dry_run``. Raises
     ``CheckFailed`` for a pack that does not verify, ``LicenceQuestion`` unless ``options.accept_licence``,
-    ``Overtaken`` if somebody else published the same files meanwhile, ``EnvironmentFailure`` for network and disk.
-    After any exception the target is unchanged or complete.
+    ``ConcurrentCommit`` if somebody else published the same files meanwhile, ``EnvironmentFailure`` for network and
+    disk. After any exception the target is unchanged or complete.
     """
     options, watcher = options or PublishOptions(), progress or Silent()
     opened = _open(packs)
@@ -207,7 +207,7 @@ def _prepare(pack: Pack, key: Any, progress: Progress) -> list[PublishedFile]:
         failed = next(check for check in report.checks if check.status not in ("passed", "skipped"))
         problem = f"does not verify ({failed.id}: {failed.detail[:200]}); nothing was published"
         raise CheckFailed(problem, where=pack.path, remedy="see `strata-pack verify`")
-    new = {name: data for name, data in paper_files(pack.manifest).items() if not (pack.path / name).exists()}
+    new = {name: data for name, data in attestation_files(pack.manifest).items() if not (pack.path / name).exists()}
     for name in walk(pack.path, (STATE_DIR,)):
         if (pack.path / name).is_symlink() or not (pack.path / name).is_file():
             raise CheckFailed(f"{name} is no plain file; nothing was published", where=pack.path)
@@ -256,7 +256,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
         items = release.whole(repo, _earlier(hub, repo, state, release.progress))
         changes = plan_changes(items.values(), state.files, release.folders)
         if first is not None and _ours(first.files, items, release) != _ours(state.files, items, release):
-            raise Overtaken(
+            raise ConcurrentCommit(
                 "somebody else published the same files meanwhile", where=repo, remedy="look at it, then run again"
             )
         if not dry_run and not _moving(changes):
@@ -272,7 +272,7 @@ def _to_hub(release: _Release, hub: Hub, repo: str, *, dry_run: bool, asked: Seq
             made = commit(
                 hub, repo, state, items, changes, message, private=release.options.private, progress=release.progress
             )
-        except Overtaken:
+        except ConcurrentCommit:
             if attempt == TRIES:
                 raise
             release.progress.note(f"{repo}: somebody else published there meanwhile; looking again")
@@ -314,7 +314,9 @@ def _moving(changes: Sequence[Change]) -> list[Change]:
     return [change for change in changes if change.kind != "keep"]
 
 
-def _ours(files: Mapping[str, There], items: Mapping[str, PublishedFile], release: _Release) -> dict[str, There]:
+def _ours(
+    files: Mapping[str, TargetFile], items: Mapping[str, PublishedFile], release: _Release
+) -> dict[str, TargetFile]:
     """Return the target's files that belong to this release."""
     folders = tuple(f"{folder}/" for folder in release.folders)
     return {path: there for path, there in files.items() if path in items or path.startswith(folders)}

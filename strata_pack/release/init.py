@@ -38,7 +38,7 @@ STATES = {
 
 
 @dataclass(frozen=True)
-class Looked:
+class SourceSummary:
     """Facts about a source. ``weights`` in bytes, ``licence`` as its card names it."""
 
     name: str
@@ -50,11 +50,11 @@ class Looked:
     gated: str | None = None
 
 
-def look_at(text: str, progress: Progress | None = None) -> Looked:
+def look_at(text: str, progress: Progress | None = None) -> SourceSummary:
     """Inspect a source without downloading its weights. Raises as ``fetch`` does."""
     source = parse_source(text)
     if isinstance(source, LocalGguf):
-        return Looked(model_name(source.path.stem), "gguf", source.path.stat().st_size, None, "", None)
+        return SourceSummary(model_name(source.path.stem), "gguf", source.path.stat().st_size, None, "", None)
     if isinstance(source, HubSource):
         with tempfile.TemporaryDirectory(prefix="strata-init-") as name:
             folder = Path(name)
@@ -70,13 +70,13 @@ def look_at(text: str, progress: Progress | None = None) -> Looked:
     return _of_folder(source.path, source.path.resolve().name, found.format, size)
 
 
-def _of_folder(folder: Path, name: str, format: str, weights: int) -> Looked:
+def _of_folder(folder: Path, name: str, format: str, weights: int) -> SourceSummary:
     config = _json(folder / "config.json")
     kinds = config.get("architectures") or [config.get("model_type")]
     front = _front_matter(folder / "README.md")
     licence = front.get("license_name") or front.get("license")
     gate = front.get("extra_gated_prompt")
-    return Looked(
+    return SourceSummary(
         name=_GGUF.sub("", model_name(name)),
         format=format,
         weights=weights,
@@ -106,7 +106,7 @@ def _front_matter(path: Path) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def release_text(text: str, looked: Looked) -> str:
+def release_text(text: str, looked: SourceSummary) -> str:
     """Return the release file for the source ``text``, with a comment on every choice."""
     fits = size_text(looked.weights // 3)
     facts = [
@@ -156,7 +156,7 @@ kl_mean = 0.1          # nats, mean divergence from the source at most
 """
 
 
-def _template_line(looked: Looked) -> str:
+def _template_line(looked: SourceSummary) -> str:
     if looked.template is None:
         return "the source has none: give an id (`strata-pack template list`) or a file"
     if not looked.template:

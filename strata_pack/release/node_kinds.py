@@ -8,7 +8,7 @@ from time import monotonic
 
 from strata_pack.errors import StrataError
 from strata_pack.progress import Progress, Silent
-from strata_pack.release import build_nodes, gates, paper_nodes, publish_node, report_page, split_worker
+from strata_pack.release import build_nodes, document_nodes, gates, publish_node, report_page, split_worker
 from strata_pack.release.results import Result, Results
 from strata_pack.release.schedule import Failure
 from strata_pack.release.task import NodeFunction, Task
@@ -28,8 +28,8 @@ NODE_FUNCTIONS: Mapping[str, NodeFunction] = {
     "calls": gates.calls,
     "gates": gates.judge,
     "report": report_page.report,
-    "provenance": paper_nodes.provenance,
-    "card": paper_nodes.card,
+    "provenance": document_nodes.provenance,
+    "card": document_nodes.card,
     "publish": publish_node.publish,
 }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import CheckFailed, WrongUse
 from strata_pack.progress import Progress
-from strata_pack.release.paper_nodes import passing_packs
+from strata_pack.release.document_nodes import passing_packs
 from strata_pack.release.release_file import Release
 from strata_pack.release.results import Results
 from strata_pack.release.schedule import Schedule

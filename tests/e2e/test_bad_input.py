@@ -100,7 +100,7 @@ def test_a_server_that_cannot_load_the_model_shows_its_log(tiny: Path, tmp_path:
     assert "attn_q" in done.err + done.out
 
 
-PAPERS = ("provenance.json", "sbom.cdx.json")
+ATTESTATIONS = ("provenance.json", "sbom.cdx.json")
 """They name the source, as the manifest does."""
 
 
@@ -109,7 +109,7 @@ def test_a_hub_build_gives_the_pack_of_the_local_file(hub: HubServer, tiny: Path
     assert build("org/tiny", tmp_path / "hub", endpoint=hub.endpoint).code == 0
     assert build(tiny, tmp_path / "local").code == 0
     first, second = hashes(tmp_path / "hub"), hashes(tmp_path / "local")
-    assert {name for name in first if first[name] != second.get(name)} == {"manifest.json", *PAPERS}
+    assert {name for name in first if first[name] != second.get(name)} == {"manifest.json", *ATTESTATIONS}
 
 
 def test_the_manifest_of_a_hub_build_pins_the_commit(hub: HubServer, tiny: Path, tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ def link_out(pack: Path) -> None:
     (pack / TEMPLATE).symlink_to("/etc/hostname")
 
 
-PAPERS = {"provenance", "sbom"}
-"""Checks that an edited manifest fails too: the papers know it by its hash."""
+ATTESTATIONS = {"provenance", "sbom"}
+"""Checks that an edited manifest fails too: the attestations know it by its hash."""
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], set[str]]] = {
     "other template file": (lambda p: (p / TEMPLATE).write_text("{{ 1 }}"), {"sizes", "hashes", "template"}),
@@ -124,7 +124,7 @@ def test_damage_is_found_by_the_checks_it_concerns(pack: Path, damage: str) -> N
     report = verify(pack)
     failed = {check.id for check in report.checks if check.status == "failed"}
     edited = "manifest" not in concerned and (pack / MANIFEST).read_bytes() != before
-    assert failed == concerned | (PAPERS if edited else set())
+    assert failed == concerned | (ATTESTATIONS if edited else set())
 
 
 def test_reports_may_change_without_harm(pack: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from strata_pack.files import dump_json, sha256_file, sha256_text
 from strata_pack.pack.manifest import check_manifest
-from strata_pack.pack.paths import GOLDEN, MANIFEST, PAPERS, REPORTS_DIR, TEMPLATE
+from strata_pack.pack.paths import ATTESTATIONS, GOLDEN, MANIFEST, REPORTS_DIR, TEMPLATE
 from strata_pack.weights.gguf.edit import PAD_KEY, RESERVE, pad_value
 from strata_pack.weights.gguf.file import open_shards
 from tests.pack.tiny_gguf import STOCK, write_shards, write_tiny
@@ -87,7 +87,7 @@ def hashes(root: Path) -> dict[str, str]:
 def check_listed(root: Path) -> None:
     """Fail unless the manifest lists exactly the files there are, with their sizes and hashes."""
     manifest = check_manifest(json.loads((root / MANIFEST).read_bytes()), root / MANIFEST)
-    unlisted = (MANIFEST, f"{REPORTS_DIR}/", *PAPERS)
+    unlisted = (MANIFEST, f"{REPORTS_DIR}/", *ATTESTATIONS)
     found = {name: digest for name, digest in hashes(root).items() if not name.startswith(unlisted)}
     assert {entry["path"]: entry["sha256"] for entry in manifest["files"]} == found
     assert all((root / entry["path"]).stat().st_size == entry["size"] for entry in manifest["files"])

@@ -14,7 +14,7 @@ from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.pack.verification import verify
 from strata_pack.publish.card import Figures
-from strata_pack.publish.hub import Overtaken
+from strata_pack.publish.hub import ConcurrentCommit
 from strata_pack.publish.keys import make_keys
 from strata_pack.publish.publishing import LicenceQuestion, Published, PublishOptions, parse_target, publish
 from strata_pack.publish.signing import signature_check
@@ -160,7 +160,7 @@ def test_a_publisher_of_other_files_is_no_conflict(packs: list[Path], hub: HubSe
 def test_a_publisher_of_the_same_files_is_not_overwritten(packs: list[Path], hub: HubServer) -> None:
     theirs = {f"{packs[0].name}/manifest.json": b"theirs"}
     hub.uploads.before_commit = lambda name: hub.repos[name].commit({**head(hub, name), **theirs}) and None
-    with pytest.raises(Overtaken, match="somebody else published the same files"):
+    with pytest.raises(ConcurrentCommit, match="somebody else published the same files"):
         publish(packs[:1], REPO)
     assert head(hub)[f"{packs[0].name}/manifest.json"] == b"theirs"
 
@@ -203,10 +203,10 @@ def test_a_gated_source_stops_with_a_question(packs: list[Path], hub: HubServer)
     manifest = json.loads((packs[0] / "manifest.json").read_bytes())
     manifest["source"] |= {"kind": "hub", "repo": "org/Base-1B", "commit": "0" * 40}
     from strata_pack.files import dump_json
-    from strata_pack.pack.papers.files import paper_files
+    from strata_pack.pack.attestations.files import attestation_files
 
     (packs[0] / "manifest.json").write_bytes(dump_json(manifest))
-    for name, data in paper_files(manifest).items():
+    for name, data in attestation_files(manifest).items():
         (packs[0] / name).write_bytes(data)
     with pytest.raises(LicenceQuestion, match=r"org/Base-1B is gated"):
         publish(packs[:1], REPO)

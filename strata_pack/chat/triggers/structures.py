@@ -10,11 +10,11 @@ import html
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from strata_pack.chat.triggers.harness import Harness, Trigger
 from strata_pack.chat.triggers.probes import of_length, of_words
 from strata_pack.chat.triggers.shapes import BASE, PURPOSE, long_chat, named_tools
 from strata_pack.chat.triggers.variations import OURS, line_of
 from strata_pack.chat.triggers.verdict import NEUTRAL
-from strata_pack.chat.triggers.workbench import Trigger, Workbench
 
 SENTENCE = 4
 """Different new words in one line that make a sentence."""
@@ -40,23 +40,23 @@ _AGENT = ("an agent's turns", "a tool's result last")
 Inputs = dict[str, Any]
 
 
-def by_structure(bench: Workbench) -> Iterator[Trigger]:
+def by_structure(harness: Harness) -> Iterator[Trigger]:
     """Yield the sentences that a template says in conversations that are made in some way."""
-    known = [prompt for inputs in _plain() if (prompt := bench.render(inputs).prompt) is not None]
-    for title, inputs in _structures(bench):
-        if bench.spent():
+    known = [prompt for inputs in _plain() if (prompt := harness.render(inputs).prompt) is not None]
+    for title, inputs in _structures(harness):
+        if harness.spent():
             return
-        prompt = bench.render(inputs).prompt
-        said = "" if prompt is None else _sentence(bench, prompt, [*known, str(inputs)])
+        prompt = harness.render(inputs).prompt
+        said = "" if prompt is None else _sentence(harness, prompt, [*known, str(inputs)])
         if said:
-            yield Trigger("feature" if title in FEATURES else "structure", title, said, line_of(bench, said))
+            yield Trigger("feature" if title in FEATURES else "structure", title, said, line_of(harness, said))
             known.append(said)
 
 
-def _sentence(bench: Workbench, prompt: str, known: Sequence[str]) -> str:
+def _sentence(harness: Harness, prompt: str, known: Sequence[str]) -> str:
     """Return the first line of ``prompt`` with a sentence that the template says nowhere else, empty for none."""
     for line in prompt.split("\n"):
-        words = bench.vocabulary.new_words(OURS.sub(" ", line), [*BASE.values(), *_OWN_WORDS, *known])
+        words = harness.vocabulary.new_words(OURS.sub(" ", line), [*BASE.values(), *_OWN_WORDS, *known])
         if len(set(words)) >= SENTENCE:
             return line
     return ""
@@ -73,7 +73,7 @@ def _plain() -> Iterator[Inputs]:
             yield {"messages": messages, "tools": named_tools([BASE["tool"]] * count)}
 
 
-def _structures(bench: Workbench) -> Iterator[tuple[str, Inputs]]:
+def _structures(harness: Harness) -> Iterator[tuple[str, Inputs]]:
     system, first, answer, second = (
         {"role": role, "content": BASE[slot]}
         for role, slot in (("system", "system"), ("user", "first"), ("assistant", "answer"), ("user", "second"))
@@ -99,10 +99,10 @@ def _structures(bench: Workbench) -> Iterator[tuple[str, Inputs]]:
     for kind in MEDIA:
         part = {"type": kind, kind: {"url": "data:,"} if kind == "image_url" else "data:,"}
         yield f"a part of the type {kind}", {"messages": [{"role": "user", "content": [part, PURPOSE]}]}
-    yield from _with_tools(bench, [system, second])
+    yield from _with_tools(harness, [system, second])
 
 
-def _with_tools(bench: Workbench, messages: list[Inputs]) -> Iterator[tuple[str, Inputs]]:
+def _with_tools(harness: Harness, messages: list[Inputs]) -> Iterator[tuple[str, Inputs]]:
     (tool,) = named_tools([BASE["tool"]])
     function = tool["function"]
     properties = {f"{BASE['key']}{n}": {"type": "string", "description": BASE["meaning"]} for n in range(8)}
@@ -115,11 +115,11 @@ def _with_tools(bench: Workbench, messages: list[Inputs]) -> Iterator[tuple[str,
         of_kind = {"type": "object", "properties": {BASE["key"]: {"type": kind, "description": BASE["meaning"]}}}
         changed = {**tool, "function": {**function, "parameters": of_kind}}
         yield f"a parameter of the type {kind}", {"messages": messages, "tools": [changed]}
-    stage = bench.stage(_AGENT)
-    if stage is None:
+    reference = harness.reference(_AGENT)
+    if reference is None:
         return
-    inputs = stage.shape.inputs(BASE)
-    values: tuple[Any, ...] = (4711, 0.5, True, None, [], {}, "", *(number + 1 for number in bench.numbers[-4:]))
+    inputs = reference.shape.inputs(BASE)
+    values: tuple[Any, ...] = (4711, 0.5, True, None, [], {}, "", *(number + 1 for number in harness.numbers[-4:]))
     for value in values:
         yield f"the argument {value!r}", _changed(inputs, functools.partial(_with_argument, value))
 
@@ -144,55 +144,55 @@ def _changed(inputs: Inputs, change: Callable[[Inputs], Inputs]) -> Inputs:
 # A literal in the places that are no texts.
 
 
-def in_labels(bench: Workbench, wanted: Sequence[str], shown: str, line: int | None) -> Iterator[Trigger]:
+def in_labels(harness: Harness, wanted: Sequence[str], shown: str, line: int | None) -> Iterator[Trigger]:
     """Yield what literals do outside plain texts.
 
     That is as the id of a call, as the name of a user, as the names of several tools, as a parameter's only value, in
     every turn of a longer conversation, and in texts of the sizes that the template compares with.
     """
-    stage = bench.stage((*_AGENT, "a chat"))
+    reference = harness.reference((*_AGENT, "a chat"))
     literal = " ".join(wanted)
-    if stage is not None and len(wanted) == 1:
-        inputs = stage.shape.inputs(BASE)
+    if reference is not None and len(wanted) == 1:
+        inputs = reference.shape.inputs(BASE)
         yield from _compared(
-            bench, f"{shown} in a call's id", [_with_id(inputs, one) for one in (literal, NEUTRAL)], line
+            harness, f"{shown} in a call's id", [_with_id(inputs, one) for one in (literal, NEUTRAL)], line
         )
         named = [_with_name(inputs, one) for one in (literal, NEUTRAL)]
-        yield from _compared(bench, f"{shown} as a user's name", named, line)
+        yield from _compared(harness, f"{shown} as a user's name", named, line)
         values = [_with_value(one) for one in (literal, NEUTRAL)]
-        yield from _compared(bench, f"{shown} as a parameter's value", values, line)
+        yield from _compared(harness, f"{shown} as a parameter's value", values, line)
     question = {"messages": [{"role": "user", "content": BASE["second"]}]}
     if len(wanted) > 1:
         tools = [named_tools(names) for names in (wanted, [f"{NEUTRAL}{n}" for n in range(len(wanted))])]
-        yield from _compared(bench, f"tools called {shown}", [{**question, "tools": some} for some in tools], line)
+        yield from _compared(harness, f"tools called {shown}", [{**question, "tools": some} for some in tools], line)
     long = [_in_each_turn(one) for one in (literal, NEUTRAL)]
-    yield from _compared(bench, f"{shown} in every message of a user", long, line)
-    for what, text in _large(bench):
+    yield from _compared(harness, f"{shown} in every message of a user", long, line)
+    for what, text in _large(harness):
         both = [{"messages": [{"role": "user", "content": text.replace("{}", one)}]} for one in (literal, NEUTRAL)]
-        yield from _compared(bench, f"{shown} {what}", both, line)
+        yield from _compared(harness, f"{shown} {what}", both, line)
 
 
-def _large(bench: Workbench) -> Iterator[tuple[str, str]]:
+def _large(harness: Harness) -> Iterator[tuple[str, str]]:
     """Yield texts with ``{}`` for a literal: at each place of a word, and next to many characters or words."""
-    if "split" in bench.source:
+    if "split" in harness.source:
         yield f"{REPEATED} times", " ".join(["{}"] * REPEATED)
-    for size in [number for number in bench.numbers if number > LITTLE][-MOST_SIZES:]:
+    for size in [number for number in harness.numbers if number > LITTLE][-MOST_SIZES:]:
         yield f"in a text of more than {size} characters", f"{{}} {of_length(size)} {{}}"
         if size <= MOST_WORDS:
             yield f"in a text of more than {size} words", f"{{}} {of_words(size)} {{}}"
 
 
-def _compared(bench: Workbench, title: str, both: Sequence[Inputs], line: int | None) -> Iterator[Trigger]:
+def _compared(harness: Harness, title: str, both: Sequence[Inputs], line: int | None) -> Iterator[Trigger]:
     """Yield what the first of two conversations makes appear, where the second has neutral words."""
-    if bench.spent():
+    if harness.spent():
         return
-    prompt, plain = (bench.render(inputs).prompt for inputs in both)
+    prompt, plain = (harness.render(inputs).prompt for inputs in both)
     if prompt is None or plain is None:
         return
     # A literal may be printed as HTML, also one that is HTML already.
     escaped = html.escape(str(both[0]))
     known = [*BASE.values(), plain, str(both[0]), escaped, html.escape(escaped)]
-    new = bench.vocabulary.new_words(prompt, known)
+    new = harness.vocabulary.new_words(prompt, known)
     if new:
         yield Trigger("appears", title, next(said for said in prompt.split("\n") if new[0] in said), line)
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from strata_pack.chat.triggers.judge import WORD, difference, split_prompt
+from strata_pack.chat.triggers.comparison import WORD, difference, split_prompt
+from strata_pack.chat.triggers.harness import Harness, Trigger
 from strata_pack.chat.triggers.literals import TextTests, together
 from strata_pack.chat.triggers.recording import MARK
 from strata_pack.chat.triggers.shapes import BASE, long_chat, many_calls, many_tools
-from strata_pack.chat.triggers.workbench import Trigger, Workbench
 
 NO_TIME = f"{MARK}moment"
 """A placeholder for the time, to see how a template uses it."""
@@ -32,9 +32,9 @@ TIMES = re.compile(
 """The parts of a prompt that depend on the date."""
 
 
-def counted(bench: Workbench) -> Iterator[Trigger]:
+def counted(harness: Harness) -> Iterator[Trigger]:
     """Yield texts that occur only in conversations with certain numbers of turns, tools or calls, from two on."""
-    agent = bench.stage(["an agent's turns", "a tool's result last"])
+    agent = harness.reference(["an agent's turns", "a tool's result last"])
     makers: dict[str, Callable[[int], dict[str, Any]]] = {
         "turns of the user": lambda count: long_chat(count, system=False),
         "turns of the user after a system message": lambda count: long_chat(count, system=True),
@@ -44,13 +44,13 @@ def counted(bench: Workbench) -> Iterator[Trigger]:
         makers["calls in one turn"] = lambda count: many_calls(agent.shape, count)
     for what, make in makers.items():
         limit = MOST_TURNS if what.startswith("turns") else MOST_COUNT
-        yield from _by_count(bench, what, make, _counts(bench, limit, turns=what.startswith("turns")))
+        yield from _by_count(harness, what, make, _counts(harness, limit, turns=what.startswith("turns")))
 
 
-def _counts(bench: Workbench, limit: int, *, turns: bool) -> list[int]:
+def _counts(harness: Harness, limit: int, *, turns: bool) -> list[int]:
     """Return the counts to try: fixed ones, and those that the template compares with, as turns and as messages."""
     wanted = set(SOME)
-    for number in bench.numbers:
+    for number in harness.numbers:
         near = {number - 1, number, number + 1}
         if turns:
             near |= {number // 2, number // 2 + 1, number // 2 + 2}
@@ -59,18 +59,18 @@ def _counts(bench: Workbench, limit: int, *, turns: bool) -> list[int]:
 
 
 def _by_count(
-    bench: Workbench, what: str, make: Callable[[int], dict[str, Any]], counts: list[int]
+    harness: Harness, what: str, make: Callable[[int], dict[str, Any]], counts: list[int]
 ) -> Iterator[Trigger]:
     words: dict[int, frozenset[str]] = {}
     prompts: dict[int, str] = {}
     for count in counts:
-        if bench.spent():
+        if harness.spent():
             break
-        prompt = bench.render(make(count)).prompt
+        prompt = harness.render(make(count)).prompt
         if prompt is not None:
             prompts[count] = prompt
             words[count] = _written(prompt)
-    few = _words_of_few(bench) if what.startswith("turns") else words.get(1)
+    few = _words_of_few(harness) if what.startswith("turns") else words.get(1)
     more = [count for count in words if count > 1]
     if not more:
         return
@@ -78,7 +78,7 @@ def _by_count(
     for count in more:
         if new := (words[count] - everywhere) | (frozenset() if few is None else words[count] - few):
             text = _around(prompts[count], new)
-            yield Trigger("count", f"a conversation of {count} {what}", text, line_of(bench, text))
+            yield Trigger("count", f"a conversation of {count} {what}", text, line_of(harness, text))
             return
 
 
@@ -87,7 +87,7 @@ def _written(prompt: str) -> frozenset[str]:
     return frozenset(WORD.findall(OURS.sub(" ", " ".join(split_prompt(prompt).constants))))
 
 
-def _words_of_few(bench: Workbench) -> frozenset[str] | None:
+def _words_of_few(harness: Harness) -> frozenset[str] | None:
     """Return the template's words around one message of each kind; ``None`` if it accepts no such conversation."""
     user = {"role": "user", "content": BASE["first"]}
     answer = {"role": "assistant", "content": BASE["answer"]}
@@ -96,7 +96,7 @@ def _words_of_few(bench: Workbench) -> frozenset[str] | None:
     both = False
     for messages in ([user], [system, user], [user, answer], [system, user, answer]):
         for variables in ({}, {"add_generation_prompt": False}):
-            prompt = bench.render({"messages": messages, **variables}).prompt
+            prompt = harness.render({"messages": messages, **variables}).prompt
             if prompt is not None:
                 found |= _written(prompt)
                 both = both or answer in messages
@@ -108,32 +108,32 @@ def _around(prompt: str, words: frozenset[str]) -> str:
     return next((line for line in prompt.split("\n") if any(word in line for word in words)), " ".join(sorted(words)))
 
 
-def line_of(bench: Workbench, text: str) -> int | None:
+def line_of(harness: Harness, text: str) -> int | None:
     """Return the line of the template with ``text``, or with its longest word."""
     words = sorted(WORD.findall(text), key=len, reverse=True)
     for wanted in (text.strip(), *words):
-        for number, line in enumerate(bench.source.split("\n"), 1):
+        for number, line in enumerate(harness.source.split("\n"), 1):
             if wanted and wanted in line:
                 return number
     return None
 
 
-def dated(bench: Workbench) -> Iterator[Trigger]:
+def dated(harness: Harness) -> Iterator[Trigger]:
     """Yield what another day or hour changes in a prompt, apart from the date itself."""
-    if not bench.everything.asked_the_time:
+    if not harness.everything.asked_the_time:
         return
-    literals = [text for text in bench.everything.texts if len(text) <= 40 and TIMES.search(text)]
-    for stage in bench.stages[:2]:
-        inputs = stage.shape.inputs(BASE)
-        plain = bench.render(inputs).prompt
+    literals = [text for text in harness.everything.texts if len(text) <= 40 and TIMES.search(text)]
+    for reference in harness.references[:2]:
+        inputs = reference.shape.inputs(BASE)
+        plain = harness.render(inputs).prompt
         if plain is None:
             continue
-        said_as_is = bench.render(inputs, now=NO_TIME).prompt or ""
+        said_as_is = harness.render(inputs, now=NO_TIME).prompt or ""
         moments: list[datetime | str] = [*_times(), *literals]
         for now in moments:
-            if bench.spent():
+            if harness.spent():
                 return
-            prompt = bench.render(inputs, now=now).prompt
+            prompt = harness.render(inputs, now=now).prompt
             if isinstance(now, str) and prompt == said_as_is.replace(NO_TIME, now):
                 continue
             if prompt is not None and _masked(prompt) != _masked(plain):
@@ -143,25 +143,25 @@ def dated(bench: Workbench) -> Iterator[Trigger]:
                     wanted, got = wanted.replace(_masked(now), ""), got.replace(_masked(now), "")
                     if not set(WORD.findall(got)) - set(WORD.findall(plain)) and wanted == "":
                         continue
-                yield Trigger("date", f"the date {said!r}", got or wanted, line_of(bench, got or wanted))
+                yield Trigger("date", f"the date {said!r}", got or wanted, line_of(harness, got or wanted))
                 return
 
 
-def dated_and_said(bench: Workbench) -> Iterator[Trigger]:
+def dated_and_said(harness: Harness) -> Iterator[Trigger]:
     """Yield what a date and a literal of the same condition make appear together."""
-    if not bench.everything.asked_the_time or not bench.stages:
+    if not harness.everything.asked_the_time or not harness.references:
         return
-    shape = bench.stages[0].shape
-    for wanted, line in together(bench.template.tree).items():
+    shape = harness.references[0].shape
+    for wanted, line in together(harness.template.tree).items():
         for moment in wanted:
             for said in wanted:
-                if said == moment or bench.spent():
+                if said == moment or harness.spent():
                     continue
                 both = [
                     shape.inputs({slot: f"{text} {said}" for slot, text in BASE.items()}) for said in (said, NO_TIME)
                 ]
-                prompt, plain = (bench.render(inputs, now=moment).prompt for inputs in both)
-                if prompt and plain and bench.vocabulary.new_words(prompt, [*BASE.values(), plain, said]):
+                prompt, plain = (harness.render(inputs, now=moment).prompt for inputs in both)
+                if prompt and plain and harness.vocabulary.new_words(prompt, [*BASE.values(), plain, said]):
                     title = f"{said!r} in a text on the date {moment!r}"
                     yield Trigger("appears", title, difference(plain, prompt)[1], line)
 
@@ -178,19 +178,19 @@ def _times() -> Iterator[datetime]:
     yield from (datetime(year, month, 3, 12, 0) for year in (2020, 2024, *range(2027, 2041)) for month in (1, 7, 12))
 
 
-def forced(bench: Workbench) -> Iterator[Trigger]:
+def forced(harness: Harness) -> Iterator[Trigger]:
     """Yield the texts of branches that no conversation reached although their conditions test a text."""
-    tests = TextTests(bench.template.tree)
-    for number, branch in enumerate(bench.template.branches):
-        if number in bench.everything.reached or not tests.depends(branch.test):
+    tests = TextTests(harness.template.tree)
+    for number, branch in enumerate(harness.template.branches):
+        if number in harness.everything.reached or not tests.depends(branch.test):
             continue
-        for stage in bench.stages:
-            if bench.spent():
+        for reference in harness.references:
+            if harness.spent():
                 return
-            rendered = bench.render(stage.shape.inputs(BASE), forced={branch.decider: branch.value})
+            rendered = harness.render(reference.shape.inputs(BASE), forced={branch.decider: branch.value})
             if rendered.prompt is None or number not in rendered.seen.reached:
                 continue
-            new = bench.vocabulary.new_words(rendered.prompt, BASE.values())
+            new = harness.vocabulary.new_words(rendered.prompt, BASE.values())
             if new:
                 text = _around(rendered.prompt, frozenset(new))
                 yield Trigger("unreached", "a text that its condition waits for", text, branch.line)

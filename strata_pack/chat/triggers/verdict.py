@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from strata_pack.chat.render.failures import TemplateRefused
 from strata_pack.chat.triggers import probes
-from strata_pack.chat.triggers.judge import (
+from strata_pack.chat.triggers.comparison import (
     SWITCH,
     is_call_syntax,
     is_layout,
@@ -15,8 +15,8 @@ from strata_pack.chat.triggers.judge import (
     is_syntax,
     words_of,
 )
+from strata_pack.chat.triggers.harness import SETTINGS, Harness, Rendered, RenderedShape
 from strata_pack.chat.triggers.shapes import BASE, NAMES
-from strata_pack.chat.triggers.workbench import SETTINGS, Rendered, RenderedShape, Workbench
 
 NEUTRAL = "zqneutral"
 """A neutral word in place of a literal, to see the effect of the surrounding text alone."""
@@ -34,15 +34,15 @@ SCHEMA = frozenset(
 """Words of JSON Schema: a parameter with such a name triggers the template's processing of the schema."""
 
 
-def all_tags(bench: Workbench, wanted: Sequence[str]) -> bool:
+def all_tags(harness: Harness, wanted: Sequence[str]) -> bool:
     return bool(wanted) and all(
-        is_markup(one) or SWITCH.fullmatch(one.strip()) or bench.vocabulary.is_tag(one) for one in wanted
+        is_markup(one) or SWITCH.fullmatch(one.strip()) or harness.vocabulary.is_tag(one) for one in wanted
     )
 
 
 def is_right(
-    bench: Workbench,
-    stage: RenderedShape,
+    harness: Harness,
+    reference: RenderedShape,
     rendered: Rendered,
     texts: Mapping[str, str],
     wanted: Sequence[str],
@@ -52,27 +52,27 @@ def is_right(
     if set(changed) <= NAMES and set(wanted) & SCHEMA:
         return True
     if rendered.prompt is None:
-        return not isinstance(rendered.error, TemplateRefused) or not wanted or all_tags(bench, wanted)
-    if is_made_of(rendered.prompt, stage.split, texts):
+        return not isinstance(rendered.error, TemplateRefused) or not wanted or all_tags(harness, wanted)
+    if is_made_of(rendered.prompt, reference.split, texts):
         return True
     for number in range(len(SETTINGS)):
-        split = bench.with_setting(stage, number)
+        split = harness.with_setting(reference, number)
         if split is not None and is_made_of(rendered.prompt, split, texts):
             return True
-    if _is_switched(bench, stage, rendered.prompt, texts, wanted):
+    if _is_switched(harness, reference, rendered.prompt, texts, wanted):
         return True
     if not wanted or wanted[0] in SORTED_TEXTS:
-        return words_of(rendered.prompt) == words_of(stage.split.prompt(texts))
-    expected = stage.split.prompt(texts)
-    if is_layout(bench.vocabulary, rendered.prompt, expected, texts, wanted, changed):
+        return words_of(rendered.prompt) == words_of(reference.split.prompt(texts))
+    expected = reference.split.prompt(texts)
+    if is_layout(harness.vocabulary, rendered.prompt, expected, texts, wanted, changed):
         return True
-    if is_call_syntax(rendered.prompt, stage.split, texts, wanted, changed):
+    if is_call_syntax(rendered.prompt, reference.split, texts, wanted, changed):
         return True
-    return is_syntax(bench.vocabulary, rendered.prompt, stage.split, texts, wanted, changed)
+    return is_syntax(harness.vocabulary, rendered.prompt, reference.split, texts, wanted, changed)
 
 
 def _is_switched(
-    bench: Workbench, stage: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
+    harness: Harness, reference: RenderedShape, prompt: str, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
     """Return whether a command in a text (``/no_think``) has the same effect as a variable of the template."""
     commands = [one.strip() for one in wanted if SWITCH.fullmatch(one.strip())]
@@ -84,7 +84,7 @@ def _is_switched(
             text = text.replace(command, "")
         bare[slot] = text if text == texts[slot] else text.strip()
     for setting in SETTINGS:
-        other = bench.render(stage.shape.inputs(bare, setting)).prompt
+        other = harness.render(reference.shape.inputs(bare, setting)).prompt
         if other is not None and _words_without(prompt, commands) == _words_without(other, commands):
             return True
     return False
@@ -97,23 +97,23 @@ def _words_without(prompt: str, commands: Sequence[str]) -> list[str]:
 
 
 def says_more(
-    bench: Workbench, stage: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
+    harness: Harness, reference: RenderedShape, prompt: str | None, texts: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
     """Return whether a prompt has words of unknown origin, or lacks words of a text."""
     if prompt is None:
         return False
     filled = {**BASE, **texts}
-    printed = " ".join(filled[slot] for slot in stage.split.slots)
+    printed = " ".join(filled[slot] for slot in reference.split.slots)
     lost = set(words_of(printed)) - set(words_of(prompt))
     lost -= set(words_of(" ".join(wanted)))
-    return bool(lost or bench.vocabulary.new_words(prompt, filled.values()))
+    return bool(lost or harness.vocabulary.new_words(prompt, filled.values()))
 
 
 def does_nothing(
-    bench: Workbench, stage: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
+    harness: Harness, reference: RenderedShape, rendered: Rendered, plain: Mapping[str, str], wanted: Sequence[str]
 ) -> bool:
     """Return whether the same texts with a neutral word give the same prompt, so the literal has no effect."""
-    other = bench.render(stage.shape.inputs({**BASE, **plain}))
+    other = harness.render(reference.shape.inputs({**BASE, **plain}))
     if other.prompt is None or rendered.prompt is None:
         return other.prompt is rendered.prompt
     return other.prompt.replace(NEUTRAL, " ".join(wanted)) == rendered.prompt

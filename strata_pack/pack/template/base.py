@@ -8,7 +8,7 @@ from pathlib import Path
 
 from strata_pack.files import read_bytes
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.papers.origin import CARD_LIMIT, card_head, named_bases
+from strata_pack.pack.model_card import CARD_LIMIT, card_head, named_bases
 from strata_pack.pack.paths import is_pack
 from strata_pack.weights.gguf.file import GgufFile, MetaValue
 from strata_pack.weights.source import HubSource, hub_source

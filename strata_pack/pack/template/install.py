@@ -25,7 +25,14 @@ from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
 from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, SIGNATURE, TOOLS_NAME
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
 from strata_pack.pack.template.choice import AUTO, ChosenTemplate, check_variants, choose_template
-from strata_pack.pack.template.plan import ModelPlan, describe_plan, plan_folder, plan_manifest, plan_model, plan_papers
+from strata_pack.pack.template.plan import (
+    ModelPlan,
+    describe_plan,
+    plan_attestations,
+    plan_folder,
+    plan_manifest,
+    plan_model,
+)
 from strata_pack.pack.template.target import (
     READERS,
     Reader,
@@ -341,9 +348,9 @@ def _all_steps(
     template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})
     golden = None if suite is None or report is None else golden_entry(suite, report)
     manifest = plan_manifest(target, model, puts, template, golden, progress)
-    papers = plan_papers(target, manifest)
-    steps = [*model.steps, *puts, *papers, manifest]
-    return steps, [*places, *changed, *(step.path for step in papers), "manifest.json"]
+    attestations = plan_attestations(target, manifest)
+    steps = [*model.steps, *puts, *attestations, manifest]
+    return steps, [*places, *changed, *(step.path for step in attestations), "manifest.json"]
 
 
 def golden_entry(suite: GoldenSuite, report: GoldenReport) -> GoldenEntry:

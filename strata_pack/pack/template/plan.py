@@ -18,9 +18,9 @@ from typing import Any, Literal
 from strata_pack.chat.golden.check import GoldenSuite
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.files import CHUNK, dump_json, free_bytes, parse_json_object, read_bytes, sha256_file
+from strata_pack.pack.attestations.files import attestation_files
 from strata_pack.pack.journal import LIMIT, JournalStep, Move, Patch, Put, Rewrite
 from strata_pack.pack.manifest import FileEntry, GoldenEntry, Manifest, TemplateEntry
-from strata_pack.pack.papers.files import paper_files
 from strata_pack.pack.paths import GOLDEN, MANIFEST, NAMED_KEY, TEMPLATE
 from strata_pack.pack.template.target import (
     NAMES_KEY,
@@ -251,10 +251,10 @@ def plan_manifest(
     return Put(MANIFEST, read_bytes(target.root / MANIFEST, LIMIT), dump_json(manifest))
 
 
-def plan_papers(target: TemplateTarget, manifest: Put) -> list[Put]:
+def plan_attestations(target: TemplateTarget, manifest: Put) -> list[Put]:
     """Plan the provenance and bill of materials of a pack with the new ``manifest``, if it has them."""
     assert manifest.new is not None
-    new = paper_files(parse_json_object(manifest.new, MANIFEST))  # type: ignore[arg-type]
+    new = attestation_files(parse_json_object(manifest.new, MANIFEST))  # type: ignore[arg-type]
     there = {name: target.root / name for name in new if (target.root / name).is_file()}
     return [Put(name, read_bytes(path, LIMIT), new[name]) for name, path in there.items()]
 

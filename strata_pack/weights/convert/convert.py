@@ -27,7 +27,6 @@ from strata_pack.weights.checkpoint_index import INDEX_SUFFIX
 from strata_pack.weights.convert.arch import Architecture, recognise
 from strata_pack.weights.convert.cast import F32
 from strata_pack.weights.convert.config import Config, linear_layers
-from strata_pack.weights.convert.hyper import TABLE, ngram_keys
 from strata_pack.weights.convert.metadata import CheckpointFacts, Extras, model_metadata
 from strata_pack.weights.convert.names import FINAL, Names
 from strata_pack.weights.convert.outtypes import OUTTYPES, chosen_outtype, tensor_type
@@ -38,6 +37,7 @@ from strata_pack.weights.convert.projector import (
     tower_tensors,
     tower_views,
 )
+from strata_pack.weights.convert.qwen4exp import TABLE, ngram_keys
 from strata_pack.weights.convert.retrieval import read_retrieval
 from strata_pack.weights.convert.rows import view_reader
 from strata_pack.weights.convert.rules import Rules, rope_factors

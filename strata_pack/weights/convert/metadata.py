@@ -20,8 +20,8 @@ from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json_object
 from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
 from strata_pack.weights.convert.config import Config
-from strata_pack.weights.convert.hyper import NgramKeys
 from strata_pack.weights.convert.parameters import add_family, add_parameters
+from strata_pack.weights.convert.qwen4exp import NgramKeys
 from strata_pack.weights.convert.retrieval import Retrieval
 from strata_pack.weights.convert.vocabulary import Vocabulary
 from strata_pack.weights.gguf.file import MetaValue

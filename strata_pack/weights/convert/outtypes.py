@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from gguf import GGMLQuantizationType, LlamaFileType
 
 from strata_pack.weights.convert.cast import F16, F32
-from strata_pack.weights.convert.hyper import TABLE
 from strata_pack.weights.convert.projector import PATCHES
+from strata_pack.weights.convert.qwen4exp import TABLE
 from strata_pack.weights.convert.safetensors import StoredTensor
 from strata_pack.weights.gguf.file import tensor_nbytes
 

@@ -10,7 +10,7 @@ from gguf import GGUFValueType, GGUFWriter, RopeScalingType
 from strata_pack.errors import BadInput
 from strata_pack.weights.convert.arch import Architecture
 from strata_pack.weights.convert.config import Config, linear_layers
-from strata_pack.weights.convert.hyper import NgramKeys
+from strata_pack.weights.convert.qwen4exp import NgramKeys
 
 _MROPE_DEFAULT = [11, 11, 10, 0]
 _SILENT_ROPE = ("default", "dynamic", "llama3", "mrope")

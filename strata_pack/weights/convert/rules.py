@@ -17,7 +17,7 @@ import numpy.typing as npt
 from strata_pack.errors import BadInput
 from strata_pack.weights.convert.arch import Architecture
 from strata_pack.weights.convert.config import Config
-from strata_pack.weights.convert.hyper import ZERO_CENTRED, HyperViews
+from strata_pack.weights.convert.qwen4exp import ZERO_CENTRED, Qwen4ExpViews
 from strata_pack.weights.convert.safetensors import StoredTensor
 from strata_pack.weights.convert.views import Numbers, Piece, View
 
@@ -36,7 +36,7 @@ class Rules:
     def views(self, tensors: Iterable[tuple[str, StoredTensor]]) -> Iterator[View]:
         """Yield the output tensors in the order of the GGUF. ``BadInput`` for incomplete experts or tables."""
         experts: dict[int, dict[str, StoredTensor]] = {}
-        hyper = HyperViews(self.config, self.where) if self.architecture.hyper else None
+        hyper = Qwen4ExpViews(self.config, self.where) if self.architecture.hyper else None
         for name, tensor in tensors:
             match = _EXPERT.fullmatch(name) if self.architecture.moe else None
             if match is None:

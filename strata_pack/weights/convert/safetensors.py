@@ -43,11 +43,11 @@ class Scale:
 
     tensor: StoredTensor
     block: tuple[int, int] | None
-    packed: Packed | Fours | None = None
+    packed: Packed | Nvfp4 | None = None
 
 
 @dataclass(frozen=True)
-class Fours:
+class Nvfp4:
     """Floats of four bits, two in a byte of ``codes``, the lower half first (NVFP4).
 
     ``second`` is the one number of the whole weight, by which values are multiplied or, with ``inverse``, divided.

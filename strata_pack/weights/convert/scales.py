@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_json_object
-from strata_pack.weights.convert.fours import BLOCK, read_fours, second_factor, whole_weight
+from strata_pack.weights.convert.nvfp4 import BLOCK, read_nvfp4, second_factor, whole_weight
 from strata_pack.weights.convert.packed import read_packed
 from strata_pack.weights.convert.safetensors import (
     FLOATS,
     Checkpoint,
-    Fours,
+    Nvfp4,
     Packed,
     Scale,
     StoredTensor,
@@ -306,8 +306,8 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
     length = tensor.row_length
     table = EIGHT_BITS.get(tensor.dtype)
     packed = tensor.scale.packed
-    if isinstance(packed, Fours):
-        values = read_fours(checkpoint, packed, first, count)
+    if isinstance(packed, Nvfp4):
+        values = read_nvfp4(checkpoint, packed, first, count)
     elif packed is not None:
         values = read_packed(checkpoint, tensor, packed, first, count)
     else:
@@ -324,7 +324,7 @@ def read_scaled(checkpoint: Checkpoint, tensor: StoredTensor, first: int, count:
     values[:, :whole] = (parts * scales[:, : whole // columns, None]).reshape(count, whole)
     if whole < length:
         values[:, whole:] *= scales[:, -1:]
-    if isinstance(packed, Fours):
+    if isinstance(packed, Nvfp4):
         values *= second_factor(checkpoint, packed)
     return values
 

@@ -108,11 +108,11 @@ def _patiently(hub: Hub, where: str, call: Callable[[], T]) -> T:
                 remedy="check the network and HF_ENDPOINT",
             )
         if (
-            failures >= min(hub.patience.tries, METADATA_TRIES)
-            or (retry_after or 0) > hub.patience.longest_wait_seconds
+            failures >= min(hub.retry_policy.tries, METADATA_TRIES)
+            or (retry_after or 0) > hub.retry_policy.longest_wait_seconds
         ):
             raise failure
-        time.sleep(hub.patience.wait(failures, retry_after))
+        time.sleep(hub.retry_policy.wait(failures, retry_after))
 
 
 def lost(error: Exception) -> str:

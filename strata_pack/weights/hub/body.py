@@ -19,7 +19,7 @@ import httpx2 as httpx
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import CHUNK, disk_errors
 from strata_pack.weights.hub.api import LOST, NOT_A_HUB, lost
-from strata_pack.weights.hub.connection import LOGIN_REMEDY, Patience, may_pass, retry_after_seconds
+from strata_pack.weights.hub.connection import LOGIN_REMEDY, RetryPolicy, may_pass, retry_after_seconds
 from strata_pack.weights.hub.tree import RepoFile
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
@@ -50,7 +50,7 @@ class BodyJob:
     file: RepoFile
     part: Path
     headers: Mapping[str, str]
-    patience: Patience
+    retry_policy: RetryPolicy
     stop: threading.Event
     advance: Callable[[int], None]
     received: Callable[[int], None]
@@ -186,13 +186,13 @@ def _fill(client: httpx.Client, job: BodyJob, part: _Part) -> None:
             return
         failures = 1 if part.offset > farthest else failures + 1
         farthest = max(farthest, part.offset)
-        if failures >= job.patience.tries or (fault.retry_after or 0) > job.patience.longest_wait_seconds:
+        if failures >= job.retry_policy.tries or (fault.retry_after or 0) > job.retry_policy.longest_wait_seconds:
             raise EnvironmentFailure(
                 f"{job.file.path}: {fault}, after {failures} {'try' if failures == 1 else 'tries'}",
                 where=job.url,
                 remedy=f"run again later, {part.offset} bytes are kept",
             )
-        if job.stop.wait(job.patience.wait(failures, fault.retry_after)):
+        if job.stop.wait(job.retry_policy.wait(failures, fault.retry_after)):
             raise Stopped
 
 

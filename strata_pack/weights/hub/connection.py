@@ -20,7 +20,7 @@ LOGIN_REMEDY = "accept its terms on the Hub's page and log in with `hf auth logi
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """Retry limits: at most ``tries`` in a row without a new byte, with pauses of ``base_seconds`` * 2^n.
 
     ``timeout_seconds`` is the maximum silence of a connection. A ``Retry-After`` above ``longest_wait_seconds`` ends
@@ -45,7 +45,7 @@ class Hub:
 
     endpoint: str
     token: str | None = field(default=None, repr=False)
-    patience: Patience = Patience()
+    retry_policy: RetryPolicy = RetryPolicy()
 
     def headers(self) -> dict[str, str]:
         """Return the request headers: user agent and, if logged in, authorization."""
@@ -59,7 +59,7 @@ class Hub:
 
         return httpx.Client(
             follow_redirects=True,
-            timeout=self.patience.timeout_seconds,
+            timeout=self.retry_policy.timeout_seconds,
             limits=httpx.Limits(max_connections=connections),
             verify=_tls_context(),
             event_hooks={"response": [_check_location]},
@@ -89,7 +89,7 @@ def _tls_context() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def connect(endpoint: str | None = None, token: str | None = None, patience: Patience | None = None) -> Hub:
+def connect(endpoint: str | None = None, token: str | None = None, retry_policy: RetryPolicy | None = None) -> Hub:
     """Return the Hub; ``HF_ENDPOINT`` and ``HF_TOKEN`` are the defaults of missing arguments."""
     chosen = endpoint or os.environ.get("HF_ENDPOINT")
     if not chosen:
@@ -98,7 +98,7 @@ def connect(endpoint: str | None = None, token: str | None = None, patience: Pat
         chosen = ENDPOINT
     if not chosen.startswith(("http://", "https://")):
         raise BadInput("is not an http(s) address of a Hub", where=chosen, remedy="set HF_ENDPOINT to one")
-    return Hub(chosen.rstrip("/"), token or os.environ.get("HF_TOKEN") or None, patience or Patience())
+    return Hub(chosen.rstrip("/"), token or os.environ.get("HF_TOKEN") or None, retry_policy or RetryPolicy())
 
 
 def is_offline() -> bool:

@@ -15,7 +15,7 @@ from strata_pack.outputs import check_outputs
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.hub import state as fetch_state
 from strata_pack.weights.hub.cache import cached_tree
-from strata_pack.weights.hub.connection import Hub, Patience, connect, is_offline
+from strata_pack.weights.hub.connection import Hub, RetryPolicy, connect, is_offline
 from strata_pack.weights.hub.fetch_run import FetchRun, target_path
 from strata_pack.weights.hub.head import OpenHead, head_opener
 from strata_pack.weights.hub.outcome import FetchPlan, FetchResult
@@ -36,7 +36,7 @@ class HubAccess(TypedDict, total=False):
     token: str | None
     endpoint: str | None
     offline: bool | None
-    patience: Patience | None
+    retry_policy: RetryPolicy | None
 
 
 def fetch_repo(
@@ -117,7 +117,7 @@ def _start(
     access: HubAccess,
 ) -> FetchRun:
     """List the repository (offline: from the disk), and select the files."""
-    hub = connect(access.get("endpoint"), access.get("token"), access.get("patience"))
+    hub = connect(access.get("endpoint"), access.get("token"), access.get("retry_policy"))
     asked = access.get("offline")
     offline = is_offline() if asked is None else asked
     tree = _tree(hub, repo_id, revision, dest, offline=offline)

@@ -176,7 +176,7 @@ class FetchRun:
             file=file,
             part=part,
             headers=self.hub.headers(),
-            patience=self.hub.patience,
+            retry_policy=self.hub.retry_policy,
             stop=self._stop,
             advance=advance,
             received=received,

@@ -67,14 +67,14 @@ class RangeFetcher:
             if at >= stop:
                 return
             failures = 1 if at > begun else failures + 1
-            patience = self._hub.patience
-            if failures >= patience.tries or (fault.retry_after or 0) > patience.longest_wait_seconds:
+            retry_policy = self._hub.retry_policy
+            if failures >= retry_policy.tries or (fault.retry_after or 0) > retry_policy.longest_wait_seconds:
                 raise EnvironmentFailure(
                     f"{name}, bytes {start} to {stop}: {fault}, after {failures} {'try' if failures == 1 else 'tries'}",
                     where=url,
                     remedy="run again later; what has arrived is kept",
                 )
-            time.sleep(patience.wait(failures, fault.retry_after))
+            time.sleep(retry_policy.wait(failures, fault.retry_after))
 
     def _request(self, url: str, file: RepoFile, at: int, stop: int, descriptor: int) -> int:
         """Request the missing bytes and write what arrives; return the position reached."""

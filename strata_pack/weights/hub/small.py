@@ -71,7 +71,7 @@ class SmallFiles:
                 file=file,
                 part=part,
                 headers=self._hub.headers(),
-                patience=self._hub.patience,
+                retry_policy=self._hub.retry_policy,
                 stop=threading.Event(),
                 advance=lambda _amount: None,
                 received=lambda _amount: None,

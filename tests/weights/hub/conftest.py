@@ -32,6 +32,6 @@ def fetched(hub: HubServer, dest: Path) -> Fetch:
     """Fetch the repository into ``dest``."""
 
     def run(revision: str | None = None, **options: Any) -> FetchResult:
-        return fetch_repo(REPO, revision, dest, **{"patience": QUICK, "endpoint": hub.endpoint, **options})
+        return fetch_repo(REPO, revision, dest, **{"retry_policy": QUICK, "endpoint": hub.endpoint, **options})
 
     return run

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from strata_pack.weights.hub.connection import Patience
+from strata_pack.weights.hub.connection import RetryPolicy
 from strata_pack.weights.hub.outcome import FetchResult
 
 REPO = "org/model"
 WEIGHTS = "model.safetensors"
-QUICK = Patience(tries=4, base_seconds=0.01, cap_seconds=0.02, longest_wait_seconds=2.0, timeout_seconds=5.0)
+QUICK = RetryPolicy(tries=4, base_seconds=0.01, cap_seconds=0.02, longest_wait_seconds=2.0, timeout_seconds=5.0)
 BODY = random.Random(7).randbytes(300_000)
 FILES = {"config.json": b"{}", "tokenizer.json": b'{"a":1}', WEIGHTS: BODY, "pytorch_model.bin": b"pickle"}
 SELECTED = ["config.json", WEIGHTS, "tokenizer.json"]

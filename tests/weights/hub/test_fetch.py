@@ -81,9 +81,9 @@ def test_shards_of_another_commit_do_not_stay(hub: HubServer, dest: Path) -> Non
         return {"model.safetensors.index.json": index_of(*names), **{name: name.encode() for name in names}}
 
     hub.repo("org/shards", shards(3))
-    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     hub.repo("org/shards", shards(2))
-    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert sorted(p.name for p in dest.glob("*.safetensors")) == sorted(n for n in shards(2) if n.endswith("rs"))
 
 
@@ -91,7 +91,7 @@ def test_another_choice_of_the_same_repository_removes_nothing(hub: HubServer, d
     hub.repo("org/gguf", {"q4.gguf": BODY, "q8.gguf": BODY[::-1]})
     for _ in range(2):
         for path in ("q4.gguf", "q8.gguf"):
-            fetch_repo("org/gguf", None, dest, path=path, endpoint=hub.endpoint, patience=QUICK)
+            fetch_repo("org/gguf", None, dest, path=path, endpoint=hub.endpoint, retry_policy=QUICK)
     assert [(dest / name).read_bytes() for name in ("q4.gguf", "q8.gguf")] == [BODY, BODY[::-1]]
     assert hub.bytes_sent() == 2 * len(BODY)
 
@@ -111,7 +111,7 @@ def test_files_travel_in_parallel(hub: HubServer, dest: Path) -> None:
     )
     for name in names:
         hub.fail(name, Fault(rate=600_000))
-    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+    fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert hub.most_at_once > 1
     assert all((dest / name).read_bytes() == BODY + name.encode() for name in names)
 
@@ -133,24 +133,24 @@ def checkpoint(hub: HubServer) -> HubServer:
 
 
 def test_every_file_that_the_index_names_travels(checkpoint: HubServer, dest: Path) -> None:
-    result = fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, patience=QUICK)
+    result = fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, retry_policy=QUICK)
     assert {name: (dest / name).read_bytes() for name in INDEXED} == {name: CHECKPOINT[name] for name in INDEXED}
     assert not (dest / "consolidated.safetensors").exists()
     assert find_weights(dest) == result.selection.weights
 
 
 def test_the_index_travels_once(checkpoint: HubServer, dest: Path) -> None:
-    result = fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, patience=QUICK)
+    result = fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, retry_policy=QUICK)
     assert len(checkpoint.body_hits("model.safetensors.index.json")) == 1
     assert result.travelled == sum(file.size for file in result.files) == checkpoint.bytes_sent()
     checkpoint.hits.clear()
-    fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, patience=QUICK)
+    fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, retry_policy=QUICK)
     assert checkpoint.body_hits() == []
 
 
 def test_an_indexed_checkpoint_is_found_again_offline(checkpoint: HubServer, dest: Path) -> None:
-    fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, patience=QUICK)
-    assert fetch_repo("org/mtp", None, dest, offline=True, patience=QUICK).travelled == 0
+    fetch_repo("org/mtp", None, dest, endpoint=checkpoint.endpoint, retry_policy=QUICK)
+    assert fetch_repo("org/mtp", None, dest, offline=True, retry_policy=QUICK).travelled == 0
 
 
 def test_an_index_that_names_a_missing_file_stops_before_any_body(hub: HubServer, dest: Path) -> None:
@@ -158,7 +158,7 @@ def test_an_index_that_names_a_missing_file_stops_before_any_body(hub: HubServer
         "org/gap", {"model.safetensors.index.json": index_of("a.safetensors", "b.safetensors"), "a.safetensors": BODY}
     )
     with pytest.raises(BadInput, match=r"the shard b\.safetensors, which model\.safetensors\.index\.json names"):
-        fetch_repo("org/gap", None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo("org/gap", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert hub.body_hits("a.safetensors") == []
     assert not dest.exists()
 
@@ -174,7 +174,7 @@ def test_config_is_there_before_the_weights_and_can_stop_them(fetched: Fetch, hu
 
 
 def test_look_says_what_fetch_would_do_and_writes_nothing(hub: HubServer, dest: Path) -> None:
-    plan = look(REPO, None, dest, endpoint=hub.endpoint, patience=QUICK)
+    plan = look(REPO, None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert (plan.to_travel, len(plan.selection.skipped)) == (TOTAL, 1)
     assert not dest.exists()
     assert hub.body_hits() == []

@@ -79,7 +79,7 @@ def test_retry_after_is_waited_for(fetched: Fetch, hub: HubServer, monkeypatch: 
 
     monkeypatch.setattr(threading.Event, "wait", recorded)
     hub.fail(WEIGHTS, Fault(status=429, headers={"Retry-After": "77"}))
-    fetched(patience=replace(QUICK, longest_wait_seconds=100))
+    fetched(retry_policy=replace(QUICK, longest_wait_seconds=100))
     assert waited.count(77) == 1
 
 
@@ -131,7 +131,7 @@ def test_first_failure_stops_the_others(hub: HubServer, dest: Path) -> None:
     hub.fail(names[0], Fault(rate=5_000))
     hub.fail(names[1], Fault(status=503, headers={"Retry-After": "3600"}))
     with pytest.raises(EnvironmentFailure, match="HTTP 503"):
-        fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo("org/shards", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     hub.settle(names[0])
     assert hub.bytes_sent(names[0]) < len(BODY)
 
@@ -144,7 +144,7 @@ ODD_BODIES = {
     "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
     "a redirect in a circle": Fault(status=302, headers={"Location": "?again"}),
     "the storage server's 403": Fault(status=403),
-    "more patience than anybody has": Fault(status=429, headers={"Retry-After": "9" * 400}),
+    "a longer pause than any limit": Fault(status=429, headers={"Retry-After": "9" * 400}),
     "a range beyond all": Fault(status=206, headers={"Content-Range": "bytes 0-1/" + "9" * 6000}),
     "packed and broken": Fault(body=b"x", headers={"Content-Encoding": "gzip"}),
 }
@@ -176,7 +176,7 @@ def test_a_closed_storage_server_is_named_after_the_second_refusal(fetched: Fetc
 def test_silent_server_is_a_fault(fetched: Fetch, hub: HubServer) -> None:
     hub.fail(WEIGHTS, Fault(rate=10, times=-1))
     with pytest.raises(EnvironmentFailure, match="the connection broke"):
-        fetched(patience=replace(QUICK, timeout_seconds=0.08))
+        fetched(retry_policy=replace(QUICK, timeout_seconds=0.08))
 
 
 def test_unreachable_hub_is_an_environment_failure(fetched: Fetch) -> None:

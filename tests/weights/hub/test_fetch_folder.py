@@ -49,7 +49,7 @@ def test_folder_of_another_repository_is_refused(fetched: Fetch, hub: HubServer,
     fetched()
     hub.repo("org/other", {WEIGHTS: BODY})
     with pytest.raises(BadInput, match=f"has files of {REPO}"):
-        fetch_repo("org/other", None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo("org/other", None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert holds(dest)
 
 
@@ -94,7 +94,7 @@ def test_full_disk_is_one_sentence_and_keeps_what_arrived(
 def test_repository_that_cannot_be_used_leaves_no_folder(hub: HubServer, dest: Path, repo_id: str) -> None:
     hub.repo("org/pickled", {"pytorch_model.bin": b"x"})
     with pytest.raises(StrataError):
-        fetch_repo(repo_id, None, dest, endpoint=hub.endpoint, patience=QUICK)
+        fetch_repo(repo_id, None, dest, endpoint=hub.endpoint, retry_policy=QUICK)
     assert not dest.exists()
 
 

@@ -137,7 +137,7 @@ ODD_ANSWERS = {
     "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
     "a redirect to nowhere": Fault(status=302, headers={"Location": "http://"}),
     "a forbidden proxy": Fault(status=407),
-    "more patience than anybody has": Fault(status=429, headers={"Retry-After": "9" * 400}),
+    "a longer pause than any limit": Fault(status=429, headers={"Retry-After": "9" * 400}),
     "a number beyond all": Fault(status=503, headers={"Retry-After": "9" * 6000}),
     "a day that is none": Fault(status=503, headers={"Retry-After": "Wed, 99 Oct 99999 07:28:00 GMT"}),
 }

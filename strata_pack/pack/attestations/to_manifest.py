@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput
+from strata_pack.pack.attestations.files import read_statement
 from strata_pack.pack.manifest import FORMAT, VERSION, Manifest, check_manifest
-from strata_pack.pack.papers.files import read_statement
 from strata_pack.pack.paths import MANIFEST
 
 _DAMAGED = "is a provenance statement that lacks what a build needs"

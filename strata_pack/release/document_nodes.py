@@ -10,8 +10,8 @@ from typing import Any
 
 from strata_pack.errors import CheckFailed
 from strata_pack.files import disk_errors, sha256_text
+from strata_pack.pack.attestations.files import attestation_files, provenance_problems, sbom_problems
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.papers.files import paper_files, provenance_problems, sbom_problems
 from strata_pack.progress import Progress
 from strata_pack.release.results import Results, write_whole
 from strata_pack.release.task import NodeOutput, Task
@@ -23,15 +23,15 @@ CARDS = "cards"
 def provenance(task: Task, results: Results, progress: Progress) -> NodeOutput:  # noqa: ARG001
     """Write a pack's missing provenance statement and bill of materials, and check those that exist."""
     pack = Pack.open(results.out / task.pack)
-    papers = paper_files(pack.manifest)
-    for name, data in papers.items():
+    attestations = attestation_files(pack.manifest)
+    for name, data in attestations.items():
         if not (pack.path / name).exists():
             write_whole(pack.path / name, data)
     wrong = [*provenance_problems(pack.path, pack.manifest), *sbom_problems(pack.path, pack.manifest)]
     if wrong:
         raise CheckFailed("; ".join(wrong[:3]), where=pack.path, remedy="remove the file: it is made again")
     source = pack.manifest["source"]
-    files = [results.record(pack.path / name) for name in papers]
+    files = [results.record(pack.path / name) for name in attestations]
     return NodeOutput(files, {"repo": source["repo"], "commit": source["commit"]})
 
 

@@ -8,22 +8,22 @@ from strata_pack.policy import Policy
 from strata_pack.report.model import Check, Report
 
 
-def excused(report: Report, policy: Policy, prefix: str, name: str) -> Report:
+def apply_waivers(report: Report, policy: Policy, prefix: str, name: str) -> Report:
     """Return ``report`` (on the pack ``name``) with the exceptions of ``policy`` applied; a check's rule is
     ``prefix/id``."""
-    checks = [_excused(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
-    return replace(report, checks=(*checks, *overdue_checks(policy)))
+    checks = [_waived(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
+    return replace(report, checks=(*checks, *expired_checks(policy)))
 
 
-def overdue_checks(policy: Policy) -> list[Check]:
+def expired_checks(policy: Policy) -> list[Check]:
     """Return a failed check for every expired exception."""
     title = "every exception still counts"
     return [
-        Check(f"policy/{number}", title, "failed", one.overdue, where=str(policy.path))
+        Check(f"policy/{number}", title, "failed", one.expired_note, where=str(policy.path))
         for number, one in enumerate(policy.expired, 1)
     ]
 
 
-def _excused(check: Check, policy: Policy, rule: str, name: str) -> Check:
-    found = policy.excuse(rule, name) if check.status == "failed" else None
+def _waived(check: Check, policy: Policy, rule: str, name: str) -> Check:
+    found = policy.waiver(rule, name) if check.status == "failed" else None
     return check if found is None else replace(check, status="skipped", detail=f"{found.note} ({check.detail})")

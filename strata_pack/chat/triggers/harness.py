@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.failures import TemplateError
-from strata_pack.chat.triggers.judge import Split, TemplateWords, shown, split_prompt
+from strata_pack.chat.triggers.comparison import Split, TemplateWords, shown, split_prompt
 from strata_pack.chat.triggers.literals import numbers
 from strata_pack.chat.triggers.recording import LARGEST_NUMBER, RecordedTemplate, Seen
 from strata_pack.chat.triggers.shapes import BASE, FORMS, ConversationShape, candidates
@@ -107,9 +107,10 @@ class SearchLimits:
     seconds: float = 10.0
 
 
-class Workbench:
-    """Renders conversations for the search. ``stages`` are the rendered shapes, ``vocabulary`` the template's own
-    words in them; ``cut_short`` says whether something was skipped because the limits were spent."""
+class Harness:
+    """Renders conversations for the search. ``references`` are the shapes rendered with plain texts, with which all
+    others are compared, ``vocabulary`` the template's own words in them; ``cut_short`` says whether something was
+    skipped because the limits were spent."""
 
     def __init__(self, source: str, limits: SearchLimits) -> None:
         self.source = source
@@ -120,9 +121,11 @@ class Workbench:
         self._started = time.thread_time()
         self.everything = Seen()
         self.renders = 0
-        self.stages = [stage for name in FORMS if (stage := self._stage(name)) is not None]
+        self.references = [reference for name in FORMS if (reference := self._reference(name)) is not None]
         self._settings: dict[tuple[str, int], Split | None] = {}
-        splits = [self.with_setting(stage, number) for stage in self.stages for number in range(len(SETTINGS))]
+        splits = [
+            self.with_setting(reference, number) for reference in self.references for number in range(len(SETTINGS))
+        ]
         self.vocabulary = TemplateWords.of(split for split in splits if split is not None)
 
     def allow(self, share: float) -> None:
@@ -178,23 +181,23 @@ class Workbench:
             for text, line in new.items():
                 mine.setdefault(text, line)
 
-    def with_setting(self, stage: RenderedShape, number: int) -> Split | None:
-        """Return the prompt of ``stage`` with setting ``number`` of the variables, split; ``None`` if it does not
+    def with_setting(self, reference: RenderedShape, number: int) -> Split | None:
+        """Return the prompt of ``reference`` with setting ``number`` of the variables, split; ``None`` if it does not
         render."""
-        key = (stage.shape.name, number)
+        key = (reference.shape.name, number)
         if key not in self._settings:
-            prompt = self.render(stage.shape.inputs(BASE, SETTINGS[number])).prompt
+            prompt = self.render(reference.shape.inputs(BASE, SETTINGS[number])).prompt
             self._settings[key] = None if prompt is None else split_prompt(prompt)
         return self._settings[key]
 
-    def _stage(self, name: str) -> RenderedShape | None:
+    def _reference(self, name: str) -> RenderedShape | None:
         for shape in candidates(name):
             rendered = self.render(shape.inputs(BASE))
             if rendered.prompt is not None and not AS_PYTHON.search(rendered.prompt):
                 return RenderedShape(shape, split_prompt(rendered.prompt), rendered.seen)
         return None
 
-    def stage(self, names: Sequence[str]) -> RenderedShape | None:
-        """Return the first stage whose name is in ``names``."""
-        found = {stage.shape.name: stage for stage in self.stages}
+    def reference(self, names: Sequence[str]) -> RenderedShape | None:
+        """Return the first reference whose name is in ``names``."""
+        found = {reference.shape.name: reference for reference in self.references}
         return next((found[name] for name in names if name in found), None)

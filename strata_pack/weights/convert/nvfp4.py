@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from strata_pack.errors import BadInput
-from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Fours, Scale, StoredTensor, as_float32
+from strata_pack.weights.convert.safetensors import FLOATS, Checkpoint, Nvfp4, Scale, StoredTensor, as_float32
 
 BLOCK = 16
 VALUES = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=np.float32)
@@ -28,27 +28,27 @@ def whole_weight(
     if second is not None and (second.elements != 1 or second.dtype not in FLOATS):
         raise BadInput(f"{second.name} is {second.dtype} {list(second.shape)}, not one number", where=second.file)
     # The logical weight: its values are one byte or less, and nothing reads them but ``read_scaled``.
-    fours = Fours(codes, second, inverse)
-    return StoredTensor(name, "I8", (rows, columns), codes.file, codes.start, Scale(scale, (1, BLOCK), fours))
+    nvfp4 = Nvfp4(codes, second, inverse)
+    return StoredTensor(name, "I8", (rows, columns), codes.file, codes.start, Scale(scale, (1, BLOCK), nvfp4))
 
 
-def read_fours(checkpoint: Checkpoint, fours: Fours, first: int, count: int) -> npt.NDArray[np.float32]:
+def read_nvfp4(checkpoint: Checkpoint, nvfp4: Nvfp4, first: int, count: int) -> npt.NDArray[np.float32]:
     """Return rows of a weight before its scales, float32 of shape (``count``, row length)."""
-    width = fours.codes.shape[1]
+    width = nvfp4.codes.shape[1]
     codes = np.empty((count, width), dtype=np.uint8)
-    checkpoint.read_into(fours.codes, first * width, codes)
+    checkpoint.read_into(nvfp4.codes, first * width, codes)
     pairs = np.stack([codes & 0x0F, codes >> 4], axis=-1)
     values: npt.NDArray[np.float32] = np.take(VALUES, pairs.reshape(count, 2 * width))
     return values
 
 
-def second_factor(checkpoint: Checkpoint, fours: Fours) -> np.float32:
+def second_factor(checkpoint: Checkpoint, nvfp4: Nvfp4) -> np.float32:
     """Return what every value of a weight is multiplied with at the end."""
-    if fours.second is None:
+    if nvfp4.second is None:
         return np.float32(1)
-    raw = np.empty(1, dtype=FLOATS[fours.second.dtype])
-    checkpoint.read_into(fours.second, 0, raw)
-    (factor,) = as_float32(raw, fours.second.dtype)
-    if not np.isfinite(factor) or (fours.inverse and factor == 0):
-        raise BadInput(f"{fours.second.name} is {factor}", where=fours.second.file)
-    return np.float32(1) / factor if fours.inverse else np.float32(factor)
+    raw = np.empty(1, dtype=FLOATS[nvfp4.second.dtype])
+    checkpoint.read_into(nvfp4.second, 0, raw)
+    (factor,) = as_float32(raw, nvfp4.second.dtype)
+    if not np.isfinite(factor) or (nvfp4.inverse and factor == 0):
+        raise BadInput(f"{nvfp4.second.name} is {factor}", where=nvfp4.second.file)
+    return np.float32(1) / factor if nvfp4.inverse else np.float32(factor)

@@ -42,7 +42,7 @@ class NgramKeys:
     head_vocab_sizes: Sequence[int]
 
 
-class HyperViews:
+class Qwen4ExpViews:
     """Collects tensors that are stored in parts, in the order of the checkpoint."""
 
     def __init__(self, config: Config, where: Path) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+from strata_pack.pack.attestations.provenance import hub_url, repo_url
 from strata_pack.pack.manifest import LicenseEntry, Manifest
-from strata_pack.pack.papers.provenance import hub_url, repo_url
 from strata_pack.pack.paths import MANIFEST
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:strata-pack:sbom")

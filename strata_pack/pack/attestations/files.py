@@ -9,9 +9,9 @@ from typing import Any
 
 from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_json_object, sha256_bytes, sha256_file
+from strata_pack.pack.attestations.provenance import BUILD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE, provenance
+from strata_pack.pack.attestations.sbom import sbom
 from strata_pack.pack.manifest import Manifest
-from strata_pack.pack.papers.provenance import BUILD_TYPE, PREDICATE_TYPE, STATEMENT_TYPE, provenance
-from strata_pack.pack.papers.sbom import sbom
 from strata_pack.pack.paths import MANIFEST, PROVENANCE, SBOM, member
 
 LIMIT = 64 << 20
@@ -22,14 +22,14 @@ SHOWN = 120
 
 _MISSING = object()
 
-PAPERS: Mapping[str, Callable[[Manifest, str], dict[str, Any]]] = {PROVENANCE: provenance, SBOM: sbom}
+ATTESTATIONS: Mapping[str, Callable[[Manifest, str], dict[str, Any]]] = {PROVENANCE: provenance, SBOM: sbom}
 """The function that makes each file from the manifest and its SHA-256."""
 
 
-def paper_files(manifest: Manifest) -> dict[str, bytes]:
+def attestation_files(manifest: Manifest) -> dict[str, bytes]:
     """Return the content of both files by their names in the pack."""
     digest = sha256_bytes(dump_json(manifest))
-    return {name: dump_json(make(manifest, digest)) for name, make in PAPERS.items()}
+    return {name: dump_json(make(manifest, digest)) for name, make in ATTESTATIONS.items()}
 
 
 def provenance_problems(root: Path, manifest: Manifest) -> list[str]:

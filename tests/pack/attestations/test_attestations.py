@@ -1,4 +1,4 @@
-"""The papers of a built pack: what they say, that they are the same each time, and that verify holds them to it."""
+"""The attestations of a built pack: what they say, that they are always the same, and that verify checks them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from strata_pack.cli.app import app
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_file
+from strata_pack.pack.attestations.files import differences
+from strata_pack.pack.attestations.sbom import SPDX
 from strata_pack.pack.build import build_pack
 from strata_pack.pack.manifest import read_manifest
-from strata_pack.pack.papers.files import differences
-from strata_pack.pack.papers.sbom import SPDX
 from strata_pack.pack.rebuild import RebuildRequest, rebuild_pack
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.install import install_template, rollback_template
@@ -53,7 +53,7 @@ def pack(request_: BuildRequest) -> Path:
     return build_pack(request_).path
 
 
-def paper(pack: Path, name: str) -> dict[str, Any]:
+def attestation(pack: Path, name: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((pack / name).read_bytes())
     return value
 
@@ -71,7 +71,7 @@ def test_the_same_build_writes_the_same_papers(pack: Path, request_: BuildReques
 
 
 def test_the_statement_names_every_file_of_the_pack_and_of_its_source(pack: Path, request_: BuildRequest) -> None:
-    said = paper(pack, "provenance.json")
+    said = attestation(pack, "provenance.json")
     subjects = {one["name"]: one["digest"]["sha256"] for one in said["subject"]}
     manifest = read_manifest(pack / "manifest.json")
     assert subjects == {
@@ -88,14 +88,14 @@ def test_the_statement_names_every_file_of_the_pack_and_of_its_source(pack: Path
 
 
 def test_the_statement_says_with_what_it_was_built(pack: Path) -> None:
-    definition = paper(pack, "provenance.json")["predicate"]["buildDefinition"]
+    definition = attestation(pack, "provenance.json")["predicate"]["buildDefinition"]
     assert definition["externalParameters"]["recipe"]["preset"] == "Q8_0"
     assert definition["internalParameters"]["quantizer"]["kernels"]["types"]
     assert definition["internalParameters"]["quantizer"]["sha256"]
 
 
 def test_a_hub_source_is_named_with_its_commit(pack: Path) -> None:
-    from strata_pack.pack.papers.provenance import provenance
+    from strata_pack.pack.attestations.provenance import provenance
 
     manifest = read_manifest(pack / "manifest.json")
     manifest["source"] |= {"kind": "hub", "repo": "org/Base-1B", "commit": "a" * 40}
@@ -120,7 +120,7 @@ def test_every_licence_id_is_one_of_spdx() -> None:
 
 
 def test_the_bill_of_materials_has_licence_base_model_hashes_and_template(pack: Path) -> None:
-    said = paper(pack, "sbom.cdx.json")
+    said = attestation(pack, "sbom.cdx.json")
     component = said["metadata"]["component"]
     manifest = read_manifest(pack / "manifest.json")
     assert component["licenses"] == [{"license": {"id": "Apache-2.0"}}]
@@ -137,7 +137,7 @@ def test_the_bill_of_materials_has_licence_base_model_hashes_and_template(pack: 
 
 def edit(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def carry_out(pack: Path) -> None:
-        value = paper(pack, name)
+        value = attestation(pack, name)
         change(value)
         (pack / name).write_text(json.dumps(value))
 
