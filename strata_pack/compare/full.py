@@ -1,38 +1,34 @@
 """Compares two models over a text by full logits: perplexities, KL divergence, agreement on the top token.
 
-llama.cpp evaluates both models side by side (``llama.logits``), and this module computes every figure from the full
-logits in double precision. If full logits are not available, ``compare_top`` bounds the figures instead.
-Perplexity and windows as in llama.cpp's ``llama-perplexity``; Kullback and Leibler, "On Information and Sufficiency",
-1951, for the divergence, in nats, of the model's distribution from the reference's.
+llama.cpp evaluates both models side by side (``llama.logits``), and every figure follows from the full logits
+(``scores``). If full logits are not available, ``compare_top`` bounds the figures instead. Perplexity and windows are
+those of llama.cpp's ``llama-perplexity``; a divergence, in nats, is that of the model's distribution from the
+reference's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from strata_pack.compare.scores import Doubles, Scores, score_blocks
 from strata_pack.compare.texts import PROSE, Text
-from strata_pack.errors import BadInput, CheckFailed
+from strata_pack.errors import BadInput
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import shard_paths
 
-Doubles = npt.NDArray[np.float64]
-
 CONTEXT = 512
 MIN_CONTEXT = 32
 BLOCK = 64
 """Scored positions per block for error bars: neighbouring positions are correlated."""
-CACHED_ROWS = 4
-"""Rows scored at a time: with a vocabulary of 50,000 they stay in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -102,61 +98,6 @@ class Comparison:
         return cast(ComparisonDict, asdict(self))
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Arrays with one entry per scored position: surprisal of both models and divergence in nats, and same top token.
-
-    ``windows``: number of scored positions of each window, in order; no block of an error bar spans two windows.
-    """
-
-    surprise: Doubles
-    reference_surprise: Doubles
-    kl: Doubles
-    same_top: npt.NDArray[np.bool_]
-    windows: tuple[int, ...]
-
-
-def score_rows(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], targets: Sequence[int]) -> Scores:
-    """Score logits of both models, shape (rows, ``n_vocab``), against the actual next tokens."""
-    parts = [
-        _score(
-            logits[at : at + CACHED_ROWS], reference[at : at + CACHED_ROWS], np.asarray(targets[at : at + CACHED_ROWS])
-        )
-        for at in range(0, len(targets), CACHED_ROWS)
-    ]
-    return joined(parts, (len(targets),))
-
-
-def _score(
-    logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32], targets: npt.NDArray[np.intp]
-) -> Scores:
-    """Score a few rows: logarithms of probabilities are logits less their maximum, less the logarithm of a sum."""
-    top, reference_top = logits.max(axis=1, keepdims=True), reference.max(axis=1, keepdims=True)
-    if not (np.isfinite(top).all() and np.isfinite(reference_top).all()):
-        raise CheckFailed("a model computes NaN or infinite logits on this text", remedy="its weights are damaged")
-    shifted = np.subtract(logits, top, dtype=np.float64)
-    difference = np.subtract(reference, reference_top, dtype=np.float64)
-    at = np.arange(len(targets)), targets
-    target, reference_target = shifted[at], difference[at]
-    weights = np.exp(shifted)
-    total = np.log(weights.sum(axis=1))
-    np.exp(difference, out=weights)
-    sums = weights.sum(axis=1)
-    reference_total = np.log(sums)
-    with np.errstate(invalid="ignore"):  # a token that both models exclude: -inf - -inf
-        difference -= shifted
-    if not np.isfinite(difference).all():
-        difference[weights == 0] = 0.0
-    divergence = np.einsum("ij,ij->i", weights, difference) / sums - (reference_total - total)
-    return Scores(
-        surprise=total - target,
-        reference_surprise=reference_total - reference_target,
-        kl=np.maximum(divergence, 0.0),
-        same_top=logits.argmax(axis=1) == reference.argmax(axis=1),
-        windows=(len(targets),),
-    )
-
-
 def compare_full(
     model: Path,
     against: Path,
@@ -201,24 +142,6 @@ def score_side_by_side(
     ):
         check_same_text(ours.header, theirs.header, model, against)
         return score_blocks(ours.blocks(), theirs.blocks(), ours.header, progress or Silent()), ours.header
-
-
-def score_blocks(
-    ours: Iterable[npt.NDArray[np.float32]],
-    theirs: Iterable[npt.NDArray[np.float32]],
-    header: LogitsHeader,
-    progress: Progress,
-    label: str = "compare",
-) -> Scores:
-    """Score blocks of logits of a model against the corresponding blocks of the reference."""
-    targets, parts, done = header.targets, [], 0
-    task = progress.task(label, len(targets), "tokens")
-    for logits, reference in zip(ours, theirs, strict=True):
-        parts.append(score_rows(logits, reference, targets[done : done + len(logits)]))
-        done += len(logits)
-        task.advance(len(logits))
-    task.done()
-    return joined(parts, header.scored)
 
 
 def model_file(path: Path) -> Path:
@@ -293,14 +216,3 @@ def standard_error(values: Doubles, windows: Sequence[int]) -> float:
     mean = float((means * sizes).sum() / sizes.sum())
     spread = float((sizes * (means - mean) ** 2).sum() / sizes.sum())
     return math.sqrt(spread / (len(blocks) - 1))
-
-
-def joined(parts: Sequence[Scores], windows: Sequence[int] = ()) -> Scores:
-    """Return the scores of all ``parts``, in order, with the given ``windows`` (default: those of the parts)."""
-    return Scores(
-        np.concatenate([part.surprise for part in parts]),
-        np.concatenate([part.reference_surprise for part in parts]),
-        np.concatenate([part.kl for part in parts]),
-        np.concatenate([part.same_top for part in parts]),
-        tuple(windows) or tuple(size for part in parts for size in part.windows),
-    )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import atomic_writer, free_bytes
-from strata_pack.llama.logits import ROWS, LogitsHeader, LogitStream
+from strata_pack.llama.logits import LogitsHeader, LogitStream
 from strata_pack.progress import Progress
 
 MAGIC = b"STRATALG"
@@ -111,14 +111,12 @@ class LogitsFile:
         layout = np.dtype(
             [("scale", "<f4", 2), ("levels", "<u2", n_vocab), ("places", "<u4", exact), ("values", "<f4", exact)]
         )
-        left = len(self.header.targets)
         with self.path.open("rb") as file:
             file.seek(self._start)
-            while left:
-                rows = np.fromfile(file, layout, min(ROWS, left))
-                if not len(rows):
+            for size in self.header.blocks:
+                rows = np.fromfile(file, layout, size)
+                if len(rows) < size:
                     raise BadInput("became shorter while it was read", where=self.path)
-                left -= len(rows)
                 low, step = rows["scale"][:, :1], rows["scale"][:, 1:]
                 logs = low + rows["levels"].astype(np.float32) * step
                 np.put_along_axis(logs, rows["places"].astype(np.int64), rows["values"], 1)

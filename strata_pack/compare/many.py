@@ -20,15 +20,13 @@ from strata_pack.compare.full import (
     MIN_CONTEXT,
     Comparison,
     Perplexity,
-    Scores,
     check_same_text,
-    joined,
     model_file,
-    score_blocks,
     score_side_by_side,
     summarize,
 )
 from strata_pack.compare.logits_file import LogitsFile, write_logits
+from strata_pack.compare.scores import Scores, joined, score_blocks
 from strata_pack.compare.texts import Text, texts
 from strata_pack.compare.top import TOP, compare_top
 from strata_pack.errors import BadInput, EnvironmentFailure

@@ -18,12 +18,11 @@ from strata_pack.compare.full import (
     CONTEXT,
     MIN_CONTEXT,
     Comparison,
-    Scores,
     check_same_text,
-    joined,
     model_file,
     summarize,
 )
+from strata_pack.compare.scores import Scores, joined
 from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.llama.client import LlamaClient

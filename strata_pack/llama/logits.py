@@ -1,7 +1,7 @@
 """Computes a model's logits at every scored position of a text, with llama.cpp.
 
-The model runs in a child process (``logits_child``), which sends the logits through a pipe, a few rows at a time. So
-this process needs only a few MB for any vocabulary, and two models can be read side by side.
+The model runs in a child process (``logits_child``), which shares a few blocks of rows at a time. So this process
+needs only some tens of MB for any vocabulary, and two models can be read side by side.
 """
 
 from __future__ import annotations
@@ -17,17 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.logits_child import ERRORS
 from strata_pack.llama.process import SPIN_COUNT
-
-Floats = npt.NDArray[np.float32]
-
-ROWS = 16
-"""Rows per block: 16 rows for a vocabulary of 150,000 are 10 MB."""
+from strata_pack.llama.row_ring import Floats, RowRing, block_sizes, shared_file
 
 
 @dataclass(frozen=True)
@@ -45,6 +38,11 @@ class LogitsHeader:
         return [len(window) - self.first - 1 for window in self.windows]
 
     @property
+    def blocks(self) -> list[int]:
+        """The number of rows of each block."""
+        return list(block_sizes(self.scored))
+
+    @property
     def targets(self) -> list[int]:
         """The token that followed each scored position, in the order of the rows."""
         return [token for window in self.windows for token in window[self.first + 1 :]]
@@ -53,43 +51,61 @@ class LogitsHeader:
 class LogitStream:
     """A running evaluation: read ``header`` first, then ``blocks``. ``open_logits`` creates it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], model: Path) -> None:
-        self._process, self._log, self._model = process, log, model
+    def __init__(self, process: subprocess.Popen[bytes], log: IO[bytes], model: Path, ring: int) -> None:
+        """``ring``: the descriptor of the file in which the child puts the rows."""
+        self._process, self._log, self._model, self._ring = process, log, model, ring
         self.header = self._read_header()
 
     def _read_header(self) -> LogitsHeader:
+        value = self._read_line()
+        windows = tuple(tuple(window) for window in value["windows"])
+        return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"])
+
+    def _read_line(self, start: bytes = b"") -> dict[str, Any]:
+        """Return the object in the next line, whose ``start`` is read already; raise the child's error."""
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
         try:
-            value: dict[str, Any] = json.loads(line)
+            value: dict[str, Any] = json.loads(start + self._process.stdout.readline())
         except ValueError:
             raise self._dead() from None
         if "error" in value:
             raise ERRORS[value["kind"]](value["error"])
-        windows = tuple(tuple(window) for window in value["windows"])
-        return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"])
+        return value
 
     def blocks(self) -> Iterator[Floats]:
-        """Yield the logits as arrays of shape (up to 16, ``n_vocab``); each block is overwritten by the next one.
+        """Yield the logits as arrays of shape (up to 16, ``n_vocab``); a block is valid until the next is asked for.
 
         Raises ``EnvironmentFailure`` if the process dies.
         """
         assert self._process.stdout is not None
-        left = len(self.header.targets)
-        block = np.empty((min(ROWS, left), self.header.n_vocab), np.float32)
-        while left:
-            rows = block[: min(ROWS, left)]
-            view, at = rows.data.cast("B"), 0
-            while at < len(view):
-                got = self._process.stdout.readinto(view[at:])  # type: ignore[attr-defined]
-                if not got:
-                    raise self._dead()
-                at += got
-            left -= len(rows)
-            yield rows
+        assert self._process.stdin is not None
+        try:
+            ring = RowRing(self._ring, self.header.n_vocab)
+        except (ValueError, OSError):
+            raise self._dead() from None
+        for number, rows in enumerate(self.header.blocks):
+            announced = self._process.stdout.read(1)
+            if announced == b"{":
+                self._read_line(announced)
+            if announced != bytes([rows]):
+                raise self._dead()
+            yield ring.block(number, rows)
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(b"\0")
+                self._process.stdin.flush()
 
     def _dead(self) -> EnvironmentFailure:
+        # A process that runs on, after an unexpected answer, ends when its pipes do.
+        close_pipes(self._process)
         return child_died(self._process.wait(), self._log, self._model)
+
+
+def close_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Close this side of the process's pipes, whether or not it still reads what is in them."""
+    for pipe in (process.stdin, process.stdout):
+        with contextlib.suppress(BrokenPipeError):
+            if pipe is not None:
+                pipe.close()
 
 
 def quiet_threads() -> dict[str, str]:
@@ -133,17 +149,20 @@ def open_logits(
         "threads": threads or os.cpu_count() or 1,
     }
     command = [sys.executable, "-m", "strata_pack.llama.logits_child"]
+    pipe = subprocess.PIPE
     with (
         tempfile.TemporaryFile() as log,
+        shared_file() as ring,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=quiet_threads()
+            command, stdin=pipe, stdout=pipe, stderr=log, env=quiet_threads(), pass_fds=(ring,)
         ) as process,
     ):
         assert process.stdin is not None
         try:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(settings).encode())
-                process.stdin.close()
-            yield LogitStream(process, log, model)
+                process.stdin.write(json.dumps({**settings, "ring": ring}).encode() + b"\n")
+                process.stdin.flush()
+            yield LogitStream(process, log, model, ring)
         finally:
             process.kill()
+            close_pipes(process)

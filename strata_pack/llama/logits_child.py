@@ -1,8 +1,9 @@
-"""Evaluates a text in a child process: ``python -m strata_pack.llama.logits_child`` with settings as JSON on stdin.
+"""Evaluates a text in a child process: ``python -m strata_pack.llama.logits_child`` with settings as a JSON line on
+stdin.
 
-On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``), then the logits of every scored
-position, window after window, as raw float32 rows of ``n_vocab``. Or one JSON line with ``error``. A crash of native
-code only ends this process.
+On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``), then for each block of scored rows
+one byte, their number, once they are in the ring (``row_ring``). A byte on stdin releases the oldest block in use. At
+any time, one JSON line with ``error`` ends it instead. A crash of native code only ends this process.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import IO, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.llama.logits_native import LogitsModel, LogitsUnavailable
+from strata_pack.llama.row_ring import RowRing, block_sizes
 from strata_pack.llama.supervisor import die_with_parent
 
 ERRORS: dict[str, type[StrataError]] = {
@@ -43,8 +45,8 @@ def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | N
     return windows if bos is None else [[bos, *window[1:]] for window in windows]
 
 
-def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
-    """Write the header and the rows to ``out``."""
+def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> None:
+    """Write the header to ``out`` and the rows to the ring; returns early if ``released`` ends, as the parent has."""
     path = Path(settings["model"])
     with LogitsModel(path, context=settings["context"], threads=settings["threads"]) as model:
         tokens = model.tokenize(settings["text"], parse_special=settings["parse_special"])
@@ -52,12 +54,30 @@ def evaluate(settings: dict[str, Any], out: IO[bytes]) -> None:
             raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
         context = min(settings["context"], len(tokens))
         windows = cut_windows(tokens, context, settings["limit"], model.bos)
-        first = context // 2
+        first, end = context // 2, context - 1
+        ring = _ring(settings["ring"], model.n_vocab)
         header = {"n_vocab": model.n_vocab, "windows": windows, "first": first, "n_ctx_train": model.n_ctx_train}
         out.write(json.dumps(header).encode() + b"\n")
+        number = 0
         for window in windows:
-            out.writelines(row.data for row in model.rows(window, first, context - 1))
-            out.flush()
+            model.evaluate(window, first, end)
+            position = first
+            for rows in block_sizes([end - first]):
+                if number >= ring.slots and not released.read(1):
+                    return
+                for row in ring.block(number, rows):
+                    row[:] = model.row(position)
+                    position += 1
+                out.write(bytes([rows]))
+                number += 1
+
+
+def _ring(descriptor: int, n_vocab: int) -> RowRing:
+    try:
+        return RowRing.create(descriptor, n_vocab)
+    except OSError as error:
+        problem = f"there is no room to share the logits of {n_vocab} tokens ({os.strerror(error.errno or 0)})"
+        raise EnvironmentFailure(problem, remedy="free some memory") from error
 
 
 def main() -> None:
@@ -66,7 +86,7 @@ def main() -> None:
     with os.fdopen(os.dup(1), "wb", buffering=0) as out:
         os.dup2(2, 1)
         try:
-            evaluate(json.load(sys.stdin), out)
+            evaluate(json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer, out)
         except StrataError as error:
             out.write(error_line(error))
 

@@ -229,10 +229,12 @@ class LogitsModel:
         A row is a view of llama.cpp's memory, valid until the next evaluation.
         """
         self.evaluate(tokens, first, end)
-        kind = ctypes.POINTER(ctypes.c_float)
-        for position in range(first, end):
-            address = self._library.llama_get_logits_ith(self._context, position)
-            yield np.ctypeslib.as_array(ctypes.cast(address, kind), (self.n_vocab,))
+        yield from map(self.row, range(first, end))
+
+    def row(self, position: int) -> npt.NDArray[np.float32]:
+        """Return the logits at a position of the last evaluation that was asked for them; valid until the next one."""
+        address = self._library.llama_get_logits_ith(self._context, position)
+        return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (self.n_vocab,))
 
     def evaluate(self, tokens: list[int], first: int, end: int) -> None:
         """Evaluate ``tokens`` as a fresh sequence, with logits at positions ``first`` to ``end``.

@@ -17,8 +17,8 @@ from typing import BinaryIO
 import numpy as np
 
 from strata_pack.compare.fit.errors import Errors, round_trip
-from strata_pack.compare.full import score_blocks
 from strata_pack.compare.logits_file import LogitsFile, write_logits
+from strata_pack.compare.scores import score_blocks
 from strata_pack.compare.texts import Text
 from strata_pack.llama.ggml import Floats
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
