@@ -15,10 +15,11 @@ from typing import Any
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.api.responses.store import Store
 from strata_pack.gateway.fleet import Fleet
-from strata_pack.gateway.models import Loaded, Models, NoMemory
+from strata_pack.gateway.models import Loaded, LoadingStopped, Models, NoMemory
 from strata_pack.gateway.options import ServeOptions
 from strata_pack.gateway.server.access import access_log
 from strata_pack.gateway.server.listening import Tls, bind, url_of
+from strata_pack.gateway.server.rereading import noted_hangups
 from strata_pack.gateway.server.run import (
     check_exposure,
     check_origins,
@@ -60,6 +61,8 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
     """Serve until SIGINT or SIGTERM. ``announce`` gets the facts and one line when the gateway listens."""
     if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
+    if options.model_name is not None and len(options.packs) > 1:
+        raise WrongUse("--model-name names one model", remedy="several packs have the names in their manifests")
     if options.mmproj is not None and (len(options.packs) > 1 or not options.images):
         raise WrongUse("--mmproj is the projector of one GGUF", remedy="serve one, and without --no-mmproj")
     if not options.packs:
@@ -80,6 +83,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
     sinks = [*access_log(options.access_log), *telemetry_sinks]
     _log_to_stderr()
     with ExitStack() as stack:
+        hung_up = stack.enter_context(noted_hangups())
         stack.callback(end_telemetry)
         sock = stack.enter_context(bind(options.host, options.port))
         on_demand = len(options.packs) > 1 or options.idle is not None or options.max_loaded is not None
@@ -94,11 +98,12 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
         serve_gateway(
             making.served,
             sock,
-            read_again=lambda: read_keys(options.api_key, options.api_key_file),
+            read_again=partial(read_keys, options.api_key, options.api_key_file) if options.api_key_file else None,
             sinks=sinks,
             tls=tls,
             close=making.close,
             begin_end=stopping.set,
+            hung_up=hung_up,
         )
 
 
@@ -192,9 +197,13 @@ def _loaded(source: _Source, options: ServeOptions, stopping: threading.Event) -
     try:
         server = source.start(None, stopping)
     except DoesNotFit as error:
-        raise NoMemory(str(error)) from error
+        raise NoMemory(error.problem, where=error.where, remedy=error.remedy) from error
     except StartFailed as error:
-        raise (NoMemory(str(error)) if error.reason == "memory" else error) from error
+        if error.reason == "ended":
+            raise LoadingStopped(str(error)) from error
+        if error.reason == "memory":
+            raise NoMemory(error.problem, where=error.where, remedy=error.remedy) from error
+        raise
     try:
         engine = make_engine(
             server.url,

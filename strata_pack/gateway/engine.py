@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol
 
+from strata_pack.gateway.failures import UNREACHED, ApiError
 from strata_pack.gateway.prompt import Prompts
 from strata_pack.gateway.settings import Served
 from strata_pack.gateway.token_ids import TokenPieces
@@ -32,6 +34,29 @@ class RunningModel:
     def dialect(self) -> Dialect:
         """The tags of the model's output, from its template."""
         return self.prompts.dialect
+
+
+class Attempt:
+    """One attempt at a request, as a context manager.
+
+    If ``may_fail``, it swallows the error of a server that could not be reached, and has ``failed``; but not after the
+    reply has ``begun``.
+    """
+
+    def __init__(self, *, may_fail: bool) -> None:
+        self.may_fail = may_fail
+        self.begun = False
+        self.failed = False
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        unreached = isinstance(error, ApiError) and error.kind == UNREACHED
+        self.failed = unreached and self.may_fail and not self.begun
+        return self.failed
 
 
 class Host(Protocol):

@@ -118,7 +118,11 @@ def prompt_too_long(tokens: int, limit: int) -> ApiError:
     )
 
 
-def unavailable(message: str, *, kind: str = "upstream_unavailable", retry_after: int | None = 2) -> ApiError:
+UNREACHED = "upstream_unavailable"
+"""``kind`` of the error if the llama.cpp server has not received the request."""
+
+
+def unavailable(message: str, *, kind: str = UNREACHED, retry_after: int | None = 2) -> ApiError:
     """Return the 503 for a llama.cpp server that is away, loading or broken."""
     return ApiError(503, message, kind=kind, code="upstream_unavailable", retry_after=retry_after)
 

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from strata_pack.errors import StrataError
 from strata_pack.gateway.engine import RunningModel
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, shutting_down
 
 log = logging.getLogger("strata_pack.gateway")
 
@@ -51,9 +51,13 @@ class NoMemory(StrataError):
     """A model did not load because there was not enough memory."""
 
 
+class LoadingStopped(StrataError):
+    """The gateway is shutting down, so the model is not loaded."""
+
+
 Load = Callable[[], Loaded]
 """Starts a server and reads its properties; runs in a thread. Raises ``StrataError``, ``NoMemory`` for lack of
-memory."""
+memory, ``LoadingStopped`` at shutdown."""
 
 
 class Models:
@@ -88,11 +92,14 @@ class Models:
             try:
                 if not model.is_usable:
                     await self._make(model)
+            except LoadingStopped:
+                model.serve(shutting_down())
             except StrataError as error:
-                model.fail(str(error))
-            except Exception as error:  # otherwise the waiting requests would wait for ever
+                log.error("model %s: does not load: %s", model.name, error)
+                model.fail(error.problem)
+            except Exception:  # otherwise the waiting requests would wait for ever
                 log.exception("model %s: does not load", model.name)
-                model.fail(str(error))
+                model.fail("the gateway failed")
             else:
                 model.serve()
 
@@ -106,7 +113,7 @@ class Models:
             except NoMemory as error:
                 if not self._loaded_but(model):
                     raise
-                log.info("model %s: %s; another one has to go", model.name, error)
+                log.info("model %s: %s; another model is unloaded first", model.name, error)
                 await self._push_out(model)
 
     def idle_since(self, model: ServedModel) -> None:
@@ -122,7 +129,7 @@ class Models:
     async def _unload_idle(self, model: ServedModel) -> None:
         async with self._loading:
             if model.state == "loaded" and not model.users:
-                log.info("model %s: unloaded, because nobody asked for it", model.name)
+                log.info("model %s: unloaded after %g s without a request", model.name, self._idle)
                 await model.unload()
 
     def _loaded_but(self, model: ServedModel) -> list[ServedModel]:
@@ -131,7 +138,7 @@ class Models:
     async def _push_out(self, model: ServedModel) -> None:
         """Unload the least recently used model, preferring one without requests."""
         victim = min(self._loaded_but(model), key=lambda other: (other.users > 0, other.used))
-        log.info("model %s: has to go, to make room for %s", victim.name, model.name)
+        log.info("model %s: is unloaded to make room for %s", victim.name, model.name)
         await victim.leave()
 
 
@@ -231,11 +238,13 @@ class ServedModel:
         self._models.idle_since(self)
 
     def fail(self, reason: str) -> None:
-        """Fail the waiting requests, and new ones for a moment, because the model does not load."""
-        log.error("model %s: does not load: %s", self.name, reason)
+        """Fail the waiting requests, and new ones for a moment, because the model does not load.
+
+        Clients get the reason without the paths and the server's output, which the log has.
+        """
         failure = ApiError(
-            503, f"the model {self.name!r} does not load: {reason}", kind="model_failed", code="model_not_loaded",
-            retry_after=int(FAILED_SECONDS),
+            503, f"the model {self.name!r} does not load: {reason}; the gateway's log says more", kind="model_failed",
+            code="model_not_loaded", retry_after=int(FAILED_SECONDS),
         )  # fmt: skip
         self._failed = (time.monotonic(), failure)
         self.serve(failure)

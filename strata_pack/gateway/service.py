@@ -14,7 +14,7 @@ from strata_pack.gateway.admission import Admission
 from strata_pack.gateway.api.responses.store import Store
 from strata_pack.gateway.caller import Caller
 from strata_pack.gateway.choices import Job, collect, stream
-from strata_pack.gateway.engine import Host, RunningModel
+from strata_pack.gateway.engine import Attempt, Host, RunningModel
 from strata_pack.gateway.failures import ApiError, bad_request, internal, unavailable
 from strata_pack.gateway.metrics import Metrics, RequestRecord
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
@@ -64,10 +64,21 @@ class Gateway:
             self._engine = engine
             yield engine
 
+    def _attempts(self) -> Iterator[Attempt]:
+        """Yield attempts at a request: a second one, with a newly loaded server, if the first one died unreached."""
+        first = Attempt(may_fail=self.host is not None)
+        yield first
+        if first.failed:
+            yield Attempt(may_fail=False)
+
     async def count(self, turn: Turn) -> int:
         """Return the number of tokens of the prompt of ``turn``."""
-        async with self.held() as engine:
-            return await engine.prompts.count(await engine.prompts.build(turn))
+        tokens = 0
+        for attempt in self._attempts():
+            with attempt:
+                async with self.held() as engine:
+                    tokens = await engine.prompts.count(await engine.prompts.build(turn))
+        return tokens
 
     async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> ReplyStream | EventStream:
         """Return the response to ``turn``. The response raises errors that occur before a stream's first byte."""
@@ -78,25 +89,31 @@ class Gateway:
             outlet = Outlet()
             body = self._stream(turn, writer, record, outlet)
             return EventStream(body, writer.failure, ping_seconds=self.settings.limits.ping_seconds, outlet=outlet)
+        choices: list[Choice] = []
         with self.counted(record):
-            async with self.held() as engine:
-                choices = await collect(await self._job(turn, engine, record))
+            for attempt in self._attempts():
+                with attempt:
+                    async with self.held() as engine:
+                        choices = await collect(await self._job(turn, engine, record))
         return ReplyStream(encode(writer.whole(choices)))
 
     async def _stream(
         self, turn: Turn, writer: Writer, record: RequestRecord, outlet: Outlet
     ) -> AsyncGenerator[bytes, None]:
         with self.counted(record):
-            async with self.held() as engine:
-                choices: list[Choice] = []
-                job = await self._job(turn, engine, record)
-                async with aclosing(stream(job, writer, choices, outlet)) as parts:
-                    async for part in parts:
-                        if part:
-                            yield part if outlet.begun else writer.start(record.prompt_tokens) + part
-                            outlet.begun = True
-                end = writer.end(choices)
-                yield end if outlet.begun else writer.start(record.prompt_tokens) + end
+            for attempt in self._attempts():
+                with attempt:
+                    async with self.held() as engine:
+                        choices: list[Choice] = []
+                        job = await self._job(turn, engine, record)
+                        async with aclosing(stream(job, writer, choices, outlet)) as parts:
+                            async for part in parts:
+                                if part:
+                                    attempt.begun = True
+                                    yield part if outlet.begun else writer.start(record.prompt_tokens) + part
+                                    outlet.begun = True
+                        end = writer.end(choices)
+                        yield end if outlet.begun else writer.start(record.prompt_tokens) + end
 
     async def _job(self, turn: Turn, engine: RunningModel, record: RequestRecord) -> Job:
         if turn.top_logprobs is not None and self.served.drafts:
@@ -140,15 +157,20 @@ class Gateway:
 
         async def parts() -> AsyncGenerator[bytes, None]:
             with self.counted(record):
-                async with (
-                    self.held() as engine,
-                    self.admission.slot(record.client) as record.queued,
-                    await engine.upstream.open(path, body, until=self._until(), silent=not record.stream) as passed,
-                    aclosing(passed.raw()) as pieces,
-                ):
-                    async for piece in whole_events(pieces) if record.stream else pieces:
-                        record.first_token()
-                        yield piece
+                for attempt in self._attempts():
+                    with attempt:
+                        async with (
+                            self.held() as engine,
+                            self.admission.slot(record.client) as record.queued,
+                            await engine.upstream.open(
+                                path, body, until=self._until(), silent=not record.stream
+                            ) as passed,
+                            aclosing(passed.raw()) as pieces,
+                        ):
+                            async for piece in whole_events(pieces) if record.stream else pieces:
+                                attempt.begun = True
+                                record.first_token()
+                                yield piece
 
         if record.stream:
             return EventStream(

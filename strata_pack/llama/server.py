@@ -76,6 +76,7 @@ class StartFailed(EnvironmentFailure):
     def __init__(self, reason: StartProblem, problem: str, log_tail: str, *, where: Path, remedy: str | None) -> None:
         shown = f"{problem}; the end of its log: {log_tail}" if log_tail else problem
         super().__init__(shown, where=where, remedy=remedy)
+        self.problem = problem
         self.reason = reason
         self.log_tail = log_tail
 

@@ -3,75 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx2 as httpx
 import pytest
-import uvicorn
-from prometheus_client.parser import text_string_to_metric_families
 
-from strata_pack.chat.library import load_shipped
-from strata_pack.chat.render.template import ChatTemplate
-from strata_pack.errors import EnvironmentFailure
 from strata_pack.gateway import models as module
-from strata_pack.gateway.control_tokens import ControlTokens
-from strata_pack.gateway.engine import RunningModel
 from strata_pack.gateway.failures import ApiError
-from strata_pack.gateway.fleet import Fleet
-from strata_pack.gateway.models import Loaded, Models, NoMemory, ServedModel
-from strata_pack.gateway.prompt import Prompts
-from strata_pack.gateway.server.run import uvicorn_config
-from strata_pack.gateway.service import Gateway
-from strata_pack.gateway.settings import Served
-from strata_pack.gateway.upstream import Upstream
-from tests.gateway.conftest import CONTROL, SETTINGS, TEMPLATE_ID, House, events
+from strata_pack.gateway.models import Loaded, LoadingStopped, Models, ServedModel
+from strata_pack.llama.server import StartFailed
+from tests.gateway.machine import Machine, of
 
 T = TypeVar("T")
-
-
-@dataclass
-class Process:
-    """A server that is running or not."""
-
-    running: bool = True
-
-    def stop(self) -> None:
-        self.running = False
-
-
-@dataclass
-class Machine:
-    """Where models are loaded: how long it takes, what room there is, and what was loaded."""
-
-    url: str = "http://127.0.0.1:9"
-    seconds: float = 0.0
-    room: int = 100
-    failing: set[str] = field(default_factory=set)
-    processes: dict[str, list[Process]] = field(default_factory=dict)
-
-    def running(self) -> list[str]:
-        return [name for name, made in self.processes.items() if any(one.running for one in made)]
-
-    def load(self, name: str) -> Loaded:
-        time.sleep(self.seconds)
-        if name in self.failing:
-            raise EnvironmentFailure("the server cannot load the model", where=name)
-        if len(self.running()) >= self.room:
-            raise NoMemory("there is not enough memory")
-        process = Process()
-        self.processes.setdefault(name, []).append(process)
-        upstream = Upstream(self.url)
-        prompts = Prompts(ChatTemplate(load_shipped(TEMPLATE_ID).source), ControlTokens(CONTROL, guess=False), upstream)
-        return Loaded(process, RunningModel(upstream, prompts, served=Served(name, quant="Q4")))
-
-
-def of(machine: Machine, *names: str, most: int = 100, idle: float | None = None) -> tuple[Models, list[ServedModel]]:
-    models = Models(most, idle)
-    return models, [models.add(name, lambda name=name: machine.load(name)) for name in names]
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -207,6 +151,31 @@ def test_a_model_that_does_not_load_is_a_503_for_all_that_wait_and_others_go_on(
     run(main())
 
 
+def test_a_shutdown_while_a_model_loads_is_no_failure_of_the_model() -> None:
+    def load() -> Loaded:
+        raise LoadingStopped("the start was aborted")
+
+    async def main() -> None:
+        model = Models(1).add("a", load)
+        with pytest.raises(ApiError, match="the gateway is shutting down"):
+            await use(model)
+
+    run(main())
+
+
+def test_clients_do_not_get_the_paths_and_the_log_of_a_server_that_did_not_start() -> None:
+    def load() -> Loaded:
+        raise StartFailed("model", "the server cannot load the model", "SECRET", where=Path("/home/me"), remedy=None)
+
+    async def main() -> None:
+        with pytest.raises(ApiError, match="cannot load the model") as caught:
+            await use(Models(1).add("a", load))
+        assert "SECRET" not in str(caught.value)
+        assert "/home/me" not in str(caught.value)
+
+    run(main())
+
+
 def test_a_model_that_did_not_load_is_tried_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FAILED_SECONDS", 0.05)
 
@@ -240,126 +209,3 @@ def test_a_model_that_is_too_large_by_itself_is_a_503() -> None:
         assert caught.value.status == 503
 
     run(main())
-
-
-# Behind one gateway
-
-
-class Several(House):
-    """Two models of one gateway; ``machine`` loads them, both before the replaying upstream."""
-
-    def config_of(self, gateway: Gateway) -> uvicorn.Config:
-        del gateway
-        self.machine = Machine(self.upstream_url)
-        models, made = of(self.machine, "tea", "coffee", most=1)
-        self.models = models
-        gateways: list[Gateway] = []
-        for model in made:
-            settings = replace(SETTINGS, served=Served(model.name), limits=replace(SETTINGS.limits, ping_seconds=0.05))
-            store = gateways[0].store if gateways else None
-            gateways.append(Gateway(settings, None, host=model, store=store))
-        self.fleet = Fleet(gateways)
-        return uvicorn_config(self.fleet)
-
-
-@pytest.fixture
-def several() -> Iterator[Several]:
-    with Several() as house:
-        yield house
-
-
-def ask(house: House, name: Any, **fields: Any) -> httpx.Response:
-    return house.post({"model": name, "messages": [{"role": "user", "content": "Hi"}], **fields})
-
-
-def test_the_name_decides_which_model_answers(several: Several) -> None:
-    for name in ("tea", "coffee", "tea"):
-        assert ask(several, name).json()["model"] == name
-    assert [len(several.machine.processes[name]) for name in ("tea", "coffee")] == [2, 1]
-
-
-@pytest.mark.parametrize(
-    ("path", "more"),
-    [
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
-        ("/v1/responses", {"input": "Hi"}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}),
-        ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "Hi"}]}),
-        ("/v1/completions", {"prompt": "Hi"}),
-        ("/v1/embeddings", {"input": "Hi"}),
-    ],
-)
-def test_an_unknown_name_is_a_404_with_the_names_there_are(path: str, more: Any, several: Several) -> None:
-    answer = several.post({"model": "water", **more}, path)
-    assert answer.status_code == 404
-    assert "tea, coffee" in answer.json()["error"]["message"]
-    assert several.machine.running() == []
-
-
-def test_no_name_means_the_first_model(several: Several) -> None:
-    assert ask(several, None).json()["model"] == "tea"
-
-
-def test_all_models_are_listed_with_their_state(several: Several) -> None:
-    ask(several, "coffee")
-    listed = several.get("/v1/models").json()["data"]
-    assert [(one["id"], one["state"]) for one in listed] == [("tea", "unloaded"), ("coffee", "loaded")]
-    assert several.get("/v1/models/coffee").json()["id"] == "coffee"
-    assert several.get("/v1/models/water").status_code == 404
-    assert [one["model"] for one in several.get("/v1/status").json()["models"]] == ["tea", "coffee"]
-    assert several.get("/health").status_code == 200
-
-
-def test_a_stream_waits_for_its_model_with_pings(several: Several) -> None:
-    several.machine.seconds = 0.4
-    answer = ask(several, "tea", stream=True)
-    assert answer.status_code == 200
-    assert answer.text.startswith(": still working")
-    assert events(answer.text)[-1]["choices"][0]["finish_reason"] == "stop"
-
-
-def test_streams_of_two_models_at_once_both_end(several: Several) -> None:
-    answers: dict[str, httpx.Response] = {}
-
-    def one(name: str) -> None:
-        answers[name] = ask(several, name, stream=True)
-
-    threads = [threading.Thread(target=one, args=(name,)) for name in ("tea", "coffee")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert {name: answer.text.rstrip().endswith("data: [DONE]") for name, answer in answers.items()} == {
-        "tea": True,
-        "coffee": True,
-    }
-
-
-def test_metrics_are_reported_per_model_and_in_total(several: Several) -> None:
-    for name in ("tea", "tea", "coffee"):
-        ask(several, name)
-    ask(several, "water")
-    shown = several.get("/metrics").json()
-    assert {name: one["requests"] for name, one in shown["models"].items()} == {"tea": 2, "coffee": 1}
-    assert shown["totals"]["requests"] == 3
-    assert shown["totals"]["errors"] == {"no_model": 1}
-    families = {one.name: one for one in text_string_to_metric_families(several.get("/metrics/prometheus").text)}
-    counted = {sample.labels["model"]: sample.value for sample in families["strata_requests"].samples}
-    assert counted == {"tea": 2.0, "coffee": 1.0}
-    (refused,) = families["strata_errors"].samples
-    assert (refused.labels["model"], refused.labels["kind"], refused.value) == ("", "no_model", 1.0)
-
-
-def test_a_response_of_one_model_goes_on_with_another(several: Several) -> None:
-    first = several.post({"model": "tea", "input": "Green or black?"}, "/v1/responses").json()
-    body = {"model": "coffee", "input": "And milk?", "previous_response_id": first["id"]}
-    assert several.post(body, "/v1/responses").status_code == 200
-    assert "Green or black?" in several.prompt
-
-
-def test_a_model_that_does_not_load_is_a_503_with_its_reason(several: Several) -> None:
-    several.machine.failing = {"tea"}
-    answer = ask(several, "tea")
-    assert answer.status_code == 503
-    assert "cannot load the model" in answer.json()["error"]["message"]
-    assert ask(several, "coffee").status_code == 200

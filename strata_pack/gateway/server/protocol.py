@@ -7,6 +7,7 @@ and pyproject.toml limits uvicorn to tested versions.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ USED = (
 )
 """Private attributes of uvicorn's protocol and request cycle that are used here."""
 
+UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+IGNORED_UPGRADE = b"\r\nx-ignored-upgrade:"
 TAKEN_SECONDS = 1.0
 OVERHEAD = 16
 """Allowed framing bytes of a chunked body for each body byte (a chunk of one byte has six)."""
@@ -98,6 +101,16 @@ class ConnectionLimits:
     header_bytes: int
     header_seconds: float
     stalled_seconds: float
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """Return the beginning of a request with its ``Upgrade`` header renamed.
+
+    A server may ignore the header (RFC 9110, section 7.8), but the parser drops the body of a request that has it.
+    Java's HTTP client sends it (``h2c``) with its first request to a server.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return UPGRADE.sub(IGNORED_UPGRADE, head) + end + rest
 
 
 class LimitedConfig(uvicorn.Config):
@@ -145,6 +158,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._connection.lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._reading_headers and b"pgrade:" in data:
+            data = without_upgrade(data)
         before = self._bodies
         self._fresh += len(data)
         super().data_received(data)
@@ -173,6 +188,8 @@ class LimitedProtocol(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self._limits.header_bytes:
             self._refuse(b"431 Request Header Fields Too Large")
+        elif sum(name == b"host" for name, _ in self.headers) > 1:
+            self._refuse(b"400 Bad Request")  # RFC 9112, section 3.2: proxies would read another one than we do
         else:
             super().on_headers_complete()
             if self.scope["http_version"] == "1.0":

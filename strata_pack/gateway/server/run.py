@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ from strata_pack.gateway.server.browsers import ANY
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.listening import Tls
 from strata_pack.gateway.server.protocol import ConnectionLimits, LimitedConfig
+from strata_pack.gateway.server.rereading import reread
 from strata_pack.gateway.service import Gateway
 from strata_pack.gateway.settings import LOOPBACK, UNKNOWN, Served, Settings
 from strata_pack.gateway.token_ids import TokenPieces, tags_are_tokens
@@ -108,10 +110,10 @@ def read_keys(key: str | None, key_file: Path | None) -> tuple[str, ...]:
     """Return the API keys: ``key`` and those in the file, one per line; ``#`` starts a comment line."""
     keys = [key] if key else []
     if key_file is not None:
-        lines = read_bytes(key_file, KEY_FILE_LIMIT).decode("utf-8", "replace").splitlines()
+        lines = read_bytes(key_file, KEY_FILE_LIMIT).decode("utf-8-sig", "replace").splitlines()
         found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not found:
-            raise BadInput("holds no key", where=key_file)
+            raise BadInput("has no key in it", where=key_file, remedy="write one key a line")
         keys += found
     return tuple(keys)
 
@@ -248,26 +250,31 @@ def _control_tokens(source: str, client: LlamaClient, model_file: Path) -> Contr
 class GatewayServer(uvicorn.Server):
     """uvicorn's server, which notifies the gateway when draining starts.
 
-    ``reread`` is called on SIGHUP, ``begin_end`` when draining starts, ``close`` is awaited at the end.
+    ``reread`` is called on SIGHUP, and at the start if ``hung_up`` is set, ``begin_end`` when draining starts,
+    ``close`` is awaited at the end.
     """
 
     def __init__(
         self,
         config: uvicorn.Config,
         served: Gateway | Fleet,
-        reread: Callable[[uvicorn.Config], None] | None = None,
+        reread: Callable[[], None] | None = None,
         close: Callable[[], Awaitable[None]] | None = None,
         begin_end: Callable[[], None] = lambda: None,
+        hung_up: threading.Event | None = None,
     ) -> None:
         super().__init__(config)
         self._fleet = served if isinstance(served, Fleet) else Fleet([served])
         self._reread = reread
         self._close = close
         self._begin_end = begin_end
+        self._hung_up = hung_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if self._reread is not None and hasattr(signal, "SIGHUP"):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread, self.config)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reread)
+            if self._hung_up is not None and self._hung_up.is_set():
+                self._reread()
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -307,33 +314,22 @@ def serve_gateway(
     tls: Tls | None = None,
     close: Callable[[], Awaitable[None]] | None = None,
     begin_end: Callable[[], None] = lambda: None,
+    hung_up: threading.Event | None = None,
 ) -> None:
     """Serve on ``sock`` until SIGINT or SIGTERM, then finish running requests within ``drain_seconds``.
 
-    On SIGHUP, ``read_again`` returns the new keys, and the files of ``tls`` are read again.
-    ``begin_end`` is called when draining starts, ``close`` is awaited at the end.
+    On SIGHUP, ``read_again`` returns the new keys, and the files of ``tls`` are read again; at once if ``hung_up`` is
+    set. ``begin_end`` is called when draining starts, ``close`` is awaited at the end.
     """
     keys = Keys((served.first if isinstance(served, Fleet) else served).settings.api_keys)
-
-    def reread(config: uvicorn.Config) -> None:
-        try:
-            if read_again is not None and keys:
-                keys.replace(read_again())
-            if tls is not None and config.ssl is not None:
-                tls.check()
-                config.ssl.load_cert_chain(tls.certificate, tls.key)
-        except StrataError as error:
-            log.error("SIGHUP: what held before still holds: %s", error)
-        else:
-            log.info("SIGHUP: keys and certificate were read again")
-
     config = uvicorn_config(served, keys=keys, sinks=sinks, tls=tls)
     # Existing objects are permanent, so no later collection scans them. A request creates thousands of
     # objects, nearly all without cycles: with Python's default of 700 each would be scanned several times.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTED_AFTER)
-    GatewayServer(config, served, reread, close, begin_end).run(sockets=[sock])
+    on_hangup = partial(reread, config, keys, read_again, tls)
+    GatewayServer(config, served, on_hangup, close, begin_end, hung_up).run(sockets=[sock])
 
 
 @contextmanager

@@ -88,6 +88,20 @@ def test_a_header_of_a_trailer_without_end_is_cut_off(house: House) -> None:
         assert bytes_taken(connection, b"a" * 16_000) < LIMIT
 
 
+def test_the_body_of_a_request_that_offers_another_protocol_is_read(house: House) -> None:
+    house.says("</think>\n\nHi")
+    offer = b"Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    with connect(house) as connection:
+        connection.sendall(chat().replace(b"\r\n", b"\r\n" + offer, 1))
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_a_request_with_two_hosts_is_refused(house: House) -> None:
+    with connect(house) as connection:
+        connection.sendall(chat().replace(b"\r\n", b"\r\nhost: elsewhere\r\n", 1))
+        assert read_to_the_end(connection).startswith(b"HTTP/1.1 400")
+
+
 def test_trailers_are_no_headers(house: House) -> None:
     house.says("</think>\n\nHi")
     data = json.dumps(BODY).encode()

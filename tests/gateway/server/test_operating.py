@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from strata_pack.errors import BadInput
 from strata_pack.gateway.server.access import Access, json_line, text_line
 from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.listening import Tls
+from strata_pack.gateway.server.rereading import reread
+from strata_pack.gateway.server.run import GatewayServer, read_keys, uvicorn_config
+from strata_pack.gateway.service import Gateway
 from tests.e2e.command import run
 from tests.gateway.conftest import SETTINGS, House
 from tests.gateway.server.running import SECRET_TEXT, Running, certificate
@@ -30,8 +36,6 @@ class Observed(House):
         self.seen: list[Access] = []
 
     def config_of(self, gateway: Any) -> Any:
-        from strata_pack.gateway.server.run import uvicorn_config
-
         return uvicorn_config(gateway, sinks=[self.seen.append])
 
 
@@ -125,13 +129,39 @@ def test_serve_speaks_tls_logs_as_json_and_reads_its_keys_again(upstream: str, t
         assert status("second") == 401
         keys.write_text("second\n", encoding="utf-8")
         gateway.process.send_signal(signal.SIGHUP)
-        gateway.wait_for("SIGHUP: keys")
+        gateway.wait_for("SIGHUP: the API keys were read again")
         assert (status("first"), status("second")) == (401, 200)
         keys.write_text("# none\n", encoding="utf-8")
         gateway.process.send_signal(signal.SIGHUP)
-        gateway.wait_for("what held before still holds")
+        gateway.wait_for("SIGHUP: the old API keys stay in use")
         assert status("second") == 200
         assert SECRET_TEXT not in "".join(gateway.errors)
+
+
+def test_a_key_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
+    assert read_keys(None, tmp_path / "keys") == ("first", "second")
+
+
+def test_sighup_while_the_gateway_starts_does_not_end_it() -> None:
+    with Running("--upstream", "http://127.0.0.1:9", "--start-timeout", "100") as gateway:
+        gateway.wait_for("waiting for a llama-server", 60)
+        gateway.process.send_signal(signal.SIGHUP)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(60) == 143
+
+
+def test_a_sighup_noted_at_the_start_is_served_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "strata_pack.gateway")
+    hung_up = threading.Event()
+    hung_up.set()
+    gateway = Gateway(SETTINGS, None)
+    config = uvicorn_config(gateway)
+    config.load()
+    server = GatewayServer(config, gateway, partial(reread, config, Keys(()), None, None), hung_up=hung_up)
+    server.lifespan = config.lifespan_class(config)
+    asyncio.run(server.startup([]))
+    assert "nothing to read again" in caplog.text
 
 
 def test_serve_says_at_once_what_it_waits_for() -> None:
