@@ -1,21 +1,28 @@
 """The best mix for a size against llama-quantize's presets: KL divergence from the source at the size of each preset.
 
-    python bench/fit.py MODEL [--imatrix FILE] [--presets Q4_K_M,Q5_K_M,...] [--windows N] [--folder DIR]
+    python bench/fit.py MODEL [--unround SEED] [--imatrix FILE] [--presets Q4_K_M,...] [--windows N] [--folder DIR]
 
 For every preset the model is quantized with it and with ``fit`` for a file of exactly that size, both with the same
 importance matrix; then all files are compared with the source in one run, equal ones once. With ``--folder`` the files
 stay there and are not made again. Prints a table and writes JSON.
+
+A model that is quantized already is stored exactly from its own size on, so nothing is left to choose. ``--unround``
+first makes a float model that stands in for the lost original: to every weight it adds noise, uniform within half a
+step of its block's grid, so that it would round to the same number.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -24,6 +31,9 @@ from strata_pack.compare.fit.budget import FitBudget  # noqa: E402
 from strata_pack.compare.fit.search import fit  # noqa: E402
 from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
 from strata_pack.files import dump_json, sha256_file  # noqa: E402
+from strata_pack.llama.ggml_types import GGML_QUANT_SIZES  # noqa: E402
+from strata_pack.llama.ggml_types import GGMLQuantizationType as Q  # noqa: E402
+from strata_pack.weights.gguf.file import GgufFile  # noqa: E402
 from strata_pack.weights.quantize.imatrix import read_imatrix  # noqa: E402
 from strata_pack.weights.quantize.plan import plan_quantization  # noqa: E402
 from strata_pack.weights.quantize.run import run_plan  # noqa: E402
@@ -32,10 +42,42 @@ from strata_pack.weights.tensor_source import GgufSource  # noqa: E402
 PRESETS = "Q3_K_S,Q3_K_M,IQ4_XS,IQ4_NL,Q4_0,Q4_K_S,Q4_K_M,Q5_K_S,Q5_K_M,Q6_K,Q8_0"
 
 
+GRIDS = Q.Q4_1, Q.Q8_0
+"""The types that ``unround`` knows: a block begins with the size of a step, a half float."""
+
+
+def unround(source: GgufSource, out: Path, seed: int) -> None:
+    """Write ``source`` as F16 to ``out``, each quantized weight moved at random within half a step of its grid."""
+    run_plan(plan_quantization(source, "F16", allow_requantize=True), out)
+    draw = np.random.default_rng(seed)
+    with GgufFile.open(out) as made:
+        weights = np.memmap(out, np.uint8, "r+")
+        for tensor in source.tensors:
+            if tensor.type not in GRIDS:
+                continue
+            data = np.empty(tensor.nbytes, np.uint8)
+            source.rows(tensor)(0, tensor.rows, data)
+            block, nbytes = GGML_QUANT_SIZES[tensor.type]
+            blocks = data.reshape(-1, nbytes)
+            step = np.ascontiguousarray(blocks[:, :2]).view(np.float16).astype(np.float32)
+            info = made.tensor(tensor.name)
+            start = made.data_offset + info.offset
+            values = weights[start : start + info.nbytes].view(np.float16).reshape(-1, block)
+            exact = values.astype(np.float32)
+            low, high = exact.min(axis=1, keepdims=True), exact.max(axis=1, keepdims=True)
+            if tensor.type is Q.Q8_0:
+                high = np.maximum(high, -low)
+                low = -high
+            moved = exact + step * draw.uniform(-0.5, 0.5, exact.shape).astype(np.float32)
+            values[:] = np.clip(moved, low, high).astype(np.float16)
+        weights.flush()
+
+
 def main() -> None:
     """Run the comparison that the arguments describe."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--unround", type=int, metavar="SEED")
     parser.add_argument("--imatrix", type=Path)
     parser.add_argument("--presets", default=PRESETS)
     parser.add_argument("--windows", type=int, default=4)
@@ -44,9 +86,16 @@ def main() -> None:
     options = parser.parse_args()
     imatrix = None if options.imatrix is None else read_imatrix(options.imatrix)
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as scratch, GgufSource(options.model) as source:
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
         folder = options.folder or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
+        model = options.model
+        if options.unround is not None:
+            model = folder / f"unrounded-{options.unround}.gguf"
+            if not model.exists():
+                with GgufSource(options.model) as rounded:
+                    unround(rounded, model, options.unround)
+        source = stack.enter_context(GgufSource(model))
         files: dict[str, Path] = {}
         for preset in options.presets.split(","):
             plan = plan_quantization(source, preset, imatrix, allow_requantize=True)
@@ -64,7 +113,7 @@ def main() -> None:
         settings = CompareOptions(limit=options.windows)
         hashes = {name: sha256_file(path) for name, path in files.items()}
         distinct = {digest: files[name] for name, digest in hashes.items()}
-        judged = compare_many(list(distinct.values()), options.model, (), settings)
+        judged = compare_many(list(distinct.values()), model, (), settings)
         found_kl = dict(zip(distinct, (one.total.kl_mean for one in judged), strict=True))
         kl = {name: found_kl[digest] for name, digest in hashes.items()}
     for row in rows:

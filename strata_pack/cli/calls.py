@@ -9,6 +9,7 @@ import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.output import Out
+from strata_pack.cli.report_files import HtmlFile, ReportFiles, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def calls(
     tasks: Annotated[int, typer.Option(min=1, max=1000, help="Number of tasks of each of the nine kinds.")] = 8,
     limit: Annotated[int, typer.Option(min=16, help="Maximum tokens of a reply.")] = 768,
     template: Annotated[Path | None, typer.Option(metavar="FILE", help="Template in place of the model's own.")] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page with the wrong replies.")] = None,
+    html: HtmlFile = None,
     runtime: Annotated[
         str, typer.Option(metavar="NAME", help="See `runtime list`.", autocompletion=complete.runtimes)
     ] = "auto",
@@ -52,19 +53,19 @@ def calls(
     """
     from strata_pack import report
     from strata_pack.compare.calls.output import make_report, wanted
-    from strata_pack.compare.calls.run import CallsOptions, ask_model, ask_url
+    from strata_pack.compare.calls.run import CallsOptions, ask_model, ask_url, check_model
     from strata_pack.errors import WrongUse
-    from strata_pack.files import write_atomic
     from strata_pack.llama.runtimes import pick_runtime
-    from strata_pack.outputs import check_outputs
 
     if (model is None) == (url is None):
         raise WrongUse("needs exactly one of PACK|GGUF and --url")
     if url is not None and template is None:
         raise WrongUse("--url needs a --template, which renders the prompts")
-    check_outputs([html], [model, against, template])
+    ReportFiles(html=html).try_all(model, against, template)
     chosen = None if url is not None and against is None else pick_runtime(runtime, llama_server)
     options = CallsOptions(seed, tasks, limit, template, chosen, threads)
+    if against is not None:
+        check_model(against, options)  # before the model's own tasks, which take minutes
     with out.progress() as progress:
         if model is not None:
             found = ask_model(model, options, progress)
@@ -74,8 +75,6 @@ def calls(
             found = ask_url(url, template, options, progress)
         reference = None if against is None else ask_model(against, options, progress)
     page = make_report(found, reference, minimum)
-    if html is not None:
-        write_atomic(html, report.html(page))
     _show(out, found, reference)
     out.result(
         {
@@ -88,7 +87,8 @@ def calls(
     if not page.ok and minimum is not None:
         share = wanted(reference, minimum)
         out.note(f"strata-pack: {found.model}: {found.total.value:.1%} right calls are below {share:.1%}")
-        raise typer.Exit(1)
+    code = write_late(html, lambda: report.html(page), out)
+    raise typer.Exit(1 if not page.ok else code)
 
 
 def _show(out: Out, found: CallsResult, reference: CallsResult | None) -> None:

@@ -6,6 +6,7 @@ that a second run gives the same numbers.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +17,20 @@ from strata_pack.compare.calls.score import CallScore, Share, score_reply
 from strata_pack.compare.calls.tasks import CallTask, make_tasks, tools
 from strata_pack.compare.full import model_file
 from strata_pack.errors import BadInput
+from strata_pack.llama.answers import GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.pack.layout import gguf_template
 from strata_pack.parsing import OutputParser
 from strata_pack.progress import Progress, Silent
+from strata_pack.weights.gguf.file import GgufFile
 
 LIMIT = 768
 """Maximum tokens of a reply: the longest expected call has about 150, the rest is for thinking."""
 CONTEXT = 8192
+SHORTEST = 256
+"""Maximum tokens of a reply below which the calls of the tasks are cut off."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +91,20 @@ class CallsResult:
 def ask_model(model: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:
     """Serve a PACK or GGUF and run every task on it.
 
-    Raises ``BadInput`` for a model without a chat template, ``EnvironmentFailure`` if the server does not start.
+    Raises ``BadInput`` for a model without a chat template or with too small a context, ``EnvironmentFailure`` if the
+    server does not start.
     """
     path = model_file(model)
     template = _template(path, options.template)
     with LlamaServer.start(path, runtime=options.runtime, context=CONTEXT, threads=options.threads) as server:
-        return ask_server(server.client, template, str(model), options, progress)
+        return ask_server(server.client, template, str(model), options, progress, trained_context(path))
+
+
+def check_model(model: Path, options: CallsOptions) -> None:
+    """Raise as ``ask_model`` for what is known without a server: no GGUF, no chat template."""
+    path = model_file(model)
+    trained_context(path)
+    _template(path, options.template)
 
 
 def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:
@@ -104,23 +117,45 @@ def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress 
 
 
 def ask_server(
-    server: LlamaClient, template: ChatTemplate, name: str, options: CallsOptions, progress: Progress | None = None
+    server: LlamaClient,
+    template: ChatTemplate,
+    name: str,
+    options: CallsOptions,
+    progress: Progress | None = None,
+    trained: int | None = None,
 ) -> CallsResult:
-    """Run every task on a server whose model is called ``name``."""
+    """Run every task on a server whose model is called ``name`` and was ``trained`` with a context of so many tokens.
+
+    Raises ``BadInput`` before the first task if the longest prompt and a reply do not fit into the context.
+    """
     tasks, offered = make_tasks(options.seed, options.per_kind), tools()
+    prompts = [template.render(one.messages, offered, add_generation_prompt=True) for one in tasks]
+    _check_context(server, max(prompts, key=len), name, options.limit, trained)
     task = (progress or Silent()).task(f"calls of {Path(name).name}", len(tasks), "tasks")
     scores = []
-    for one in tasks:
-        scores.append(_ask(server, template, one, offered, options))
+    for one, prompt in zip(tasks, prompts, strict=True):
+        scores.append(_ask(server, prompt, one, offered, options))
         task.advance(1)
     task.done()
     return CallsResult(name, options.seed, tuple(scores))
 
 
+def _check_context(server: LlamaClient, longest: str, name: str, limit: int, trained: int | None) -> None:
+    with contextlib.suppress(RequestRefused, GarbledAnswer):  # a server that does not tell its context refuses later
+        known = [context for context in (server.props().context, trained) if context]
+        tokens = len(server.tokenize(longest, add_special=True))
+        if known and tokens + limit > min(known):
+            room = min(known) - tokens
+            raise BadInput(
+                f"its context is {min(known):,} tokens; the longest prompt has {tokens:,} and a reply up to {limit:,}",
+                where=name,
+                remedy=f"use --limit {room}" if room >= SHORTEST else "take a model with a longer context",
+            )
+
+
 def _ask(
-    server: LlamaClient, template: ChatTemplate, task: CallTask, offered: list[dict[str, Any]], options: CallsOptions
+    server: LlamaClient, prompt: str, task: CallTask, offered: list[dict[str, Any]], options: CallsOptions
 ) -> CallScore:
-    prompt = template.render(task.messages, offered, add_generation_prompt=True)
     answer = server.completion(
         prompt,
         n_predict=options.limit,
@@ -132,6 +167,14 @@ def _ask(
     parser = OutputParser.for_prompt(prompt, tools=offered, call_format="auto")
     reason = "length" if answer.stop_type == "limit" else "stop"
     return score_reply(task, answer.text, offered, parser, reason)
+
+
+def trained_context(model: Path) -> int | None:
+    """Return the tokens of context that a GGUF's model was trained with, ``None`` if its header does not say."""
+    with GgufFile.open(model) as gguf:
+        values = {key: entry.value for key, entry in gguf.metadata.items() if not key.startswith("tokenizer.")}
+    found = values.get(f"{values.get('general.architecture')}.context_length")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _template(model: Path, named: Path | None) -> ChatTemplate:

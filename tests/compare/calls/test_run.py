@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import random
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from strata_pack.cli.app import app
-from strata_pack.compare.calls.run import CallsOptions, ask_model, ask_url
+from strata_pack.compare.calls.run import CallsOptions, ask_model, ask_url, trained_context
 from strata_pack.compare.calls.tasks import make_tasks
-from tests.compare.calls.test_judge import written
+from strata_pack.errors import BadInput
+from tests.compare.calls.test_score import written
 from tests.conftest import ROOT
+from tests.pack.tiny_gguf import STOCK, metadata, write_tiny
 
 TEMPLATE = ROOT / "templates/qwen3.8-flash-next/chat_template.jinja"
 
@@ -29,19 +32,31 @@ class Scripted(http.server.ThreadingHTTPServer):
         self.damage = damage
         self.answers = {str(task.messages[-1]["content"]): (task.id, written(task)) for task in make_tasks(0)}
         self.asked: list[dict[str, object]] = []
+        self.context = 8192
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Scripted)
+        self._answer({"default_generation_settings": {"n_ctx": server.context}})
+
     def do_POST(self) -> None:
         server = self.server
         assert isinstance(server, Scripted)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/tokenize":
+            self._answer({"tokens": [0] * (len(body["content"]) // 4)})
+            return
         server.asked.append(body)
         # Every user's text stands in the prompt; the last of them is the task's.
         found = max(server.answers, key=lambda text: body["prompt"].rfind(text.strip()))
         task, reply = server.answers[found]
         text = "Let me see.\n</think>\n\n" + server.damage(task, reply)
-        data = json.dumps({"content": text, "stop": True, "stop_type": "eos"}).encode()
+        self._answer({"content": text, "stop": True, "stop_type": "eos"})
+
+    def _answer(self, value: object) -> None:
+        data = json.dumps(value).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
@@ -109,6 +124,36 @@ def test_the_gate_fails_below_the_share_and_names_it(serve: Callable[..., Script
     assert json.loads(result.stdout)["ok"] is False
     assert "right calls are below 95.0%" in result.stderr
     assert b"none-needed" in page.read_bytes()
+
+
+def test_too_small_a_context_is_found_before_the_first_task(serve: Callable[..., Scripted]) -> None:
+    server = serve()
+    server.context = 512
+    result = CliRunner().invoke(app, ["calls", "--url", url(server), "--template", str(TEMPLATE)])
+    assert result.exit_code == 2
+    assert re.search(r"its context is 512 tokens; the longest prompt has [\d,]+ and a reply up to 768", result.stderr)
+    assert server.asked == []
+
+
+def test_a_context_with_room_for_shorter_replies_names_their_limit(serve: Callable[..., Scripted]) -> None:
+    server = serve()
+    server.context = 3000
+    with pytest.raises(BadInput, match=r"use --limit \d+") as caught:
+        ask_url(url(server), TEMPLATE, CallsOptions(limit=2500))
+    assert caught.value.remedy is not None
+    limit = int(caught.value.remedy.split()[-1])
+    assert ask_url(url(server), TEMPLATE, CallsOptions(limit=limit, per_kind=1)).total.tasks == 9
+
+
+def test_the_context_that_a_model_was_trained_with_is_in_its_header(tmp_path: Path) -> None:
+    assert trained_context(write_tiny(tmp_path / "m.gguf")) == metadata(STOCK)["llama.context_length"].value
+
+
+def test_a_reference_that_is_not_there_is_found_before_the_models_tasks(serve: Callable[..., Scripted]) -> None:
+    server = serve()
+    arguments = ["calls", "--url", url(server), "--template", str(TEMPLATE), "--against", "none.gguf"]
+    assert CliRunner().invoke(app, arguments).exit_code == 2
+    assert server.asked == []
 
 
 def test_a_model_and_a_url_exclude_each_other() -> None:
