@@ -3,7 +3,7 @@
 It is for templates without golden cases. Each text must be in the server's prompt once and unchanged, in a turn of its
 role and in the order of the conversation, and the marks of turns, calls and results must be balanced. Then the ten
 mentions are put into the history: a text about calls must be rendered at the same place as any other text of the same
-message.
+message. ``values`` has the checks of arguments, of declarations and of the open turn at the end.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from strata_pack.llama.answers import RequestRefused
 from strata_pack.report import Check
+from strata_pack.smoke import values
 from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import ReplayCase, mentions
 from strata_pack.smoke.scenario import Scenario
@@ -23,8 +24,12 @@ from strata_pack.smoke.scenario import Scenario
 TURN = re.compile(r"<\|im_start\|>(\w+)|<\|im_end\|>")
 REASONING_KEY = "reasoning_content"
 NEUTRAL = "neutralcanary"
-TAIL = " Mixed & <b>É</b>" + " moss by the brook" * 12
-"""What follows the word of a message: signs that escaping changes, both cases, and a length that cutting shortens."""
+LONG = " Mixed & <b>É</b>" + " moss by the brook" * 12
+"""What follows the word of a description: signs that escaping changes, both cases, and a length that cutting
+shortens."""
+
+TAIL = f" 1.  two blanks\n\n    indented{LONG}"
+"""What follows the word of a message: also the white space that some filters collapse."""
 
 PAIRS = (
     ("<tool_call>", "</tool_call>"),
@@ -35,13 +40,14 @@ PAIRS = (
 )
 """Marks that a template opens and closes in the turns of the history."""
 
-_WRONG_ROLES: Mapping[str, tuple[str, ...]] = {
-    "system": ("user", "assistant", "tool"),
-    "user": ("system", "assistant", "tool"),
-    "assistant": ("system", "user", "tool"),
-    "tool": ("system", "assistant"),
+_ROLES: Mapping[str, tuple[str, ...]] = {
+    "system": ("system", "developer"),
+    "user": ("user",),
+    "assistant": ("assistant",),
 }
-"""Maps a role to the roles in whose turns its messages must not be. Templates name the role of a result differently."""
+_NOT_FOR_RESULTS = ("system", "assistant")
+"""Roles in whose turns a message must be, and those in which a result must not be: templates name its role
+differently."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,9 @@ class Canary:
     details: list[Word] = field(default_factory=list)
     """Texts of parameters, which may be anywhere in a declaration."""
     called: list[str] = field(default_factory=list)
+    may_refuse: bool = False
+    """Whether a template may refuse the conversation, or move a message to the front, instead of rendering it as it
+    is."""
 
     def word(self, what: str, role: str, *, must: bool = True, tail: str = TAIL) -> str:
         """Return a new text, which is expected after the existing ones."""
@@ -106,8 +115,9 @@ class Canary:
         self.tools = []
         for number in range(count):
             name, about = self._tool_name(number), f"{self.name}about{number}canary"
+            about += LONG
             self.declared += [Word(name, "the name of a tool", "system"), Word(about, "a tool's description", "system")]
-            key, look = self._key(number), f"{self.name}look{number}canary"
+            key, look = self._key(number), f"{self.name}look{number}canary{LONG}"
             self.details += [
                 Word(key, "a parameter's name", "system"),
                 Word(look, "a parameter's description", "system"),
@@ -147,21 +157,31 @@ def canaries(*, thinks: bool, calls: bool) -> list[Canary]:
     bare.declare()
     bare.say("user")
     bare.answer(1, thinking=thinks, content=False)
-    return [whole, plain, toolless, bare] if calls else [plain, toolless]
+    late = Canary("late", may_refuse=True)
+    late.say("user")
+    late.answer(thinking=False)
+    late.say("system")
+    late.say("user")
+    return [whole, plain, toolless, bare, late] if calls else [plain, toolless, late]
 
 
 def find_losses(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     """Render the canaries, then the histories with mentions."""
-    for canary in canaries(thinks=_reads_thinking(context.template), calls=context.call_support.calls):
+    for canary in canaries(thinks=REASONING_KEY in own_text(context.template), calls=context.call_support.calls):
         yield _judged(context, scenario, canary)
+    checks = {"open-turn": values.open_turn}
     if context.call_support.calls:
-        yield _mentions(context, scenario)
+        checks |= {"arguments": values.arguments, "declarations": values.declarations, "mentions": _mentions}
+    for name, check in checks.items():
+        try:
+            yield check(context, scenario)
+        except RequestRefused as refused:
+            yield _refused(f"{scenario.id}/{name}", scenario, refused)
 
 
-def _reads_thinking(template: str) -> bool:
-    """Return whether the template itself, not its history repair, reads the thinking of messages."""
-    own = template.partition("End of the history repair by strata-pack")[2] or template
-    return REASONING_KEY in own
+def own_text(template: str) -> str:
+    """Return the template without its history repair."""
+    return template.partition("End of the history repair by strata-pack")[2] or template
 
 
 def _judged(context: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
@@ -169,8 +189,15 @@ def _judged(context: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
     try:
         prompt = context.client.apply_template(canary.messages, canary.tools)
     except RequestRefused as refused:
-        return Check(id_, scenario.proves, "failed", f"the server refuses the conversation: {refused.message.strip()}")
+        if canary.may_refuse:
+            return Check(
+                id_, scenario.proves, "passed", f"the template refuses it: {' '.join(refused.message.split())}"
+            )
+        return _refused(id_, scenario, refused)
     wrong = list(faults(canary, prompt))
+    if not wrong:
+        other = values.rendered_by_jinja2(context.template, canary.messages, canary.tools)
+        wrong = [f"{values.BY_JINJA2}, {fault}" for fault in faults(canary, other)] if other is not None else []
     return Check(
         id_,
         scenario.proves,
@@ -181,10 +208,17 @@ def _judged(context: SmokeContext, scenario: Scenario, canary: Canary) -> Check:
     )
 
 
+def _refused(id_: str, scenario: Scenario, refused: RequestRefused) -> Check:
+    return Check(
+        id_, scenario.proves, "failed", f"the server refuses the conversation: {' '.join(refused.message.split())}"
+    )
+
+
 def faults(canary: Canary, prompt: str) -> Iterator[str]:
     """Yield the faults of the ``prompt`` that a template rendered for ``canary``."""
     yield from _declarations(canary, prompt)
     last = -1
+    ordered = not canary.may_refuse
     for word in canary.words:
         count = prompt.count(word.text)
         if count != 1:
@@ -194,34 +228,48 @@ def faults(canary: Canary, prompt: str) -> Iterator[str]:
                 yield f"{word.what} ({word.name}) is {'changed' if word.name in prompt else 'lost'}"
             continue
         place = prompt.index(word.text)
-        if place < last:
+        if place < last and ordered:
             yield f"{word.what} ({word.name}) is not in the order of the conversation"
         last = place
         found = _role_at(prompt, place)
-        if found in _WRONG_ROLES[word.role]:
+        if found is not None and not _fits(word.role, found):
             yield f"{word.what} ({word.name}) is in a turn of the role {found}"
+        if word.role == "tool" and _unmarked(prompt, place):
+            yield f"nothing marks the result of a call ({word.name}) as one"
     yield from _marks(prompt)
     yield from _pairs(prompt)
 
 
+def _fits(role: str, found: str) -> bool:
+    return found in _ROLES[role] if role in _ROLES else found not in _NOT_FOR_RESULTS
+
+
+def _unmarked(prompt: str, place: int) -> bool:
+    """Return whether a user's turn begins with the result at ``place``, as if the user had said it."""
+    start = prompt.rfind("<|im_start|>", 0, place)
+    return start >= 0 and prompt[start:place].rstrip() == "<|im_start|>user"
+
+
 def _declarations(canary: Canary, prompt: str) -> Iterator[str]:
-    """Yield the faults of the declarations: a tool's name occurs in its declaration and in each call, other texts
-    once."""
+    """Yield the faults of the declarations: a tool's name occurs in its declaration and in each call, its description
+    once. Some templates declare a tool by a signature and by JSON, with the name in both."""
     last = -1
     for word in canary.declared:
         wanted = 1 + canary.called.count(word.text)
         count = prompt.count(word.text)
-        if count != wanted:
-            lost = "lost" if not count else f"there {count} times, not {wanted}"
-            yield f"{word.what} ({word.text}) is {lost}"
+        if count < wanted or (count > wanted and word.text not in canary.called and word.name != word.text):
+            lost = f"there {count} times, not {wanted}" if count else "changed" if word.name in prompt else "lost"
+            yield f"{word.what} ({word.name}) is {lost}"
         place = prompt.find(word.text)
         if 0 <= place < last:
-            yield f"{word.what} ({word.text}) is not in the order of the tools"
+            yield f"{word.what} ({word.name}) is not in the order of the tools"
         last = max(place, last)
     for word in canary.details:
         wanted = 1 + canary.called.count(word.text)
         if prompt.count(word.text) < wanted:
-            yield f"{word.what} ({word.text}) is lost{' in a call' if word.text in prompt else ''}"
+            changed = word.name in prompt and word.text not in prompt
+            where = " in a call" if word.text in prompt else ""
+            yield f"{word.what} ({word.name}) is {'changed' if changed else f'lost{where}'}"
 
 
 def _role_at(prompt: str, place: int) -> str | None:
@@ -234,8 +282,13 @@ def _role_at(prompt: str, place: int) -> str | None:
 def _marks(prompt: str) -> Iterator[str]:
     """Yield the faults of turn marks: each turn must be closed before the next one; the last one is open for the
     model."""
+    if "<|im_start|>" not in prompt:
+        return  # another family, which may use <|im_end|> in its own way
     opened: str | None = None
     marks = list(TURN.finditer(prompt))
+    after = [prompt[mark.end() : mark.end() + 1] for mark in marks if mark.group(1) is None]
+    if 0 < after.count("\n") < len(after):
+        yield f"{len(after) - after.count(chr(10))} of {len(after)} <|im_end|> are not followed by a line feed"
     for mark in marks:
         role = mark.group(1)
         if role is not None and prompt[mark.end() : mark.end() + 1] != "\n":
@@ -255,7 +308,8 @@ def _pairs(prompt: str) -> Iterator[str]:
     The turn that is open for the model at the end does not count, nor does thinking that is closed and never opened:
     many templates write a turn without thinking so.
     """
-    history = prompt[: prompt.rfind("<|im_start|>")]
+    last = prompt.rfind("<|im_start|>")
+    history = prompt[:last] if last >= 0 else prompt.rstrip().removesuffix("<think>")
     history = history[max(0, history.find("<|im_start|>user")) :]
     for opening, closing in PAIRS:
         opened, closed = history.count(opening), history.count(closing)

@@ -6,15 +6,17 @@ Every token of a short plain text is scored with the probability that the model 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from strata_pack.chat.render.template import ChatTemplate, TemplateError
 from strata_pack.llama.answers import GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Status
 from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import read_text
 from strata_pack.smoke.generation import BIAS, ONE_SLOT
-from strata_pack.smoke.header import open_template, read_header, token_text
+from strata_pack.smoke.header import MARK, Metadata, open_template, read_header, token_text
 from strata_pack.smoke.scenario import Impossible, Scenario
 
 GIVEN = 24
@@ -104,10 +106,13 @@ def prompt_start(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
     assert context.target.model is not None
     header = read_header(context.target.model)
     messages = [{"role": "user", "content": "Hello."}]
-    written = open_template(context.target, header).render(messages, add_generation_prompt=True)
+    try:
+        written = open_template(context.target, header).render(messages, add_generation_prompt=True)
+    except TemplateError as error:
+        raise Impossible(f"the template does not render one question ({error})") from error
     meant = context.client.tokenize(written)
     sent = context.client.tokenize(context.client.apply_template(messages), add_special=True)
-    wrong = []
+    wrong = list(_bos_of_template(context, header, messages))
     bos, eos = (header.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
     text = token_text(header, "bos_token_id")
     here, there = (_leading(tokens, bos) for tokens in (sent, meant))
@@ -116,6 +121,8 @@ def prompt_start(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
             f"a prompt begins with the BOS token {text} {here} times, in the template {there} times: "
             "tokenizer.ggml.add_bos_token is wrong"
         )
+    elif here > 1:
+        wrong.append(f"a prompt begins with the BOS token {text} {here} times: the template writes it more than once")
     elif here < there:
         wrong.append(f"the template writes the BOS token {text} {there} times, a prompt begins with {here}")
     if sent and meant and sent[-1] == eos != meant[-1]:
@@ -127,6 +134,30 @@ def prompt_start(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         "; ".join(wrong) or "the tokens that a prompt begins with are those of the template",
         data={"server": sent[:4], "template": meant[:4]},
     )
+
+
+def _bos_of_template(
+    context: SmokeContext, header: Metadata, messages: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:  # fmt: skip
+    """Yield what is wrong with the way in which the template itself writes a BOS.
+
+    A server whose tokenizer adds one hands the template an empty ``bos_token``, or removes it from the prompt's
+    beginning; only the latter works for a BOS that is written as plain text.
+    """
+    named = token_text(header, "bos_token_id")
+    if named is None and MARK in _rendered(context.template, messages, MARK):
+        yield "the template writes bos_token, but the GGUF names none (tokenizer.ggml.bos_token_id)"
+    if named is None or not _rendered(context.template, messages, "").startswith(named):
+        return
+    if context.client.tokenize("", add_special=True)[:1] == [header["tokenizer.ggml.bos_token_id"]]:
+        yield (
+            f"the template writes the BOS token as the text {named}, and the tokenizer adds one too: some servers "
+            "begin a prompt with two (write {{ bos_token }}, or set tokenizer.ggml.add_bos_token to false)"
+        )
+
+
+def _rendered(template: str, messages: Sequence[Mapping[str, Any]], bos: str) -> str:
+    return ChatTemplate(template, bos_token=bos).render(messages, add_generation_prompt=True)
 
 
 def _leading(tokens: list[int], token: object) -> int:

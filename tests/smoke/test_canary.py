@@ -1,18 +1,15 @@
-"""The canary names what a template loses or moves: seven defects that no golden case is there to find."""
+"""The canary names what a template loses or moves, which no golden case is there to find."""
 
 from __future__ import annotations
 
-import copy
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.chat.repair.repair import prelude
-from strata_pack.smoke.canary import Canary, canaries, faults
+from strata_pack.smoke.canary import canaries, faults
 from strata_pack.smoke.run import SmokeOptions, run_smoke
+from strata_pack.smoke.values import rendered_by_jinja2
 from tests.smoke.tiny import write_tiny_model
 
 pytestmark = pytest.mark.xdist_group("tiny-smoke")
@@ -66,6 +63,41 @@ DEFECTS = {
         "'<|im_start|>user ' ~ said",
         "no line feed",
     ),
+    "white space in questions is collapsed": (
+        "'<|im_start|>user\\n' ~ said ~",
+        "'<|im_start|>user\\n' ~ said.replace('\\n\\n', '\\n') ~",
+        "the user message (whole05canary) is changed",
+    ),
+    "the descriptions of tools are cut": (
+        "tool|tojson",
+        "dict(tool.function, description=tool.function.description[:60])|tojson",
+        "a tool's description (wholeabout0canary) is changed",
+    ),
+    "letters in declarations are escaped": (
+        "tool|tojson",
+        "tool|tojson(ensure_ascii=True)",
+        "a tool's description (wholeabout0canary) is changed",
+    ),
+    "old turns have another role": (
+        "{{- '<|im_start|>assistant\\n' }}\n        {%- if preserve",
+        "{{- '<|im_start|>model\\n' }}\n        {%- if preserve",
+        "the content next to a call (whole07canary) is in a turn of the role model",
+    ),
+    "results have no marks": (
+        "'\\n<tool_response>\\n' ~ said ~ '\\n</tool_response>'",
+        "'\\n' ~ said",
+        "nothing marks the result of a call (whole09canary) as one",
+    ),
+    "a late system message is dropped": (
+        "elif not loop.first",
+        "elif false",
+        "the system message (late03canary) is lost",
+    ),
+    "no line feed follows a question": (
+        "said ~ '<|im_end|>\\n' }}\n    {%- elif message.role == 'assistant'",
+        "said ~ '<|im_end|>' }}\n    {%- elif message.role == 'assistant'",
+        "2 of 8 <|im_end|> are not followed by a line feed",
+    ),
     "a turn is not closed": (
         "{%- endfor %}\n        {{- '<|im_end|>\\n' }}",
         "{%- endfor %}\n        {{- '\\n' if message.tool_calls else '<|im_end|>\\n' }}",
@@ -93,31 +125,30 @@ def _template(name: str) -> str:
     return REPAIR + _with(STOCK, old, new)
 
 
-def _read(canary: Canary) -> list[dict[str, Any]]:
-    """The messages with arguments as objects, as a server hands them to a template."""
-    messages = copy.deepcopy(canary.messages)
-    for message in messages:
-        for call in message.get("tool_calls", ()):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
-    return messages
+def _found(template: str) -> list[str]:
+    """The faults of all canaries, rendered as by a server; a refused conversation has none."""
+    found: list[str] = []
+    for canary in canaries(thinks=True, calls=True):
+        prompt = rendered_by_jinja2(template, canary.messages, canary.tools)
+        assert prompt is not None or canary.may_refuse
+        found += faults(canary, prompt) if prompt is not None else ()
+    return found
 
 
 def test_a_healthy_template_has_no_fault():
-    template = ChatTemplate(REPAIR + STOCK)
-    for canary in canaries(thinks=True, calls=True):
-        prompt = template.render(_read(canary), canary.tools, add_generation_prompt=True)
-        assert list(faults(canary, prompt)) == []
+    assert _found(REPAIR + STOCK) == []
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_of_the_template_is_found_and_named(name):
-    template = ChatTemplate(_template(name))
-    found = [
-        fault
-        for canary in canaries(thinks=True, calls=True)
-        for fault in faults(canary, template.render(_read(canary), canary.tools, add_generation_prompt=True))
-    ]
+    found = _found(_template(name))
     assert any(fault.startswith(DEFECTS[name][2]) for fault in found), found
+
+
+def test_a_prompt_of_another_family_is_not_held_against_the_turn_marks_of_this_one():
+    (canary,) = [one for one in canaries(thinks=True, calls=False) if one.name == "plain"]
+    prompt = "".join(f"<|{message['role']}|>{message['content']}<|im_end|>" for message in canary.messages)
+    assert list(faults(canary, f"{prompt}<|assistant|><think>\n")) == []
 
 
 def test_a_defect_that_is_found_fails_the_run(tmp_path, options):
@@ -128,6 +159,10 @@ def test_a_defect_that_is_found_fails_the_run(tmp_path, options):
         "canary/plain": "passed",
         "canary/toolless": "passed",
         "canary/bare": "failed",
+        "canary/late": "passed",
+        "canary/open-turn": "passed",
+        "canary/arguments": "passed",
+        "canary/declarations": "passed",
         "canary/mentions": "passed",
     }
 
