@@ -15,6 +15,7 @@ from pydantic import Field
 from strata_pack.gateway.api.fields import Body, JsonSchema
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.grammar.gbnf import literal
+from strata_pack.gateway.grammar.soundness import fault_of
 from strata_pack.gateway.turn import AnswerForm, GrammarAnswer, JsonAnswer
 
 MAX_GRAMMAR = 256 << 10
@@ -78,7 +79,14 @@ def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | Non
     if len(found) > 1:
         first, second = found[0][0], found[1][0]
         raise bad_request(f"{second}: cannot be combined with {first}; the answer can have one form", second)
-    return found[0][1] if found else None
+    if not found:
+        return None
+    field, wanted = found[0]
+    fault = fault_of(wanted.schema) if isinstance(wanted, JsonAnswer) else None
+    if fault is not None:
+        path, problem = fault
+        raise bad_request(f"{field}: the schema is not valid: {path.removeprefix('.') or 'it'} {problem}", field)
+    return wanted
 
 
 def _response_format(field: str, wanted: ResponseFormat) -> AnswerForm | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from strata_pack.gateway.failures import ApiError, bad_request
 
@@ -49,16 +49,27 @@ def _nothing_if(*values: Any) -> BeforeValidator:
     return BeforeValidator(lambda value: None if any(value is one or _same(value, one) for one in values) else value)
 
 
+def _without_empty(value: Any) -> Any:
+    return [one for one in value if one != ""] if isinstance(value, list) else value
+
+
 def _same(value: Any, other: Any) -> bool:
     return type(value) is type(other) and bool(value == other)
 
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
-StopText = Annotated[str, Field(min_length=1, max_length=1024)]
+StopText = Annotated[str, Field(max_length=1024)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Count = Annotated[int, Field(ge=1, le=1 << 30)]
 MOST_TOKENS = 1 << 30
+
+
+def _at_most(limit: int) -> BeforeValidator:
+    """Return a validator that lowers larger whole numbers: clients write 2147483647 or more for "no limit"."""
+    return BeforeValidator(lambda value: limit if type(value) is int and value > limit else value)
+
+
+Count = Annotated[int, Field(ge=1, le=MOST_TOKENS), _at_most(MOST_TOKENS)]
 TokenLimit = Annotated[
     Count | None,
     _nothing_if(-1),
@@ -67,7 +78,7 @@ TokenLimit = Annotated[
 """A number of tokens; -1 (llama.cpp, LM Studio) means no limit."""
 
 Predict = Annotated[
-    Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None,
+    Annotated[int, Field(ge=0, le=MOST_TOKENS), _at_most(MOST_TOKENS)] | None,
     _nothing_if(-1, -2),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -2, "maximum": MOST_TOKENS}, {"type": "null"}]}),
 ]
@@ -75,23 +86,30 @@ Predict = Annotated[
 
 StopTexts = Annotated[
     StopText | Annotated[list[StopText], Field(max_length=16)] | None,
-    _nothing_if("", []),
+    BeforeValidator(lambda value: _without_empty(value) or None),
     WithJsonSchema(
         {
             "anyOf": [
                 {"type": "string", "maxLength": 1024},
-                {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 1024}, "maxItems": 16},
+                {"type": "array", "items": {"type": "string", "maxLength": 1024}, "maxItems": 16},
                 {"type": "null"},
             ]
         }
     ),
 ]
-"""One stop string or several; an empty string or list means none."""
+"""One stop string or several; empty ones are ignored."""
+
+StopList = Annotated[
+    Annotated[list[StopText], Field(max_length=16)] | None, BeforeValidator(lambda value: _without_empty(value) or None)
+]
+"""Several stop strings; empty ones are ignored."""
 
 Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+TopK = Annotated[int, Field(ge=-1, le=1 << 30), AfterValidator(lambda value: max(value, 0))]
+"""Tokens to choose from; 0 and -1 mean all."""
 Temperature = Annotated[float, Field(ge=0, le=100)]
 Budget = Annotated[
-    Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None,
+    Annotated[int, Field(ge=0, le=MOST_TOKENS), _at_most(MOST_TOKENS)] | None,
     _nothing_if(-1),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": -1, "maximum": MOST_TOKENS}, {"type": "null"}]}),
 ]
@@ -199,8 +217,8 @@ def _short(text: str) -> int:
 
 def _complaint(error: ValidationError, where: str = "") -> ApiError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A union reports one error per member; the deepest path belongs to the member that was meant.
-    worst = max(found, key=lambda one: len(one["loc"]))
+    # A union reports one error per member: the member that was meant has the deepest path, or the right type.
+    worst = max(found, key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     if worst["type"] == "json_invalid":
         return bad_request(f"the body is not JSON ({worst['msg'].removeprefix('Invalid JSON: ')})")
     steps = [str(part) for part in worst["loc"] if not _is_member(part)]

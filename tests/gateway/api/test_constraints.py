@@ -73,6 +73,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"guided_json": "no schema"}, "guided_json"),
     ({"guided_choice": []}, "guided_choice"),
     ({"response_format": {"type": "structural_tag"}}, "response_format.type"),
+    ({"json_schema": {"type": "hiccup"}}, "json_schema"),
+    ({"guided_json": {"properties": {"a": {"type": 5}}}}, "guided_json"),
+    ({"response_format": {"type": "json_object", "schema": {"anyOf": {"type": "string"}}}}, "response_format"),
 ]
 
 
@@ -185,6 +188,19 @@ def test_minus_one_is_no_limit(fields: dict[str, Any], house: House) -> None:
     assert house.replay.bodies[-1]["n_predict"] == -1
 
 
+@pytest.mark.parametrize("limit", [2**31 - 1, 2**53])
+def test_a_limit_that_no_model_reaches_is_lowered(limit: int, house: House) -> None:
+    house.chat(THOUGHT + "Hi", max_tokens=limit)
+    assert house.replay.bodies[-1]["n_predict"] == 2**30
+
+
+def test_messages_take_minus_one_as_all_tokens_and_no_empty_stop(house: House) -> None:
+    house.says(THOUGHT + "Hi")
+    body = {"messages": USER, "max_tokens": 9, "top_k": -1, "stop_sequences": ["", "a"]}
+    assert house.post(body, "/v1/messages").status_code == 200
+    assert (house.replay.bodies[-1]["top_k"], house.replay.bodies[-1]["stop"]) == (0, ["a"])
+
+
 def test_n_predict_is_a_limit(house: House) -> None:
     house.chat(THOUGHT + "Hi", n_predict=7)
     assert house.replay.bodies[-1]["n_predict"] == 7
@@ -197,7 +213,11 @@ def test_another_limit_is_refused(limit: Any, house: House) -> None:
     assert answer.json()["error"]["param"] == "max_tokens"
 
 
-@pytest.mark.parametrize("fields", [{"stop": []}, {"stop": ""}, {"stop": None}, {"logit_bias": {}}, {"logit_bias": []}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"stop": []}, {"stop": ""}, {"stop": None}, {"stop": ["", ""]}, {"logit_bias": {}}, {"logit_bias": []}],
+    ids=str,
+)
 def test_an_empty_list_is_absent(fields: dict[str, Any], house: House) -> None:
     house.chat(THOUGHT + "Hi", **fields)
     body = house.replay.bodies[-1]

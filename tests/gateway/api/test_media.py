@@ -122,8 +122,9 @@ NOTE = {"type": "text", "text": "a note"}
         {"type": "image-data", "data": BASE64, "mediaType": "image/png"},
         {"type": "file", "mediaType": "image/png", "data": {"type": "data", "data": BASE64}},
         {"type": "file", "mediaType": "image/png", "data": {"type": "url", "url": "https://x/a.png"}},
+        {"type": "image", "mimeType": "image/png", "data": BASE64},
     ],
-    ids=["5", "6", "7", "url"],
+    ids=["5", "6", "7", "url", "mcp"],
 )
 def test_a_result_that_is_the_json_of_its_parts_becomes_parts(image: dict[str, Any], house: House) -> None:
     result = {"role": "tool", "tool_call_id": "c1", "content": json.dumps([NOTE, image])}
@@ -131,10 +132,33 @@ def test_a_result_that_is_the_json_of_its_parts_becomes_parts(image: dict[str, A
     assert "<tool_response>\na note\n[image: this model cannot see it]\n</tool_response>" in house.prompt
 
 
+OF_MCP = {"type": "image", "mimeType": "image/png", "data": BASE64}
+RUN_ITEM = {"type": "function_call", "call_id": "c", "name": "view", "arguments": "{}"}
+RUN_BLOCK = {"type": "tool_use", "id": "c", "name": "view", "input": {}}
+
+
+@pytest.mark.parametrize(
+    "result", [OF_MCP, [OF_MCP], {"content": [OF_MCP], "isError": False}], ids=["one", "all", "result"]
+)
+def test_the_json_of_an_mcp_result_is_its_media_on_all_apis(result: Any, house: House) -> None:
+    text = json.dumps(result)
+    block = {"type": "tool_result", "tool_use_id": "c", "content": text}
+    for asked in (
+        chat(
+            messages=[{"role": "user", "content": "Hi"}, RUN, {"role": "tool", "tool_call_id": "c1", "content": text}]
+        ),
+        responses(RUN_ITEM, {"type": "function_call_output", "call_id": "c", "output": text}),
+        messages({"role": "assistant", "content": [RUN_BLOCK]}, {"role": "user", "content": [block]}),
+    ):
+        served(house, asked)
+        assert "<tool_response>\n[image: this model cannot see it]\n</tool_response>" in house.prompt
+
+
 @pytest.mark.parametrize(
     "text",
     [
         '[{"mediaType": "image/png"}]',
+        '{"type": "report", "mimeType": "image/png", "data": "' + BASE64 + '"}',
         '[{"type": "file", "mediaType": "image/png", "data": "not base64!"}]',
         '[{"type": "file", "mediaType": "image/png", "data": "' + BASE64,
         '{"type": "file", "mediaType": "image/png", "data": "' + BASE64 + '"}',

@@ -55,7 +55,7 @@ WRONG_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"messages": USER, "max_tokens": 0}, "max_tokens"),
     ({"messages": USER, "max_completion_tokens": True}, "max_completion_tokens"),
     ({"messages": USER, "stop": 5}, "stop"),
-    ({"messages": USER, "stop": ["a", ""]}, "stop.1"),
+    ({"messages": USER, "stop": ["a", 5]}, "stop.1"),
     ({"messages": USER, "stream": "yes"}, "stream"),
     ({"messages": USER, "seed": "1"}, "seed"),
     ({"messages": USER, "tools": {}}, "tools"),
@@ -204,3 +204,8 @@ def test_what_looks_like_such_a_number_in_a_text_is_text(house: House) -> None:
     answer = house.post({"messages": [{"role": "user", "content": f"NaN 1e999 Infinity {'1' * 5000}"}]})
     assert answer.status_code == 200
     assert "1e999" in house.prompt
+
+
+def test_an_empty_list_is_not_called_a_wrong_type(house: House) -> None:
+    message = house.post({"input": []}, "/v1/responses").json()["error"]["message"]
+    assert "at least 1 item" in message

@@ -7,8 +7,8 @@ from types import NoneType
 from typing import Any, Literal
 
 from strata_pack.chat.normalize import TEXT_PARTS, THINKING_PARTS
-from strata_pack.gateway.api.chat.serialized import parts_of
 from strata_pack.gateway.api.fields import Kept
+from strata_pack.gateway.api.serialized import parts_of
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.media import KINDS, media_part, placeholder

@@ -18,6 +18,7 @@ from strata_pack.gateway.api.fields import (
     StopTexts,
     Temperature,
     TokenLimit,
+    TopK,
 )
 from strata_pack.gateway.api.thinking import ThinkingFields, wanted_thinking
 from strata_pack.gateway.failures import bad_request
@@ -62,7 +63,7 @@ class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
     seed: Seed | None = None
     temperature: Temperature | None = None
     top_p: Probability | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 30)] | None = None
+    top_k: TopK | None = None
     min_p: Probability | None = None
     typical_p: Probability | None = None
     presence_penalty: Penalty | None = None
@@ -84,6 +85,7 @@ class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
 SAMPLING = {
     "temperature": "temperature",
     "top_p": "top_p",
+    "top_k": "top_k",
     "min_p": "min_p",
     "typical_p": "typical_p",
     "presence_penalty": "presence_penalty",
@@ -146,8 +148,6 @@ def _token_limit(request: ChatRequest) -> int | None:
 
 def _sampling(request: ChatRequest) -> dict[str, Any]:
     fields = {theirs: getattr(request, ours) for ours, theirs in SAMPLING.items() if getattr(request, ours) is not None}
-    if request.top_k is not None:
-        fields["top_k"] = max(request.top_k, 0)
     if request.logit_bias:
         try:
             fields["logit_bias"] = [[int(token), bias] for token, bias in request.logit_bias.items()]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import groupby
 from types import NoneType
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -18,8 +18,9 @@ from strata_pack.gateway.api.fields import (
     Effort,
     Name,
     Probability,
-    StopText,
+    StopList,
     Temperature,
+    TopK,
     text_field,
 )
 from strata_pack.gateway.api.messages.blocks import (
@@ -32,6 +33,7 @@ from strata_pack.gateway.api.messages.blocks import (
     readable,
 )
 from strata_pack.gateway.api.messages.tools import AnthropicTool, listed_tools
+from strata_pack.gateway.api.serialized import pieces_of
 from strata_pack.gateway.api.thinking import template_variables
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import ApiError, bad_request
@@ -96,10 +98,10 @@ class MessagesRequest(CountRequest):
 
     max_tokens: Count
     stream: bool | None = None
-    stop_sequences: Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop_sequences: StopList = None
     temperature: Temperature | None = None
     top_p: Probability | None = None
-    top_k: Annotated[int, Field(ge=0, le=1 << 30)] | None = None
+    top_k: TopK | None = None
 
 
 def count_turn(request: CountRequest) -> Turn:
@@ -312,6 +314,8 @@ def _result(where: str, given: dict[str, Any]) -> dict[str, Any]:
 def _result_pieces(where: str, content: Any) -> Pieces:
     """Return a tool result's texts and media; unknown block types are not an error, because the user cannot change
     them."""
+    if isinstance(content, str) and (decoded := pieces_of(where, content)) is not None:
+        return decoded
     pieces: Pieces = []
     for place, block in located(where, content):
         known = block.type in RESULT_BLOCKS or block.type == "image"

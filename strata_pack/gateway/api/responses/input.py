@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from strata_pack.gateway.api.fields import Kept, text_field
 from strata_pack.gateway.api.responses.encrypted_content import decode_thinking
+from strata_pack.gateway.api.serialized import pieces_of
 from strata_pack.gateway.api.tools import flat_name
 from strata_pack.gateway.failures import bad_request
 from strata_pack.gateway.media import KINDS, MediaPart, joined, media_part, placeholder
@@ -135,7 +136,8 @@ def _call_output(messages: Messages, where: str, given: dict[str, Any]) -> None:
     if output is not None and not isinstance(output, (str, list)):
         raise bad_request(f"{where}.output: is neither a string nor a list of parts", f"{where}.output")
     call_id = text_field(where, given, "call_id", default="")
-    pieces = _pieces(f"{where}.output", output, result=True)
+    decoded = pieces_of(f"{where}.output", output) if isinstance(output, str) else None
+    pieces = decoded or _pieces(f"{where}.output", output, result=True)
     messages.append({"role": "tool", "tool_call_id": call_id, "content": joined(pieces, "")})
 
 
