@@ -183,10 +183,14 @@ class LlamaClient:
     def stream_chat(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
     ) -> Iterator[Mapping[str, Any]]:
-        """Ask for one chat reply and yield its chunks as the server sends them."""
+        """Ask for one chat reply and yield its chunks as the server sends them.
+
+        Raises ``GarbledAnswer`` for a content type other than ``text/event-stream`` and for a stream without ``[DONE]``
+        at its end.
+        """
         timeout_seconds = options.pop("timeout_seconds", None)
         body = {**_chat_body(messages, tools, options), "stream": True}
-        yield from self._events("/v1/chat/completions", body, timeout_seconds=timeout_seconds)
+        yield from self._events("/v1/chat/completions", body, timeout_seconds=timeout_seconds, strict=True)
 
     # HTTP
 
@@ -276,8 +280,13 @@ class LlamaClient:
             raise RequestRefused(status, _refusal(status, raw, target), where=self.url + path)
         return _object(raw, self.url + path)
 
-    def _events(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float | None) -> Iterator[dict[str, Any]]:
-        """Send one request and yield the JSON objects of its server-sent events, up to ``[DONE]`` or the end."""
+    def _events(
+        self, path: str, body: Mapping[str, Any], *, timeout_seconds: float | None, strict: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """Send one request and yield the JSON objects of its server-sent events, up to ``[DONE]`` or the end.
+
+        ``strict``: the content type must be that of events, and ``[DONE]`` must be there.
+        """
         end = time.monotonic() + (self.timeout_seconds if timeout_seconds is None else timeout_seconds)
         where = self.url + path
         with self._send("POST", path, body, end=end, tries=CONNECT_TRIES) as response:
@@ -285,6 +294,9 @@ class LlamaClient:
                 raw = b"".join(self._bytes(response, path, end))
                 message = _refusal(response.status_code, raw, response.headers.get("location"))
                 raise RequestRefused(response.status_code, message, where=where)
+            kind = response.headers.get("content-type", "")
+            if strict and not kind.lower().startswith("text/event-stream"):
+                raise GarbledAnswer(f"the content type of the stream is {kind!r}, not text/event-stream", where=where)
             for line in _lines(self._bytes(response, path, end), where):
                 name, _, data = line.partition(b":")
                 if name == b"error":
@@ -297,6 +309,8 @@ class LlamaClient:
                 if "error" in event and "choices" not in event:
                     raise RequestRefused(500, refusal_message(data), where=where)
                 yield event
+            if strict:
+                raise GarbledAnswer("the stream ends without `data: [DONE]`", where=where)
 
 
 def _chat_body(

@@ -7,6 +7,7 @@ status that is unrelated to calls (401, 429, 500 ...) ends a scenario as an erro
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from strata_pack.smoke.data_files import failures, read
 from strata_pack.smoke.generation import grammar_of, parse_whole
 from strata_pack.smoke.history import ways_back
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream
+from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream, refused_reply
 
 REPLIES = 8
 STREAMED = 4
@@ -90,7 +91,7 @@ def _judged(raw: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> tuple
     """Return the number of calls that a whole answer delivers, its finish reason, and its faults."""
     reply = read_reply(raw)
     if reply is None:
-        return 0, "", [Loss("malformed replies", "there is no message in the answer")]
+        return 0, "", [refused_reply(raw)]
     return len(reply.calls), str(reply.finish_reason), list(losses(reply, names_of(tools)))
 
 
@@ -229,7 +230,7 @@ def forced_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         raw = context.client.chat_answer(_user(replay.user), tools, **_named(context, options))
         reply = read_reply(raw)
         if reply is None:
-            found.append([Loss("malformed replies", "there is no message in the answer")])
+            found.append([refused_reply(raw)])
             continue
         inside = len(parse_whole(reply.thinking, thinking=True).calls)
         beside = len(parse_whole(reply.content, thinking=False).calls)
@@ -240,6 +241,10 @@ def forced_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         if missing > 0:
             said = f"{replay.id}: {got} of {wanted} calls delivered; {reply.thinking}{reply.content}"
             wrong.append(Loss("forced calls not delivered", said))
+        elif got:
+            delivered = [_call_of(call) for call in reply.calls]
+            if delivered != [(call["name"], call["arguments"]) for call in replay.calls]:
+                wrong.append(Loss("forced calls not delivered", f"{replay.id}: delivered as {delivered}"))
         found.append(wrong)
     every = [loss for wrong in found for loss in wrong]
     wanted, got = (sum(int(row[place]) for row in rows) for place in (1, 2))
@@ -260,6 +265,16 @@ def forced_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
         table=Table(("reply", "calls in it", "delivered", "left in the reasoning", "in the content"), tuple(rows)),
         data=_data(every),
     )
+
+
+def _call_of(call: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return name and decoded arguments of a delivered call, undecoded if they are no JSON."""
+    function = call.get("function")
+    function = function if isinstance(function, dict) else {}
+    try:
+        return function.get("name"), json.loads(function.get("arguments") or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return function.get("name"), function.get("arguments")
 
 
 def _takes_both(context: SmokeContext, server: str) -> bool:

@@ -21,6 +21,9 @@ LossKind = Literal[
     "arguments that are no JSON text",
     "undeclared tools",
     "wrong finish reasons",
+    "thinking repeated in the content",
+    "control tokens left in the content",
+    "wrong counts of tokens",
     "malformed replies",
     "broken streams",
     "forced calls not delivered",
@@ -34,6 +37,10 @@ CUT = "length"
 
 CALLED = ("tool_calls", "function_call")
 
+REPEATED = 16
+"""Minimum characters of a thinking that is recognised in the content."""
+
+_CONTROL = re.compile(r"(<\|im_end\|>|<\|endoftext\|>|<\|eot_id\|>|</s>)\s*\Z")
 _BARE_XML = re.compile(r"^<function=([^>\s]+)>", re.MULTILINE)
 _FENCE = re.compile(r"^(```|~~~).*?(?:^\1|\Z)", re.MULTILINE | re.DOTALL)
 _BARE_TRIES = 32
@@ -50,12 +57,14 @@ class Loss:
 
 @dataclass(frozen=True)
 class WireReply:
-    """A reply to check: received whole, or assembled from a stream."""
+    """A reply to check: received whole, or assembled from a stream. ``prompt_tokens``: as the server counted them."""
 
     thinking: str
     content: str
     calls: tuple[Mapping[str, Any], ...]
     finish_reason: str | None
+    role: Any = "assistant"
+    prompt_tokens: Any = None
 
 
 def names_of(tools: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -77,7 +86,22 @@ def read_reply(raw: Mapping[str, Any]) -> WireReply | None:
         content=text_of(message.get("content")),
         calls=tuple(entry if isinstance(entry, dict) else {} for entry in calls) if isinstance(calls, list) else (),
         finish_reason=reason if isinstance(reason, str) else None,
+        role=message.get("role"),
+        prompt_tokens=_prompt_tokens(raw),
     )
+
+
+def refused_reply(raw: Mapping[str, Any]) -> Loss:
+    """Return the fault of an answer without a message: if it is an error, its text."""
+    error = raw.get("error")
+    if error:
+        return Loss("malformed replies", f"an error with the status 200: {_shown(error)}")
+    return Loss("malformed replies", "there is no message in the answer")
+
+
+def _prompt_tokens(raw: Mapping[str, Any]) -> Any:
+    usage = raw.get("usage")
+    return usage.get("prompt_tokens") if isinstance(usage, dict) else None
 
 
 def thinking_of(message: Mapping[str, Any]) -> str:
@@ -100,6 +124,11 @@ def losses(reply: WireReply, declared: set[str]) -> Iterator[Loss]:
     """Yield the faults of ``reply`` to a request that declared tools of these names."""
     for call in reply.calls:
         yield from _call_losses(call, declared, cut=reply.finish_reason == CUT)
+    yield from _id_losses(reply)
+    if reply.role != "assistant":
+        yield Loss("malformed replies", f"the role of the message is {_shown(reply.role)}, not assistant")
+    if reply.prompt_tokens == 0:
+        yield Loss("wrong counts of tokens", "the usage counts 0 prompt tokens")
     if reply.calls and reply.finish_reason not in (*CALLED, CUT):
         yield Loss("wrong finish reasons", f'finish_reason "{reply.finish_reason}" together with tool_calls')
     elif not reply.calls and reply.finish_reason in CALLED:
@@ -110,6 +139,20 @@ def losses(reply: WireReply, declared: set[str]) -> Iterator[Loss]:
         yield Loss("calls left in the thinking", reply.thinking)
     if parse_whole(reply.content, thinking=False).calls or _bare(reply.content, declared):
         yield Loss("calls left in the content", reply.content)
+    thought = reply.thinking.strip()
+    if len(thought) >= REPEATED and thought in reply.content:
+        yield Loss("thinking repeated in the content", reply.content)
+    if _CONTROL.search(reply.content):
+        yield Loss("control tokens left in the content", reply.content[-80:])
+
+
+def _id_losses(reply: WireReply) -> Iterator[Loss]:
+    """Yield the faults of the ids, by which a client's results refer to the calls."""
+    ids = [call.get("id") for call in reply.calls]
+    if not all(isinstance(id_, str) and id_ for id_ in ids):
+        yield Loss("malformed replies", f"a tool call without an id: {_shown(ids)}")
+    elif len(set(ids)) < len(ids):
+        yield Loss("malformed replies", f"several tool calls with the same id: {_shown(ids)}")
 
 
 def _call_losses(call: Mapping[str, Any], declared: set[str], *, cut: bool) -> Iterator[Loss]:
@@ -126,11 +169,22 @@ def _call_losses(call: Mapping[str, Any], declared: set[str], *, cut: bool) -> I
     try:
         read = json.loads(arguments) if arguments.strip() else {}
     except (ValueError, RecursionError):
-        if not cut:
+        if _begins_with_json(arguments):
+            yield Loss("arguments that are no JSON text", f"more than one JSON value in those of {name}: {arguments!r}")
+        elif not cut:
             yield Loss("truncated arguments", f"the arguments of {name} are not complete JSON: {arguments[-80:]!r}")
         return
     if not isinstance(read, dict):
         yield Loss("arguments that are no JSON text", f"the arguments of {name} are the JSON of {type(read).__name__}")
+
+
+def _begins_with_json(text: str) -> bool:
+    """Return whether an object is followed by more text in ``text``."""
+    try:
+        value, _ = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict)
 
 
 def _shown(value: Any) -> str:
@@ -170,11 +224,13 @@ def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Lo
     Exceptions of the event iterator are passed on: the caller handles broken connections.
     """
     wrong: list[Loss] = []
-    thinking, content, finish, count = [], [], None, 0
+    thinking, content, finish, count, prompt_tokens = [], [], None, 0, None
     calls: dict[int, dict[str, Any]] = {}
     for event in events:
         count += 1
         choices = event.get("choices")
+        counted = _prompt_tokens(event)
+        prompt_tokens = prompt_tokens if counted is None else counted
         if not isinstance(choices, list):
             wrong.append(Loss("broken streams", f"an event without choices: {_shown(event)}"))
             continue
@@ -186,6 +242,8 @@ def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Lo
             continue
         thinking.append(thinking_of(delta))
         content.append(text_of(delta.get("content")))
+        if finish and (thinking[-1] or content[-1] or delta.get("tool_calls")):
+            wrong.append(Loss("broken streams", f"a delta after the finish_reason: {_shown(delta)}"))
         for piece in delta.get("tool_calls") or []:
             wrong += _add_piece(calls, piece)
         finish = choice.get("finish_reason") or finish
@@ -193,8 +251,12 @@ def read_stream(events: Iterable[Mapping[str, Any]]) -> tuple[WireReply, list[Lo
         wrong.append(Loss("broken streams", "there is no event in the answer to a request that streams"))
     elif finish is None:
         wrong.append(Loss("broken streams", "the stream ends without a finish_reason"))
+    if sorted(calls) != list(range(len(calls))):
+        wrong.append(Loss("broken streams", f"the indices of the tool calls are {sorted(calls)}"))
     ordered = tuple(calls[index] for index in sorted(calls))
-    return WireReply("".join(thinking), "".join(content), ordered, finish if isinstance(finish, str) else None), wrong
+    reason = finish if isinstance(finish, str) else None
+    reply = WireReply("".join(thinking), "".join(content), ordered, reason, prompt_tokens=prompt_tokens)
+    return reply, wrong
 
 
 def _add_piece(calls: dict[int, dict[str, Any]], piece: Any) -> Iterator[Loss]:
@@ -204,7 +266,14 @@ def _add_piece(calls: dict[int, dict[str, Any]], piece: Any) -> Iterator[Loss]:
         yield Loss("broken streams", f"a piece of a tool call without index or function: {_shown(piece)}")
         return
     arguments = function.get("arguments")
-    if index not in calls:
+    if index in calls:
+        id_, name = piece.get("id"), function.get("name")
+        if id_ and id_ != calls[index]["id"]:
+            yield Loss("broken streams", f"the index {index} for two tool calls: {_shown(piece)}")
+            return
+        if name:
+            yield Loss("broken streams", f"a name in a later piece of tool call {index}: {_shown(piece)}")
+    else:
         if not function.get("name"):
             yield Loss("broken streams", f"the first piece of tool call {index} has no name")
         calls[index] = {"id": piece.get("id"), "function": {"name": function.get("name") or "", "arguments": ""}}

@@ -31,7 +31,8 @@ def text(content: Any, **message: Any) -> Message:
 @dataclass(frozen=True)
 class Script:
     """What a server does. ``message`` answers requests with tools; ``finish`` is its finish reason, None for the right
-    one; ``status`` refuses by body: 0 to go on; ``stream`` makes the events of a streamed reply."""
+    one; ``status`` refuses by body: 0 to go on; ``stream`` makes the events of a streamed reply, ``stream_bytes``
+    changes its bytes, of which ``stream_piece`` are sent at a time."""
 
     message: Message = field(default_factory=delivered)
     finish: str | None = None
@@ -44,6 +45,11 @@ class Script:
     raw: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     models: int = 200
+    stream_type: str = "text/event-stream"
+    stream_end: bytes = b"data: [DONE]\n\n"
+    usage: Any = field(default_factory=lambda: {"prompt_tokens": 7})
+    stream_bytes: Callable[[bytes], bytes] = bytes
+    stream_piece: int = 1 << 20
 
 
 def serve(script: Script) -> AbstractContextManager[tuple[str, list[str]]]:
@@ -69,7 +75,7 @@ def _answer(handler: BaseHTTPRequestHandler, script: Script) -> None:
     else:
         message, finish = _reply(script, body)
         choice = {"index": 0, "message": message, "finish_reason": finish}
-        _send(handler, 200, {"choices": [choice], "usage": {"prompt_tokens": 7}}, script)
+        _send(handler, 200, {"choices": [choice], "usage": script.usage}, script)
 
 
 def _reply(script: Script, body: Body) -> tuple[Message, str | None]:
@@ -92,30 +98,30 @@ def _reply(script: Script, body: Body) -> tuple[Message, str | None]:
 
 def events_of(message: Message, finish: str | None) -> list[Any]:
     """The events of a good stream: texts and arguments in two pieces, the reason, then the usage."""
-    events: list[Any] = [_event({"role": "assistant", "content": ""})]
+    events: list[Any] = [event({"role": "assistant", "content": ""})]
     for key in ("reasoning_content", "reasoning", "thinking", "content"):
         value = message.get(key)
         if isinstance(value, str):
-            events += [_event({key: value[: len(value) // 2]}), _event({key: value[len(value) // 2 :]})]
+            events += [event({key: value[: len(value) // 2]}), event({key: value[len(value) // 2 :]})]
     for index, entry in enumerate(message.get("tool_calls") or []):
         function = entry["function"]
         arguments = function["arguments"]
         head, tail = (arguments[:4], arguments[4:]) if isinstance(arguments, str) else (arguments, "")
-        first = {"index": index, "id": entry["id"], "type": "function"}
-        events.append(_event({"tool_calls": [{**first, "function": {**function, "arguments": head}}]}))
+        first = {"index": index, "id": entry.get("id"), "type": "function"}
+        events.append(event({"tool_calls": [{**first, "function": {**function, "arguments": head}}]}))
         if tail:
-            events.append(_event({"tool_calls": [{"index": index, "function": {"arguments": tail}}]}))
-    return [*events, _event({}, finish), {"choices": [], "usage": {"prompt_tokens": 7}}]
+            events.append(event({"tool_calls": [{"index": index, "function": {"arguments": tail}}]}))
+    return [*events, event({}, finish), {"choices": [], "usage": {"prompt_tokens": 7}}]
 
 
-def _event(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+def event(delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": dict(delta), "finish_reason": finish}]}
 
 
 def _stream(handler: BaseHTTPRequestHandler, script: Script, message: Message, finish: str | None) -> None:
     events = events_of(message, finish) if script.stream is None else script.stream(message, str(finish))
     handler.send_response(200)
-    handler.send_header("Content-Type", "text/event-stream")
+    handler.send_header("Content-Type", script.stream_type)
     if CUT in events:
         handler.send_header("Content-Length", "100000")
     handler.end_headers()
@@ -124,8 +130,14 @@ def _stream(handler: BaseHTTPRequestHandler, script: Script, message: Message, f
             handler.close_connection = True
             return
         line = event if isinstance(event, str) else f"data: {json.dumps(event)}"
-        handler.wfile.write(f"{line}\n\n".encode())
-    handler.wfile.write(b"data: [DONE]\n\n")
+        _write(handler, f"{line}\n\n".encode(), script)
+    _write(handler, script.stream_end, script)
+
+
+def _write(handler: BaseHTTPRequestHandler, data: bytes, script: Script) -> None:
+    data = script.stream_bytes(data)
+    for start in range(0, len(data), script.stream_piece):
+        handler.wfile.write(data[start : start + script.stream_piece])
 
 
 def _send(handler: BaseHTTPRequestHandler, status: int, value: Any, script: Script) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from strata_pack.smoke.data_files import call_text, failures, read
 from strata_pack.smoke.run import SmokeOptions, run_smoke_url
-from tests.smoke.scripted import CUT, Script, call, delivered, events_of, serve, text
+from tests.smoke.scripted import CUT, Script, call, delivered, event, events_of, serve, text
 
 TAGGED = failures("xml")[0].text
 JSON_CALL = json.dumps({"name": "list_jobs", "arguments": {"queue": "main"}})
@@ -23,6 +24,17 @@ def forced_delivery(wanted: str) -> dict[str, Any]:
     if replay is None:
         return text(wanted)
     return delivered(*(call(one["name"], json.dumps(one["arguments"])) for one in replay.calls))
+
+
+def _emptied(message: dict[str, Any]) -> dict[str, Any]:
+    for entry in message.get("tool_calls", ()):
+        entry["function"]["arguments"] = "{}"
+    return message
+
+
+def _raw_letters(data: bytes) -> bytes:
+    """The same JSON with its letters as they are, not escaped."""
+    return re.sub(rb"\\\\?u([0-9a-f]{4})", lambda found: chr(int(found[1], 16)).encode(), data)
 
 
 GOOD = {
@@ -42,7 +54,42 @@ GOOD = {
     "obeys a grammar beside tools": Script(grammar=forced_delivery),
     "obeys a grammar without tools": Script(grammar=text, with_tools=False),
     "sends comments in its streams": Script(stream=lambda m, f: [": wait", *events_of(m, f)]),
+    "splits letters between its packets": Script(
+        delivered(call(arguments='{"queue": "Größe 日本"}')), stream_bytes=_raw_letters, stream_piece=1
+    ),
+    "ends lines with CR LF": Script(stream_bytes=lambda data: data.replace(b"\n", b"\r\n")),
+    "writes no blank after data": Script(stream_bytes=lambda data: data.replace(b"data: ", b"data:")),
+    "names its events": Script(stream_bytes=lambda data: b"event: message\n" + data),
+    "sends a charset": Script(stream_type="text/event-stream; charset=utf-8"),
+    "sends null for what is missing": Script(
+        stream=lambda _m, _f: [
+            event({"role": "assistant", "content": None, "tool_calls": None}),
+            event({"content": None, "tool_calls": [{**_FIRST, "id": "c", "type": "function"}]}),
+            event({"tool_calls": [{"index": 0, "id": None, "function": {"name": None, "arguments": ""}}]}),
+            event({"content": None}, "tool_calls"),
+        ]
+    ),
+    "repeats the id in every piece": Script(
+        stream=lambda _m, _f: [
+            event({"tool_calls": [{**_FIRST, "id": "c"}]}),
+            event({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "", "arguments": " "}}]}),
+            event({}, "tool_calls"),
+        ]
+    ),
+    "sends the reason with its last piece": Script(
+        stream=lambda _m, _f: [event({"tool_calls": [{**_FIRST, "id": "c"}]}, "tool_calls")]
+    ),
+    "counts in every event": Script(
+        stream=lambda m, f: [{**one, "usage": {"prompt_tokens": 7}} for one in events_of(m, f)]
+    ),
+    "does not count": Script(usage=None),
+    "has an empty list of calls": Script(text("Hello.", tool_calls=[])),
+    "thinks a little and says it again": Script(text("Yes.", reasoning_content="Yes.")),
 }
+
+
+_FIRST = {"index": 0, "function": {"name": "list_jobs", "arguments": '{"queue": "main"}'}}
+_THOUGHT = "I look at the main queue first."
 
 
 @dataclass(frozen=True)
@@ -73,8 +120,8 @@ def _only_probe(wanted: str, lost: dict[str, Any]) -> dict[str, Any]:
 def _without(key: str) -> Any:
     def change(message: dict[str, Any], finish: str) -> list[Any]:
         events = events_of(message, finish)
-        for event in events:
-            for piece in (event["choices"] or [{"delta": {}}])[0]["delta"].get("tool_calls", ()):
+        for sent in events:
+            for piece in (sent["choices"] or [{"delta": {}}])[0]["delta"].get("tool_calls", ()):
                 (piece["function"] if key == "name" else piece).pop(key, None)
         return events
 
@@ -122,6 +169,47 @@ BAD = {
         lambda _m, _f: events_of(text(failures("xml")[1].text), "stop"), "calls left in the content"
     ),
     "says stop in streams with calls": _streamed(lambda m, _f: events_of(m, "stop"), "wrong finish reasons"),
+    "streams without an end mark": Bad(Script(stream_end=b""), "streams", "broken streams"),
+    "streams as JSON": Bad(Script(stream_type="application/json"), "streams", "broken streams"),
+    "streams a call after its reason": _streamed(
+        lambda _m, f: [event({}, f), event({"tool_calls": [{**_FIRST, "id": "c"}]})]
+    ),
+    "streams two calls with one index": _streamed(
+        lambda _m, f: [*(event({"tool_calls": [{**_FIRST, "id": id_}]}) for id_ in "cd"), event({}, f)]
+    ),
+    "counts calls from 1": _streamed(
+        lambda _m, f: [event({"tool_calls": [{**_FIRST, "index": 1, "id": "c"}]}), event({}, f)]
+    ),
+    "streams a name in each piece": _streamed(
+        lambda _m, f: [
+            event({"tool_calls": [{**_FIRST, "id": "c"}]}),
+            event({"tool_calls": [{"index": 0, "function": {"name": "list_jobs", "arguments": ""}}]}),
+            event({}, f),
+        ]
+    ),
+    "streams arguments twice": _streamed(
+        lambda _m, f: [
+            event({"tool_calls": [{**_FIRST, "id": "c"}]}),
+            event({"tool_calls": [{"index": 0, "function": {"arguments": '{"queue": "main"}'}}]}),
+            event({}, f),
+        ],
+        "arguments that are no JSON text",
+    ),
+    "streams calls without an id": _streamed(_without("id"), "malformed replies"),
+    "sends calls without an id": _live(delivered({**call(), "id": None}), "malformed replies"),
+    "sends one id for two calls": _live(delivered(call(), call("run_code", "{}")), "malformed replies"),
+    "sends no role": _live(delivered(role=None), "malformed replies"),
+    "sends an error with the status 200": Bad(
+        Script(raw=b'{"error": {"message": "overloaded"}}'), "live-calls", "malformed replies"
+    ),
+    "repeats its thinking in the content": _live(
+        text(f"{_THOUGHT}\nDone.", reasoning_content=_THOUGHT), "thinking repeated in the content"
+    ),
+    "leaves the end of the turn in the content": _live(text("Done.<|im_end|>"), "control tokens left in the content"),
+    "counts no token": Bad(Script(usage={"prompt_tokens": 0}), "live-calls", "wrong counts of tokens"),
+    "delivers forced calls without arguments": _forced(
+        lambda wanted: _emptied(forced_delivery(wanted)), "forced calls not delivered"
+    ),
     "ignores a required call": Bad(Script(required=False), "required-calls", "forced calls not delivered"),
     "keeps forced calls in the reasoning": _forced(
         lambda wanted: _only_probe(wanted, text("", reasoning_content=wanted)), "calls left in the thinking"
