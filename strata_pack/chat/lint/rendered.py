@@ -19,7 +19,7 @@ LIMITS = RenderLimits(steps=300_000, seconds=2.0)
 """Limits of one rendering; the shapes are small."""
 
 SECONDS = 20.0
-"""Seconds after which no further shape is rendered."""
+"""Seconds of processor time after which no further shape is rendered."""
 
 TakenForm = Literal["parts", "text"]
 
@@ -83,10 +83,10 @@ def render_all(source: str) -> RenderedConversations:
                 needs[form] = usual.error
                 changes.append(change)
                 break
-    end = time.monotonic() + SECONDS
+    end = time.thread_time() + SECONDS
     conversations: dict[str, RenderedConversation] = {}
     for shape in SHAPES:
-        if time.monotonic() > end:
+        if time.thread_time() > end:
             break
         given = shape
         for change in changes:
