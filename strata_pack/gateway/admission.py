@@ -51,7 +51,7 @@ class Admission:
             self.busy += 1
             return
         if self.waiting >= self.queue:
-            raise self._refusal(f"all {self.parallel} slots are busy and {self.waiting} requests wait already")
+            raise self._refusal(f"all {self.parallel} slots are busy and {self.waiting} requests are waiting already")
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._lines.setdefault(client, deque()).append(turn)

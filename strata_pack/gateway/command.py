@@ -50,6 +50,7 @@ OWN_ARGUMENTS = {
     **dict.fromkeys(("--chat-template", "--chat-template-file"), "use --template"),
     **dict.fromkeys(("-mm", "--mmproj"), "give it before the --"),
     "--spec-type": "use --spec",
+    **dict.fromkeys(("-a", "--alias"), "use --model-name"),
 }
 """Arguments of llama-server that the gateway sets itself -> the alternative."""
 
@@ -62,9 +63,9 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
     if bool(options.packs) == (options.upstream is not None):
         raise WrongUse("serve needs either a PACK or --upstream URL")
     if options.model_name is not None and len(options.packs) > 1:
-        raise WrongUse("--model-name names one model", remedy="several packs have the names in their manifests")
+        raise WrongUse("--model-name is for one PACK", remedy="leave it out; each of several packs has its own name")
     if options.mmproj is not None and (len(options.packs) > 1 or not options.images):
-        raise WrongUse("--mmproj is the projector of one GGUF", remedy="serve one, and without --no-mmproj")
+        raise WrongUse("--mmproj needs exactly one GGUF, and cannot be combined with --no-mmproj")
     if not options.packs:
         for given, what in (
             (options.server_arguments, "arguments after -- are"),
@@ -74,7 +75,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
             (options.spec != "auto", "--spec is"),
         ):
             if given:
-                raise WrongUse(f"{what} for a llama-server that is started on a PACK")
+                raise WrongUse(f"{what} only for a PACK, not for --upstream")
     keys = read_keys(options.api_key, options.api_key_file)
     check_exposure(options.host, keys)
     check_origins(options.cors, keys)
@@ -179,7 +180,7 @@ def _on_demand(
     names = [source.served.model for source in sources]
     for name in names:
         if names.count(name) > 1:
-            raise WrongUse(f"two of the packs are called {name!r}", remedy="serve packs of different names")
+            raise WrongUse(f"two of the packs are named {name!r}", remedy="serve packs of different names")
     models = Models(options.max_loaded or len(sources), options.idle)
     store: Store | None = None
     gateways = []
@@ -289,6 +290,7 @@ def _source(options: ServeOptions, path: Path, note: Callable[[str], Any]) -> _S
             timeout_seconds=options.start_seconds,
             projector=projector,
             drafts=drafting.on,
+            alias=served.model,
             extra=extra,
             end=stopping,
         )
@@ -318,7 +320,7 @@ def _server_arguments(given: tuple[str, ...], *, embedded: bool) -> tuple[str, .
     """
     for argument in given:
         if argument.partition("=")[0] in OWN_ARGUMENTS:
-            raise WrongUse(f"{argument} is the gateway's own matter", remedy=OWN_ARGUMENTS[argument.partition("=")[0]])
+            raise WrongUse(f"{argument} is set by the gateway", remedy=OWN_ARGUMENTS[argument.partition("=")[0]])
     if embedded:
         embedded_params(given)
     return given

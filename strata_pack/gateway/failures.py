@@ -106,11 +106,16 @@ def bad_request(message: str, param: str | None = None, *, code: str | None = No
     return ApiError(400, message, kind="bad_request", param=param, code=code)
 
 
+def no_route(path: str) -> ApiError:
+    """Return the 404 for an unknown path."""
+    return ApiError(404, f"there is no {path[:100]} here; /openapi.json lists the paths", kind="no_route")
+
+
 def prompt_too_long(tokens: int, limit: int) -> ApiError:
     """Return the 400 for a prompt that does not fit into the context of a slot."""
     return ApiError(
         400,
-        f"the prompt has {tokens} tokens, and the context of a slot {limit}",
+        f"the prompt has {tokens} tokens, but the context of a slot is {limit} tokens",
         kind="bad_request",
         param="messages",
         code="context_length_exceeded",
@@ -134,4 +139,4 @@ def shutting_down() -> ApiError:
 
 def internal() -> ApiError:
     """Return the 500 for an unexpected exception."""
-    return ApiError(500, "the gateway failed; its log says why", kind="internal")
+    return ApiError(500, "the gateway failed; its log has the reason", kind="internal")

@@ -70,7 +70,7 @@ class Fetcher:
                 async with httpx.AsyncClient(verify=self._context, trust_env=False, timeout=self._seconds) as client:
                     return await self._follow(client, url)
         except TimeoutError:
-            raise NotFetched(f"did not come within {self._seconds:.0f} s") from None
+            raise NotFetched(f"did not arrive within {self._seconds:.0f} s") from None
         except NotFetched:
             raise
         except Exception as error:  # the client raises many types for invalid URLs
@@ -115,7 +115,7 @@ class Fetcher:
         size = 0
         # Raw bytes: a compressed body could decompress to any size.
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise NotFetched("comes compressed, although it was not asked for so")
+            raise NotFetched("is compressed, although the request did not allow that")
         async for part in response.aiter_raw():
             size += len(part)
             if size > self._max_bytes:
@@ -128,9 +128,9 @@ class Fetcher:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            raise NotFetched("is at a name that is not known") from error
+            raise NotFetched("has a host name that cannot be resolved") from error
         addresses = [str(entry[4][0]) for entry in found]
         if not addresses or not all(map(self._allowed, addresses)):
             # The same message for all names, so that internal names are not revealed.
-            raise NotFetched("is not at a public address")
+            raise NotFetched("has an address that is not public")
         return addresses[0]

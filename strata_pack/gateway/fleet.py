@@ -38,7 +38,7 @@ class Fleet:
         if found is None:
             names = ", ".join(list(self._by_name)[:SHOWN_NAMES])
             raise ApiError(
-                404, f"there is no model {name[:100]!r} here; there are: {names}", kind="no_model", param="model",
+                404, f"there is no model {name[:100]!r}; the models are: {names}", kind="no_model", param="model",
                 code="model_not_found",
             )  # fmt: skip
         return found

@@ -151,7 +151,9 @@ def _settled(
 
 def _unsupported(part: MediaPart, *, blind: bool) -> ApiError:
     where, what = part["where"], part["what"]
-    reason = "the model has no projector, so" if blind else "the model sees images only, so"
+    reason = "the model sees images only, so"
+    if blind:
+        reason = "the model has no projector, so" if part["kind"] == "image" else "the model reads text only, so"
     return bad_request(f"{where}: {reason} {what} cannot be read; send text", where, code="unsupported_media")
 
 

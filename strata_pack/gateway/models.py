@@ -243,8 +243,8 @@ class ServedModel:
         Clients get the reason without the paths and the server's output, which the log has.
         """
         failure = ApiError(
-            503, f"the model {self.name!r} does not load: {reason}; the gateway's log says more", kind="model_failed",
-            code="model_not_loaded", retry_after=int(FAILED_SECONDS),
+            503, f"the model {self.name!r} does not load: {reason}; the gateway's log has the details",
+            kind="model_failed", code="model_not_loaded", retry_after=int(FAILED_SECONDS),
         )  # fmt: skip
         self._failed = (time.monotonic(), failure)
         self.serve(failure)

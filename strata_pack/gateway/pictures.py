@@ -87,7 +87,7 @@ def read_picture(data: bytes, room: int = MAX_PIXELS_TOGETHER) -> Picture:
     Raises ``BadPicture``. Takes up to about a second and 0.5 GB for the largest image.
     """
     if len(data) > MAX_BYTES:
-        raise BadPicture(f"has {len(data):,} bytes; at most {MAX_BYTES:,} are taken")
+        raise BadPicture(f"has {len(data):,} bytes; at most {MAX_BYTES:,} are accepted")
     form = _format(data)
     if not _is_whole(data, form):
         raise BadPicture(f"is a {form} that is cut off")
@@ -105,9 +105,9 @@ def read_picture(data: bytes, room: int = MAX_PIXELS_TOGETHER) -> Picture:
     except BadPicture:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise BadPicture(f"has too many pixels; at most {MAX_PIXELS:,} are taken") from None
+        raise BadPicture(f"has too many pixels; at most {MAX_PIXELS:,} are accepted") from None
     except MemoryError:
-        raise BadPicture("needs more memory than there is") from None
+        raise BadPicture("needs more memory than is available") from None
     except Exception as error:  # the decoders raise many types for damaged files
         raise BadPicture(f"is a {form} that is damaged or cut off") from error
 
@@ -135,11 +135,11 @@ def _is_whole(data: bytes, form: str) -> bool:
 
 def _check_size(width: int, height: int, room: int) -> None:
     if width * height > MAX_PIXELS:
-        raise BadPicture(f"has {width} x {height} pixels; at most {MAX_PIXELS:,} in all are taken")
+        raise BadPicture(f"has {width} x {height} pixels; at most {MAX_PIXELS:,} in all are accepted")
     if width * height > room:
         raise BadPicture(TOO_MANY_TOGETHER)
     if min(width, height) < 1 or max(width, height) > MAX_RATIO * min(width, height):
-        raise BadPicture(f"has {width} x {height} pixels; at most {MAX_RATIO} times longer than wide is taken")
+        raise BadPicture(f"has {width} x {height} pixels; at most {MAX_RATIO} times longer than wide is accepted")
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from strata_pack.gateway.choices import Job, collect, stream
 from strata_pack.gateway.engine import Attempt, Host, RunningModel
 from strata_pack.gateway.failures import ApiError, bad_request, internal, unavailable
 from strata_pack.gateway.metrics import Metrics, RequestRecord
+from strata_pack.gateway.passed import LAST_PIECES, note_usage
 from strata_pack.gateway.reply import Choice, Writer, data_event, encode
 from strata_pack.gateway.settings import Served, Settings
 from strata_pack.gateway.streams import EventStream, Outlet, ReplyStream, whole_events
@@ -118,14 +120,14 @@ class Gateway:
     async def _job(self, turn: Turn, engine: RunningModel, record: RequestRecord) -> Job:
         if turn.top_logprobs is not None and self.served.drafts:
             raise bad_request(
-                "logprobs: this server drafts with the model's draft head, and then llama.cpp tells few of them; serve "
-                "the model with --spec off",
+                "logprobs: this server drafts with the model's draft head, and llama.cpp returns none for drafted "
+                "tokens; serve the model with --spec off",
                 "logprobs",
             )
         request = await prepare_request(turn, engine)
         if request.left_out:
             for what in self.metrics.left_out(request.left_out):
-                log.info("left out, because it cannot be served here: %s (said once; /metrics counts them)", what)
+                log.info("left out, because it is not supported: %s (logged once; /metrics counts each one)", what)
         return Job(request, record, self.settings, self.admission, self.metrics)
 
     @contextmanager
@@ -156,6 +158,7 @@ class Gateway:
         """Return the upstream's response to ``body``, counted and queued like any other request."""
 
         async def parts() -> AsyncGenerator[bytes, None]:
+            last: deque[bytes] = deque(maxlen=LAST_PIECES if record.stream else None)
             with self.counted(record):
                 for attempt in self._attempts():
                     with attempt:
@@ -170,7 +173,9 @@ class Gateway:
                             async for piece in whole_events(pieces) if record.stream else pieces:
                                 attempt.begun = True
                                 record.first_token()
+                                last.append(piece)
                                 yield piece
+                note_usage(record, last)
 
         if record.stream:
             return EventStream(

@@ -187,6 +187,6 @@ async def whole_events(pieces: AsyncIterable[bytes]) -> AsyncGenerator[bytes, No
             yield rest[:end]
             rest = rest[end:]
         elif len(rest) > MAX_EVENT:
-            raise ApiError(502, "the llama.cpp server sends an endless event", kind="upstream_error")
+            raise ApiError(502, "the llama.cpp server sends too long an event", kind="upstream_error")
     if rest:
         yield rest

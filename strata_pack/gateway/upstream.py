@@ -124,7 +124,7 @@ async def _all(wire: Wire) -> bytes:
         parts.append(data)
         size += len(data)
         if size > MAX_ANSWER:
-            raise ApiError(502, "the llama.cpp server sends an endless answer", kind="upstream_error")
+            raise ApiError(502, "the llama.cpp server's reply is too large", kind="upstream_error")
     return b"".join(parts)
 
 
@@ -212,10 +212,10 @@ class Stream:
             lines = (self._rest + data if self._rest else data).split(b"\n")
             self._rest = lines.pop()
             if len(self._rest) > MAX_LINE:
-                raise ApiError(502, "the llama.cpp server sends an endless line", kind="upstream_error")
+                raise ApiError(502, "the llama.cpp server sends too long a line", kind="upstream_error")
             if found := _events(lines):
                 return found
-        raise ApiError(502, "the llama.cpp server ended its answer in the middle", kind="upstream_error")
+        raise ApiError(502, "the llama.cpp server ended its reply too early", kind="upstream_error")
 
     def close(self) -> None:
         """Close the connection, which stops the generation."""

@@ -80,10 +80,10 @@ class Vision:
     async def read(self, parts: Sequence[MediaPart]) -> tuple[Picture, ...]:
         """Return the pictures of ``parts``. Raises ``ApiError`` 400 for the first unacceptable one."""
         if len(parts) > MAX_IMAGES:
-            raise bad_request(f"messages: there are {len(parts)} images; at most {MAX_IMAGES} are taken", "messages")
+            raise bad_request(f"messages: there are {len(parts)} images; at most {MAX_IMAGES} are accepted", "messages")
         remote = [part for part in parts if _is_remote(_address(part) or "")]
         if len(remote) > MAX_FETCHED:
-            raise _refused(remote[MAX_FETCHED]["where"], f"is one of more than {MAX_FETCHED} at addresses")
+            raise _refused(remote[MAX_FETCHED]["where"], f"is one of more than {MAX_FETCHED} at URLs")
         pictures: list[Picture] = []
         room, pixels = MAX_CHARACTERS, MAX_PIXELS_TOGETHER
         for part in parts:
@@ -174,7 +174,7 @@ class Vision:
             body = {"prompt": prompt, "n_predict": 0, "cache_prompt": False}
             tokens = (await self._upstream.json("POST", "/completion", body, generates=True)).get("tokens_evaluated")
             if not isinstance(tokens, int):
-                raise ApiError(502, "the llama.cpp server counts no tokens", kind="upstream_error")
+                raise ApiError(502, "the llama.cpp server did not count the tokens", kind="upstream_error")
             counts.append(tokens)
         return counts[1] - counts[0]
 

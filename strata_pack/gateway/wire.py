@@ -22,7 +22,7 @@ from strata_pack.gateway.failures import ApiError, unavailable
 MAX_BUFFERED = 256 << 10
 """Bytes buffered for a slow client before reading from its upstream connection pauses."""
 
-GONE = "the llama.cpp server went away while it was generating; try again"
+GONE = "the llama.cpp server died while it was generating; try again"
 AWAY = "the llama.cpp server does not answer; it may be restarting, try again"
 
 
@@ -192,7 +192,7 @@ class Wire(asyncio.Protocol):
         now = self._loop.time()
         silent = self._last + self._idle_seconds
         if now >= self._until:
-            self._give_up("the reply was not whole in the time that a request has", "request_timeout")
+            self._give_up("the reply took longer than --request-timeout allows", "request_timeout")
         elif now >= silent and not self._paused:
             self._give_up("the llama.cpp server sent nothing for too long", "upstream_timeout")
         elif (at := min(max(silent, now + 1.0), self._until)) < math.inf:

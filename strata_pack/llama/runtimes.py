@@ -48,7 +48,7 @@ class ServerSettings:
 
     ``context`` is the number of tokens per slot, or of all slots together if ``shared``; ``gpu_layers`` None means all
     that fit. ``projector`` is the file of a vision projector; ``drafts`` enables speculative decoding with the model's
-    own draft head (MTP).
+    own draft head (MTP); ``alias`` is the model's name in the server's replies, which otherwise have its path.
     """
 
     model: Path
@@ -64,6 +64,7 @@ class ServerSettings:
     warmup: bool = True
     projector: Path | None = None
     drafts: bool = False
+    alias: str | None = None
     extra: tuple[str, ...] = ()
 
     @property
@@ -150,6 +151,8 @@ def _embedded_command(python: Path | None, settings: ServerSettings, ready: Path
         params["mmproj.path"] = str(settings.projector)
     if settings.drafts:
         params["speculative.types"] = [EMBEDDED_MTP]
+    if settings.alias is not None:
+        params["model_alias"] = [settings.alias]
     if settings.threads is not None:
         params["cpuparams.n_threads"] = settings.threads
     params |= embedded_params(settings.extra)
@@ -168,6 +171,7 @@ def _binary_command(path: Path, settings: ServerSettings) -> list[str]:
         "--chat-template-file": settings.template_file,
         "--threads": settings.threads,
         "--mmproj": settings.projector,
+        "--alias": settings.alias,
     }
     switches: Mapping[str, bool] = {
         "--kv-unified": settings.shared,

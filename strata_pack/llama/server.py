@@ -113,6 +113,7 @@ class LlamaServer:
         warmup: bool = True,
         projector: Path | None = None,
         drafts: bool = False,
+        alias: str | None = None,
         timeout_seconds: float = START_SECONDS,
         log_path: Path | None = None,
         extra: Sequence[str] = (),
@@ -122,9 +123,10 @@ class LlamaServer:
 
         ``parallel`` is the number of slots, ``context`` the tokens of each, or of all together if ``shared``; ``port``
         None takes a free one; ``gpu_layers`` None lets llama.cpp put all that fit on the GPU; ``projector`` is the file
-        of a vision projector, ``drafts`` enables speculative decoding with the draft head; ``extra`` are arguments for
-        a ``llama-server`` binary; setting ``end`` aborts the start. Without ``log_path`` the log is a temporary file,
-        which only a clean stop removes. Raises ``StartFailed``, ``BadInput`` for a missing file.
+        of a vision projector, ``drafts`` enables speculative decoding with the draft head; ``alias`` is the model's
+        name in replies; ``extra`` are arguments for a ``llama-server`` binary; setting ``end`` aborts the start.
+        Without ``log_path`` the log is a temporary file, which only a clean stop removes. Raises ``StartFailed``,
+        ``BadInput`` for a missing file.
         """
         for file in (model, template_file, projector):
             if file is not None and not file.is_file():
@@ -150,6 +152,7 @@ class LlamaServer:
                 warmup=warmup,
                 projector=None if projector is None else projector.absolute(),
                 drafts=drafts,
+                alias=alias,
                 extra=tuple(extra),
             )
             try:

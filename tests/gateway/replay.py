@@ -105,7 +105,10 @@ class ReplayServer:
         if path == "/v1/completions" and body.get("stream"):
             _stream_head(writer)
             writer.write(
-                _chunk(b'data: {"choices":[{"text":"passed"}]}\n\n') + _chunk(b"data: [DONE]\n\n") + _chunk(b"")
+                _chunk(b'data: {"choices":[{"text":"passed"}]}\n\n')
+                + _chunk(b'data: {"choices":[],"timings":{"cache_n":3,"prompt_n":4,"predicted_n":2}}\n\n')
+                + _chunk(b"data: [DONE]\n\n")
+                + _chunk(b"")
             )
             return False
         self.asked.append(path)
@@ -138,7 +141,9 @@ class ReplayServer:
             unable = {"error": {"code": 501, "message": message, "type": "not_supported_error"}}
             return (200, {"object": "list", "asked": body}) if self.embeds else (501, unable)
         if path == "/v1/completions":
-            return 200, {"object": "text_completion", "choices": [{"index": 0, "text": "passed", "logprobs": None}]}
+            usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 3}}
+            choice = {"index": 0, "text": "passed", "logprobs": None}
+            return 200, {"object": "text_completion", "choices": [choice], "usage": usage}
         return 404, {"error": {"code": 404, "message": "File Not Found", "type": "not_found_error"}}
 
     async def _completion(

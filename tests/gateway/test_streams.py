@@ -54,7 +54,7 @@ def test_a_failure_of_the_gateway_in_a_stream_is_an_event(
         with caplog.at_level(logging.ERROR):
             last = events(house.post(body, path).text)[-1]
         error = last.get("error") or last["response"]["error"]
-        assert "its log says why" in error["message"]
+        assert "its log has the reason" in error["message"]
         assert "ZeroDivisionError" in caplog.text
         assert house.totals()["errors"] == {"internal": 1}
 

@@ -76,7 +76,7 @@ def test_a_generation_that_breaks_is_a_503(house: House) -> None:
     house.says(["a"] * 10, break_after=4)
     answer = house.post(BODY)
     assert answer.status_code == 503
-    assert "went away" in answer.json()["error"]["message"]
+    assert "died" in answer.json()["error"]["message"]
 
 
 def test_a_stream_that_breaks_ends_with_an_error_event(house: House) -> None:

@@ -83,8 +83,8 @@ def test_binary_that_cannot_draft_serves_without(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"server_arguments": ("--spec-type", "draft-mtp")}, "--spec-type is the gateway's own matter"),
-        ({"server_arguments": ("--mmproj", "x")}, "--mmproj is the gateway's own matter"),
+        ({"server_arguments": ("--spec-type", "draft-mtp")}, "--spec-type is set by the gateway"),
+        ({"server_arguments": ("--mmproj", "x")}, "--mmproj is set by the gateway"),
         ({"spec": "eagle3"}, "EAGLE-3"),
     ],
 )

@@ -78,7 +78,7 @@ def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | Non
             found.append((field, answer))
     if len(found) > 1:
         first, second = found[0][0], found[1][0]
-        raise bad_request(f"{second}: cannot be combined with {first}; the answer can have one form", second)
+        raise bad_request(f"{second}: cannot be combined with {first}, because both constrain the answer", second)
     if not found:
         return None
     field, wanted = found[0]
@@ -118,7 +118,7 @@ def _grammar(field: str, wanted: str) -> AnswerForm | None:
     if not wanted.strip():
         return None
     if "::=" not in wanted:
-        raise bad_request(f"{field}: is no grammar in GBNF (root ::= ...), the only notation served here", field)
+        raise bad_request(f"{field}: is not a GBNF grammar (root ::= ...), the only supported notation", field)
     if len(wanted) > MAX_GRAMMAR:
         raise bad_request(f"{field}: has more than {MAX_GRAMMAR} characters", field)
     return GrammarAnswer(wanted, field)
@@ -134,12 +134,14 @@ def _object(_field: str, wanted: bool) -> AnswerForm | None:
 
 def _refused(field: str, wanted: Any) -> None:
     if wanted not in ("", None):
-        raise bad_request(f"{field}: is not served here; use a grammar (GBNF) or a JSON Schema", field)
+        raise bad_request(f"{field}: is not supported; use a grammar (GBNF) or a JSON Schema", field)
 
 
 def _lazy(field: str, wanted: bool) -> None:
     if wanted:
-        raise bad_request(f"{field}: a grammar holds for the whole answer here; demand calls with tool_choice", field)
+        raise bad_request(
+            f"{field}: is not supported: a grammar applies to the whole answer; require calls with tool_choice", field
+        )
 
 
 def _structured(field: str, wanted: StructuredOutputs) -> AnswerForm | None:
@@ -149,7 +151,7 @@ def _structured(field: str, wanted: StructuredOutputs) -> AnswerForm | None:
         if value is not None and (answer := read(f"{field}.{name.rstrip('_')}", value)) is not None:
             found.append((name, answer))
     if len(found) > 1:
-        raise bad_request(f"{field}: names more than one form of the answer", field)
+        raise bad_request(f"{field}: has more than one constraint", field)
     return found[0][1] if found else None
 
 

@@ -203,7 +203,7 @@ def _may_hold_odd_numbers(data: bytes) -> bool:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise bad_request(f"the body is not JSON (a number in it is {text[:40]})")
+    raise bad_request(f"the body is not JSON (it contains the number {text[:40]})")
 
 
 def _finite(text: str) -> float:

@@ -181,7 +181,8 @@ COMPLETION_REQUEST = {
 STREAMED: dict[str, Any] = {"text/event-stream": {}}
 POSTS = (
     ("/v1/chat/completions", "Generate the next message", "ChatRequest", "ChatCompletion", True),
-    ("/v1/responses", "Generate a response (kept for a while)", "ResponsesRequest", "Response", True),
+    ("/v1/chat/completions/input_tokens", "Count the tokens of a prompt", "ChatRequest", "InputTokenCount", False),
+    ("/v1/responses", "Generate a response (stored for some hours)", "ResponsesRequest", "Response", True),
     ("/v1/responses/input_tokens", "Count the tokens of a prompt", "ResponsesRequest", "InputTokenCount", False),
     ("/v1/messages", "Generate a message (Anthropic's API)", "MessagesRequest", "Message", True),
     ("/v1/messages/count_tokens", "Count the tokens of a prompt", "CountRequest", "TokenCount", False),
@@ -198,10 +199,10 @@ ERRORS = {
     "400": "The request cannot be served; `param` names the field",
     "401": "The API key is missing or wrong",
     "403": "A web page whose origin was not allowed",
-    "408": "The body did not come in time",
+    "408": "The body did not arrive in time",
     "413": "The body is too large",
-    "415": "The body's encoding is not known here",
-    "421": "The gateway is not known under this name",
+    "415": "The body's encoding is not supported",
+    "421": "The host name is not allowed",
     "429": "The queue is full; see Retry-After",
     "502": "The llama.cpp server failed",
     "503": "The llama.cpp server is away or loading; see Retry-After",
@@ -233,11 +234,11 @@ def openapi() -> dict[str, Any]:
             },
         }
     }
-    gone = {"404": {"description": "It is not kept here (any more)", "content": _json("OpenAIError")}}
+    gone = {"404": {"description": "It is not stored here, or no longer", "content": _json("OpenAIError")}}
     for path, method, summary, reply in (
-        ("/v1/responses/{response_id}", "get", "A response that is kept", "Response"),
-        ("/v1/responses/{response_id}", "delete", "Forget a response", "Deleted"),
-        ("/v1/responses/{response_id}/input_items", "get", "The items that a response answered", "InputItems"),
+        ("/v1/responses/{response_id}", "get", "A stored response", "Response"),
+        ("/v1/responses/{response_id}", "delete", "Delete a stored response", "Deleted"),
+        ("/v1/responses/{response_id}/input_items", "get", "The input items of a stored response", "InputItems"),
     ):
         paths.setdefault(path, {})[method] = {
             "summary": summary,

@@ -97,7 +97,10 @@ def template_variables(
     """
     for name in kwargs or {}:
         if name in RESERVED:
-            raise bad_request(f"chat_template_kwargs.{name}: has a field of its own", f"chat_template_kwargs.{name}")
+            raise bad_request(
+                f"chat_template_kwargs.{name}: cannot be set here, because the request has a field for it",
+                f"chat_template_kwargs.{name}",
+            )
     variables = dict(kwargs or {})
     if effort == NO_EFFORT:
         variables["enable_thinking"] = False

@@ -41,9 +41,9 @@ def check_choice(
 ) -> None:  # fmt: skip
     """Raise ``ApiError`` 400 for a choice, from ``field``, that the tools cannot meet."""
     if choice == "required" and not tools:
-        raise bad_request(f"{field}: demands a call, but there are no tools", field)
+        raise bad_request(f"{field}: requires a call, but there are no tools", field)
     if name is not None and name not in [tool["function"]["name"] for tool in tools]:
-        raise bad_request(f"{field}: no tool is called {name!r}", field)
+        raise bad_request(f"{field}: there is no tool named {name!r}", field)
 
 
 class ToolList:

@@ -76,7 +76,7 @@ def call_grammar(
     call = writer.rule(f"{open_line} ({' | '.join(names)}) {end_line}".rstrip())
     grammar = writer.text(f'{call} ("\\n" {call})*' if parallel else call)
     if len(grammar) > MAX_GRAMMAR:
-        raise bad_request(f"tools: {len(tools)} are too many for a tool_choice that demands a call", "tools")
+        raise bad_request(f"tools: {len(tools)} are too many for a tool_choice that requires a call", "tools")
     return grammar
 
 

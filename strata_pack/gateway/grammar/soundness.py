@@ -20,11 +20,11 @@ OF_ONE = (
     *("additionalItems", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties"),
 )
 
-Fault = tuple[str, str]
+SchemaFault = tuple[str, str]
 """The path of a wrong value in a schema, and what is wrong."""
 
 
-def fault_of(schema: Any) -> Fault | None:
+def fault_of(schema: Any) -> SchemaFault | None:
     """Return the first fault of a JSON Schema, ``None`` if there is none."""
     waiting: list[tuple[str, Any]] = [("", schema)]
     for _ in range(MAX_CHECKED):
@@ -41,7 +41,7 @@ def fault_of(schema: Any) -> Fault | None:
     return None
 
 
-def _own_fault(path: str, schema: Mapping[str, Any]) -> Fault | None:
+def _own_fault(path: str, schema: Mapping[str, Any]) -> SchemaFault | None:
     kind = schema.get("type")
     kinds = kind if isinstance(kind, list) else [kind]
     if kind is not None and not all(isinstance(one, str) and one in TYPES for one in kinds):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from strata_pack.gateway.failures import ApiError
+from strata_pack.gateway.failures import ApiError, no_route
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.server.about import ABOUT
 from strata_pack.gateway.server.access import Sink
@@ -16,6 +16,12 @@ from strata_pack.gateway.server.keys import Keys
 from strata_pack.gateway.server.middleware import GatewayMiddleware
 from strata_pack.gateway.server.routes import Endpoint, Route
 from strata_pack.gateway.service import Gateway
+
+SHORT_PATHS = {
+    path.removeprefix("/v1"): path
+    for path in ("/v1/chat/completions", "/v1/chat/completions/input_tokens", "/v1/responses", "/v1/models")
+}
+"""llama-server's paths without the version -> the path; a client's base URL may lack it."""
 
 EndpointTable = dict[str, dict[str, Endpoint]]
 """Endpoints by path and method."""
@@ -28,6 +34,7 @@ def create_app(served: Gateway | Fleet, keys: Keys | None = None, sinks: Sequenc
     table = _table((*GENERATING, *(NATIVE if settings.pass_native else ()), *ABOUT))
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["path"] = SHORT_PATHS.get(scope["path"], scope["path"])
         response = await _endpoint(table, scope)(fleet, Request(scope, receive))
         await response(scope, receive, send)
 
@@ -48,11 +55,11 @@ def _endpoint(table: EndpointTable, scope: Scope) -> Endpoint:
     path = scope["path"]
     methods = table.get(path) or _below(table, path)
     if methods is None:
-        raise ApiError(404, "there is nothing at this path", kind="no_route")
+        raise no_route(path)
     endpoint = methods.get("GET" if scope["method"] == "HEAD" else scope["method"])
     if endpoint is None:
         allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
-        raise ApiError(405, f"this path takes {allowed}", kind="no_route", headers={"allow": allowed})
+        raise ApiError(405, f"{path[:100]} takes {allowed}", kind="no_route", headers={"allow": allowed})
     return endpoint
 
 

@@ -42,8 +42,8 @@ class OriginPolicy:
         if host not in self._hosts and not (http_version == "1.0" and "host" not in headers):
             # A web page can point its own name to this machine (DNS rebinding); its requests have that name.
             raise ApiError(
-                421, f"this gateway is not known as {host[:100]!r}; if it should be, start it with --allow-host "
-                f"{host[:100] or 'NAME'}, or with a key", kind="wrong_host",
+                421, f"this gateway does not answer to the host name {host[:100]!r}; to allow it, start the gateway "
+                f"with --allow-host {host[:100] or 'NAME'}, or with --api-key", kind="wrong_host",
             )  # fmt: skip
         origin = headers.get("origin")
         if origin is not None:
@@ -53,8 +53,8 @@ class OriginPolicy:
             foreign = headers.get("sec-fetch-site", "").lower() == "cross-site" and not harmless
         if foreign:
             raise ApiError(
-                403, f"web pages of {(origin or 'other sites')[:100]!r} may not use this gateway; if they should, "
-                "start it with --cors ORIGIN, or with a key", kind="foreign_origin",
+                403, f"web pages of {(origin or 'other sites')[:100]!r} may not use this gateway; to allow them, "
+                "start it with --cors ORIGIN, or with --api-key", kind="foreign_origin",
             )  # fmt: skip
 
     def preflight(self, method: str, headers: Mapping[str, str]) -> ReplyStream | None:
@@ -64,7 +64,7 @@ class OriginPolicy:
             return None
         if not self._lets_in(origin):
             raise ApiError(
-                403, f"web pages of {origin[:100]!r} may not use this gateway; if they should, start it with "
+                403, f"web pages of {origin[:100]!r} may not use this gateway; to allow them, start it with "
                 "--cors ORIGIN", kind="foreign_origin",
             )  # fmt: skip
         answer = {

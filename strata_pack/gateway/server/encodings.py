@@ -33,7 +33,7 @@ def decoded(data: bytes, encodings: str, limit: int) -> bytes:
     if None in readers or len(readers) > MAX_ENCODINGS:
         raise ApiError(
             415,
-            f"bodies in the encoding {encodings[:100]!r} cannot be read here; send it as gzip or zstd, or plain",
+            f"bodies in the encoding {encodings[:100]!r} are not supported; use gzip, zstd or none",
             kind="bad_encoding",
             headers={"accept-encoding": "gzip, zstd, deflate, identity"},
         )
@@ -78,7 +78,7 @@ def _zstd(data: bytes, limit: int) -> bytes:
         import zstandard
     except ModuleNotFoundError as error:
         raise ApiError(
-            415, "bodies in zstd cannot be read here: the package zstandard is missing", kind="bad_encoding",
+            415, "bodies in zstd cannot be read: the package zstandard is missing", kind="bad_encoding",
             headers={"accept-encoding": "gzip, deflate, identity"},
         ) from error  # fmt: skip
     reader = zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW)

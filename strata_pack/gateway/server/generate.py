@@ -18,7 +18,7 @@ from strata_pack.gateway.api.messages.request import CountRequest, MessagesReque
 from strata_pack.gateway.api.responses.reply import ResponsesWriter
 from strata_pack.gateway.api.responses.request import ResponsesRequest, ResponsesTurn, responses_turn
 from strata_pack.gateway.api.responses.store import EmptyMemory, input_items
-from strata_pack.gateway.failures import ApiError, bad_request
+from strata_pack.gateway.failures import ApiError, bad_request, no_route
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.offload import offload
 from strata_pack.gateway.reply import encode
@@ -87,6 +87,14 @@ async def chat(fleet: Fleet, request: Request) -> Response:
     return await gateway.answer("chat", turn, writer, caller)
 
 
+async def count_chat(fleet: Fleet, request: Request) -> Response:
+    """Count the tokens of a chat request, as llama-server does."""
+    choices = fleet.first.settings.limits.choices
+    name, turn = await read(request, ChatRequest, lambda body: (body.model, chat_turn(body, choices)))
+    tokens = await fleet.named(name).count(turn)
+    return ReplyStream(encode({"object": "response.input_tokens", "input_tokens": tokens}))
+
+
 async def responses(fleet: Fleet, request: Request) -> Response:
     """Answer OpenAI's responses."""
     caller = caller_of(request)
@@ -112,7 +120,7 @@ async def response(fleet: Fleet, request: Request) -> Response:
     memory = fleet.first.store.of(caller_of(request).client)
     response_id, _, rest = unquote(request.scope["path"].removeprefix(RESPONSE_PATH)).partition("/")
     if rest not in ("", "input_items") or (rest and request.method == "DELETE"):
-        raise ApiError(404, "there is nothing at this path", kind="no_route")
+        raise no_route(request.scope["path"])
     if memory is None:
         raise ApiError(404, "responses are not stored here", kind="no_response", code="response_not_found")
     if request.method == "DELETE":
@@ -158,7 +166,7 @@ async def completions(fleet: Fleet, request: Request) -> Response:
     body = read_body(CompletionRequest, data)
     for field in UNKNOWN_CONSTRAINTS:
         if getattr(body, field) is not None:
-            raise bad_request(f"{field}: is not served here; llama-server knows grammar and json_schema", field)
+            raise bad_request(f"{field}: is not supported here; use grammar or json_schema", field)
     most = fleet.first.settings.limits.choices
     prompts = [] if isinstance(body.prompt, str) else [one for one in body.prompt if not isinstance(one, int)]
     if len(prompts) > most:
@@ -189,6 +197,7 @@ async def native(fleet: Fleet, request: Request) -> Response:
 
 GENERATING = (
     Route("POST", "/v1/chat/completions", chat),
+    Route("POST", "/v1/chat/completions/input_tokens", count_chat),
     Route("POST", "/v1/responses", responses),
     Route("POST", "/v1/responses/input_tokens", count_input),
     Route("GET", RESPONSE_PATH, response),

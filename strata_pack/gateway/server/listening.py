@@ -26,7 +26,7 @@ class Tls:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
         except (ssl.SSLError, OSError, ValueError) as error:
             raise BadInput(
-                f"the certificate and the key {self.key} cannot be served ({error})",
+                f"the certificate and the key {self.key} cannot be used ({error})",
                 where=self.certificate,
                 remedy="give PEM files that belong together; the key must have no password",
             ) from error

@@ -182,7 +182,9 @@ class GatewayMiddleware:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise ApiError(400, "the client left before its body was whole", kind="disconnected")
+                        raise ApiError(
+                            400, "the client disconnected before it had sent the whole body", kind="disconnected"
+                        )
                     part = message.get("body", b"")
                     size += len(part)
                     if size > limit:
@@ -190,7 +192,7 @@ class GatewayMiddleware:
                     parts.append(part)
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise ApiError(408, "the body did not come in time", kind="slow_body") from None
+            raise ApiError(408, "the body did not arrive in time", kind="slow_body") from None
         body = b"".join(parts)
         encodings = headers.get("content-encoding", "")
         return await offload(limit, lambda: decoded(body, encodings, limit)) if encodings else body

@@ -121,7 +121,10 @@ def read_keys(key: str | None, key_file: Path | None) -> tuple[str, ...]:
 def check_exposure(host: str, keys: tuple[str, ...]) -> None:
     """Raise ``WrongUse`` for a gateway reachable from other machines without API keys."""
     if host not in LOOPBACK and not keys:
-        raise WrongUse(f"--host {host} lets others in", remedy="demand a key with --api-key or --api-key-file")
+        raise WrongUse(
+            f"--host {host} makes the gateway reachable from other machines",
+            remedy="require a key with --api-key or --api-key-file",
+        )
 
 
 def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
@@ -129,7 +132,9 @@ def check_origins(origins: tuple[str, ...], keys: tuple[str, ...]) -> None:
     for origin in origins:
         if origin == ANY:
             if not keys:
-                raise WrongUse("--cors '*' lets every web page in", remedy="name the origins, or demand a key")
+                raise WrongUse(
+                    "--cors '*' allows every web page", remedy="name the origins, or require a key with --api-key"
+                )
         elif not ORIGIN.fullmatch(origin):
             raise WrongUse(f"--cors {origin} is no origin", remedy="write it as https://HOST or http://HOST:PORT")
 
@@ -218,11 +223,13 @@ def _wait_until_ready(client: LlamaClient, seconds: float, note: Callable[[str],
         now = time.monotonic()
         if now - began >= seconds:
             raise EnvironmentFailure(
-                "no llama-server answers there", where=client.url, remedy="start it, or name its URL with --upstream"
+                f"no llama-server was ready there within {seconds:.0f} s",
+                where=client.url,
+                remedy="start it, or name its URL with --upstream",
             )
         if now - said >= SAY_AGAIN_SECONDS:
             said = now
-            note(f"waiting for a llama-server that is ready at {client.url}, for {seconds - now + began:.0f} s at most")
+            note(f"waiting for a llama-server at {client.url}, for up to {math.ceil(seconds - now + began)} s")
         time.sleep(0.2)
 
 
@@ -356,7 +363,7 @@ def kept_alive(
                 deaths += 1
                 try:
                     server = start(port, stopping)
-                    note("the llama.cpp server is back")
+                    note("the llama.cpp server is running again")
                     break
                 except StrataError as error:
                     note(f"the llama.cpp server does not start: {error}")

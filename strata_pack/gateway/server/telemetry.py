@@ -7,13 +7,18 @@ Sources: OpenTelemetry, "Environment Variable Specification"; semantic conventio
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from strata_pack.errors import WrongUse
 from strata_pack.extras import missing
+from strata_pack.gateway.server.about import ABOUT
 from strata_pack.gateway.server.access import Access, Sink
+from strata_pack.gateway.server.generate import GENERATING, NATIVE
 
 STARTS = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -24,10 +29,16 @@ STARTS = (
 )
 """Variables that enable telemetry."""
 
+log = logging.getLogger("strata_pack.gateway")
+
+END_SECONDS = 3.0
+"""Seconds for the last data at the end."""
+
 SERVICE = "strata-pack"
 PROTOCOL = "http/protobuf"
 OPERATIONS: Mapping[str, str] = {"completions": "text_completion", "embeddings": "embeddings"}
 OTHER_ROUTE = "{other}"
+ROUTES = frozenset(route.path for route in (*GENERATING, *NATIVE, *ABOUT))
 SECONDS = "s"
 TOKENS = "{token}"
 
@@ -48,13 +59,13 @@ def telemetry(environment: Mapping[str, str] = os.environ) -> tuple[list[Sink], 
     for signal, exporter in exporters.items():
         if exporter not in ("otlp", "console", "none"):
             raise WrongUse(
-                f"OTEL_{signal}_EXPORTER={exporter} is not known here", remedy="set it to otlp, console or none"
+                f"OTEL_{signal}_EXPORTER={exporter} is not supported", remedy="set it to otlp, console or none"
             )
         names = (f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
         protocol = next((environment[name] for name in names if environment.get(name)), PROTOCOL)
         if exporter == "otlp" and protocol != PROTOCOL:
             raise WrongUse(
-                f"the protocol {protocol} of OTEL_EXPORTER_OTLP_PROTOCOL is not known here",
+                f"the protocol {protocol} of OTEL_EXPORTER_OTLP_PROTOCOL is not supported",
                 remedy=f"set it to {PROTOCOL}",
             )
     try:
@@ -79,10 +90,25 @@ def _set_up(traces: str, metrics: str) -> tuple[list[Sink], Callable[[], None]]:
             ends.append(end)
 
     def end_all() -> None:
-        for end in ends:
-            end()
+        if not end_within(ends, END_SECONDS):
+            log.warning("telemetry: the collector did not take the last data within %g s; they are lost", END_SECONDS)
 
     return sinks, end_all
+
+
+def end_within(ends: Sequence[Callable[[], Any]], seconds: float) -> bool:
+    """Run all of ``ends`` at once, for ``seconds`` at most; return whether they have ended.
+
+    An exporter sends its last data again and again if the collector does not answer, longer than a service may take to
+    stop.
+    """
+    threads = [threading.Thread(target=end, daemon=True) for end in ends]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    return not any(thread.is_alive() for thread in threads)
 
 
 def _tracing(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
@@ -98,13 +124,13 @@ def _tracing(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
         target = OTLPSpanExporter()
     else:
         target = ConsoleSpanExporter()
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(target))
     tracer = provider.get_tracer("strata_pack.gateway")
 
     def sink(access: Access) -> None:
         span = tracer.start_span(
-            f"{access.method} {_route(access.path)}",
+            f"{access.method} {_route(access)}",
             context=extract({"traceparent": access.traceparent}) if access.traceparent else None,
             kind=SpanKind.SERVER,
             start_time=int(access.at * 1e9),
@@ -132,7 +158,7 @@ def _measuring(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
         target = OTLPMetricExporter()
     else:
         target = ConsoleMetricExporter()
-    provider = MeterProvider([PeriodicExportingMetricReader(target)], resource=resource)
+    provider = MeterProvider([PeriodicExportingMetricReader(target)], resource=resource, shutdown_on_exit=False)
     meter = provider.get_meter("strata_pack.gateway")
     requests = meter.create_histogram("http.server.request.duration", SECONDS, "Duration of a request.")
     durations = meter.create_histogram("gen_ai.server.request.duration", SECONDS, "Duration of a generation.")
@@ -146,7 +172,7 @@ def _measuring(exporter: str, resource: Any) -> tuple[Sink, Callable[[], Any]]:
     def sink(access: Access) -> None:
         http: dict[str, Any] = {
             "http.request.method": access.method,
-            "http.route": OTHER_ROUTE if access.outcome == "no_route" else _route(access.path),
+            "http.route": _route(access),
             "http.response.status_code": access.status,
         }
         if access.outcome != "ok":
@@ -171,11 +197,13 @@ def _operation(api: str) -> str:
     return OPERATIONS.get(api, "chat")
 
 
-def _route(path: str) -> str:
-    """Return the route of a path without client-chosen parts, so that the number of routes stays small."""
-    parts = path.split("/")
+def _route(access: Access) -> str:
+    """Return the route of a request without client-chosen parts, so that the number of routes stays small."""
+    if access.path in ROUTES:
+        return access.path
+    parts = access.path.split("/")
     known = len(parts) > 3 and parts[1] == "v1" and parts[2] in ("models", "responses") and parts[3] != "input_tokens"
-    return "/".join([*parts[:3], "{id}", *parts[4:5]]) if known else path[:100]
+    return "/".join([*parts[:3], "{id}", *parts[4:5]]) if known else OTHER_ROUTE
 
 
 def _attributes(access: Access) -> dict[str, Any]:
@@ -183,7 +211,7 @@ def _attributes(access: Access) -> dict[str, Any]:
         "http.request.method": access.method,
         "http.response.status_code": access.status,
         "url.path": access.path[:200],
-        "http.route": _route(access.path),
+        "http.route": _route(access),
         "strata.request_id": access.request_id,
         "strata.outcome": access.outcome,
     }

@@ -196,6 +196,7 @@ def test_an_item_of_another_server_is_read_or_passed_over(items: Any, word: str,
     assert "gAAAA" not in house.prompt
 
 
+PAGE = {"type": "document", "source": {"type": "text", "data": "Steep for three minutes."}}
 FOREIGN_BLOCKS: list[tuple[list[dict[str, Any]], str]] = [
     (
         [
@@ -216,6 +217,17 @@ FOREIGN_BLOCKS: list[tuple[list[dict[str, Any]], str]] = [
             {"type": "text", "text": "Found."},
         ],
         "abc123",
+    ),
+    (
+        [
+            {
+                "type": "web_fetch_tool_result",
+                "tool_use_id": "f",
+                "content": {"type": "web_fetch_result", "content": PAGE},
+            },
+            {"type": "text", "text": "Found."},
+        ],
+        "Steep for three minutes.",
     ),
     ([{"type": "compaction", "content": "What was said."}, {"type": "text", "text": "Found."}], "What was said."),
     ([{"type": "redacted_thinking", "data": "SECRET"}, {"type": "text", "text": "Found."}], "Found."),

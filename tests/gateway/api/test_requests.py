@@ -39,6 +39,13 @@ def test_sampling_parameters_reach_the_server_under_its_names(house: House) -> N
     assert {name: sent[name] for name in wanted} == wanted
 
 
+def test_sampling_parameters_of_llama_cpp_alone_reach_it(house: House) -> None:
+    fields = {"dry_multiplier": 0.8, "xtc_probability": 0.5, "repeat_last_n": -1, "mirostat": 2, "ignore_eos": True}
+    house.chat("</think>\n\nHi", **fields)
+    sent = house.replay.bodies[-1]
+    assert {name: sent[name] for name in fields} == fields
+
+
 def test_effort_and_template_variables_reach_the_template(house: House) -> None:
     house.chat("</think>\n\nHi", reasoning_effort="low")
     assert "Reasoning effort is set to low." in house.prompt

@@ -189,7 +189,7 @@ def test_a_number_that_json_does_not_have_is_a_400_wherever_it_stands(number: st
     body = f'{{"messages": [{{"role": "user", "content": "x"}}], "input": "x", "prompt": "x", "tools": [{tool}]}}'
     answer = house.http.post(house.url + path, content=body)
     assert answer.status_code == 400
-    assert "a number in it is" in answer.json()["error"]["message"]
+    assert "it contains the number" in answer.json()["error"]["message"]
 
 
 def test_runs_of_digits_cost_a_body_little() -> None:

@@ -35,6 +35,31 @@ def test_an_unknown_path_is_a_404(path: str, house: House) -> None:
     assert house.http.send(request).status_code == 404
 
 
+def test_the_404_says_where_the_paths_are(house: House) -> None:
+    assert "/openapi.json" in house.get("/v1/nothing").json()["error"]["message"]
+
+
+def test_a_base_url_without_the_version_works_as_with_llama_server(house: House) -> None:
+    house.says("</think>\n\nHi")
+    with openai.OpenAI(base_url=house.url, api_key="x") as client:
+        assert [one.id for one in client.models.list()] == ["test-model"]
+        messages: Any = BODY["messages"]
+        assert client.chat.completions.create(model="m", messages=messages).choices[0].message.content == "Hi"
+
+
+def test_the_tokens_of_a_chat_request_are_counted_as_llama_server_does(house: House) -> None:
+    counted = house.post(BODY, "/v1/chat/completions/input_tokens").json()
+    assert counted == {"object": "response.input_tokens", "input_tokens": counted["input_tokens"]}
+    assert counted["input_tokens"] == house.post(BODY, "/v1/messages/count_tokens").json()["input_tokens"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_tokens_of_a_passed_reply_are_counted(stream: bool, fresh_house: House) -> None:
+    fresh_house.post({"prompt": "Once", "stream": stream}, "/v1/completions")
+    totals = fresh_house.totals()
+    assert (totals["prompt_tokens"], totals["cached_tokens"], totals["completion_tokens"]) == (7, 3, 2)
+
+
 def test_head_is_answered_without_a_body(house: House) -> None:
     answer = house.http.head(house.url + "/health")
     assert answer.status_code == 200

@@ -171,7 +171,7 @@ def test_serve_says_at_once_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [("nonsense", "cannot be served"), (None, "no such file")], ids=["nonsense", "missing"]
+    ("content", "words"), [("nonsense", "cannot be used"), (None, "no such file")], ids=["nonsense", "missing"]
 )
 def test_a_certificate_that_cannot_be_served_is_named(content: str | None, words: str, tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
@@ -189,7 +189,7 @@ def test_a_certificate_that_cannot_be_served_is_named(content: str | None, words
         (["--upstream", "http://127.0.0.1:1", "--tls-cert", "x"], "belong together"),
         (["DAMAGED"], "DAMAGED"),
         (["--upstream", "http://127.0.0.1:1", "--", "-ngl", "9"], "PACK"),
-        (["GOOD", "--", "--port", "1"], "the gateway's own matter"),
+        (["GOOD", "--", "--port", "1"], "--port is set by the gateway"),
         (["GOOD", "--runtime", "embedded", "--", "--mlockk"], "does not support --mlockk"),
     ],
     ids=["half", "damaged", "upstream", "own", "embedded"],

@@ -25,9 +25,9 @@ from tests.gateway.server.served import Served
     [
         ([], "either a PACK or --upstream"),
         (["x.gguf", "--upstream", "http://127.0.0.1:1"], "either a PACK or --upstream"),
-        (["--upstream", "http://127.0.0.1:1", "--host", "0.0.0.0"], "demand a key"),
+        (["--upstream", "http://127.0.0.1:1", "--host", "0.0.0.0"], "require a key"),
         (["--upstream", "nonsense", "--port", "0"], "not the URL of a server"),
-        (["--upstream", "http://127.0.0.1:1", "--cors", "*"], "lets every web page in"),
+        (["--upstream", "http://127.0.0.1:1", "--cors", "*"], "allows every web page"),
         (["--upstream", "http://127.0.0.1:1", "--cors", "page.example"], "is no origin"),
         (["/nowhere/pack", "--port", "0"], "no such pack"),
     ],
@@ -42,7 +42,7 @@ def test_what_cannot_work_is_refused_at_once(options: list[str], words: str) -> 
 def test_an_upstream_that_is_not_there_is_an_environment_failure() -> None:
     done = run("serve", "--upstream", "http://127.0.0.1:9", "--port", "0", "--start-timeout", "1")
     assert done.code == 3
-    assert "no llama-server answers there" in done.err
+    assert "no llama-server was ready there" in done.err
 
 
 def test_keys_come_from_the_option_and_from_a_file(tmp_path: Path) -> None:
@@ -50,13 +50,13 @@ def test_keys_come_from_the_option_and_from_a_file(tmp_path: Path) -> None:
     path.write_text("# ours\nfirst\n\n  second  \n", encoding="utf-8")
     assert read_keys("zero", path) == ("zero", "first", "second")
     path.write_text("# none\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="holds no key"):
+    with pytest.raises(BadInput, match="has no key in it"):
         read_keys(None, path)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
 def test_other_addresses_demand_a_key(host: str) -> None:
-    with pytest.raises(WrongUse, match="lets others in"):
+    with pytest.raises(WrongUse, match="reachable from other machines"):
         check_exposure(host, ())
     check_exposure(host, ("key",))
 

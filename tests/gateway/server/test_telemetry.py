@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from strata_pack.errors import EnvironmentFailure, WrongUse
-from strata_pack.gateway.server.telemetry import telemetry
+from strata_pack.gateway.server.telemetry import end_within, telemetry
 from tests.gateway.server.running import SECRET_TEXT, Running
 
 
@@ -36,6 +36,13 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     with pytest.raises(EnvironmentFailure, match="needs the package") as caught:
         telemetry({"OTEL_TRACES_EXPORTER": "console"})
     assert "[otel]" in str(caught.value)
+
+
+def test_a_collector_that_does_not_answer_holds_up_the_end_only_for_a_moment() -> None:
+    answered = threading.Event()
+    assert not end_within([answered.wait, lambda: None], 0.01)
+    answered.set()
+    assert end_within([answered.wait], 60)
 
 
 class _Collector(BaseHTTPRequestHandler):
@@ -70,12 +77,14 @@ def test_spans_and_metrics_reach_a_collector(upstream: str) -> None:
         body = {"messages": [{"role": "user", "content": SECRET_TEXT}]}
         headers = {"traceparent": f"00-{parent}-00f067aa0ba902b7-01"}
         assert httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=120).status_code == 200
+        assert httpx.get(f"{url}/scan/12345", timeout=120).status_code == 404
     collector.shutdown()
     collector.server_close()
     got: dict[str, bytes] = dict(collector.got)  # type: ignore[attr-defined]
     traces = ExportTraceServiceRequest.FromString(got["/v1/traces"])
-    (span,) = traces.resource_spans[0].scope_spans[0].spans
-    assert span.name == "POST /v1/chat/completions"
+    spans = {span.name: span for span in traces.resource_spans[0].scope_spans[0].spans}
+    assert spans.keys() == {"POST /v1/chat/completions", "GET {other}"}
+    span = spans["POST /v1/chat/completions"]
     assert span.trace_id.hex() == parent
     attributes = {one.key: one.value for one in span.attributes}
     assert attributes["gen_ai.usage.output_tokens"].int_value == 2

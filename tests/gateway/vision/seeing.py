@@ -35,7 +35,7 @@ class NoAddress(Fetcher):
 
     async def fetch(self, url: str) -> bytes:
         if url != "https://example.org/green.png":
-            raise NotFetched("is not at a public address")
+            raise NotFetched("has an address that is not public")
         return GREEN
 
 

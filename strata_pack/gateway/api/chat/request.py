@@ -15,6 +15,7 @@ from strata_pack.gateway.api.fields import (
     Predict,
     Probability,
     Seed,
+    StopText,
     StopTexts,
     Temperature,
     TokenLimit,
@@ -44,11 +45,35 @@ LogitBias = Annotated[
 ]
 
 
+Whole = Annotated[int, Field(ge=-1, le=1 << 30)]
+
+
 class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ChatRequest(ToolFields, ConstraintFields, ThinkingFields):
+class LlamaSampling(Body):
+    """Sampling parameters that only llama.cpp has; they are passed to llama-server unchanged."""
+
+    dynatemp_range: float | None = None
+    dynatemp_exponent: float | None = None
+    top_n_sigma: float | None = None
+    xtc_probability: float | None = None
+    xtc_threshold: float | None = None
+    repeat_last_n: Whole | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: Whole | None = None
+    dry_penalty_last_n: Whole | None = None
+    dry_sequence_breakers: Annotated[list[StopText], Field(min_length=1, max_length=64)] | None = None
+    mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    min_keep: Whole | None = None
+    ignore_eos: bool | None = None
+
+
+class ChatRequest(ToolFields, ConstraintFields, ThinkingFields, LlamaSampling):
     """A chat completion request: OpenAI's fields, and further ones of llama.cpp and vLLM."""
 
     messages: list[ChatMessage] = Field(min_length=1)
@@ -92,6 +117,7 @@ SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "repeat_penalty": "repeat_penalty",
     "repetition_penalty": "repeat_penalty",
+    **{name: name for name in LlamaSampling.model_fields},
 }
 """Fields passed unchanged to llama-server's ``/completion`` -> its name of the field."""
 

@@ -151,6 +151,6 @@ def _allowed(
             raise bad_request(f"{where}: is missing", where)
         name = flat_name(named.namespace, named.name)
         if name not in known:
-            raise bad_request(f"{where}.name: no tool is called {name!r}", f"{where}.name")
+            raise bad_request(f"{where}.name: there is no tool named {name!r}", f"{where}.name")
         wanted.add(name)
     return allowed.mode, [tool for tool in tools if tool["function"]["name"] in wanted]

@@ -62,7 +62,7 @@ def block_pieces(where: str, block: Block, allowed: Iterable[str] = TEXT_ONLY) -
         return [media_part("image", where, block.given(), "blocks of type 'image'")]
     if block.type in allowed:
         return READERS[block.type](where, block.given())
-    raise bad_request(f"{where}: a block of type {block.type!r} cannot stand here", where)
+    raise bad_request(f"{where}: blocks of type {block.type!r} are not supported here", where)
 
 
 def readable(value: Any) -> str:
@@ -72,7 +72,9 @@ def readable(value: Any) -> str:
 
 def _open(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _open(one) for key, one in value.items() if key not in SECRET}
+        # The data of a source of type "text" is the text of a page that was fetched.
+        hidden = SECRET - {"data"} if value.get("type") == "text" else SECRET
+        return {key: _open(one) for key, one in value.items() if key not in hidden}
     return [_open(one) for one in value] if isinstance(value, list) else value
 
 

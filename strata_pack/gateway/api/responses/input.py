@@ -288,5 +288,5 @@ def _piece(where: str, part: Any, *, thinking: bool, result: bool) -> str | Medi
     if not isinstance(kind, str | NoneType):
         raise bad_request(f"{where}.type: must be a string", f"{where}.type")
     if kind in REASONING_PARTS and not thinking:
-        raise bad_request(f"{where}: a part of type {kind!r} belongs into an item of type 'reasoning'", where)
+        raise bad_request(f"{where}: a part of type {kind!r} belongs in an item of type 'reasoning'", where)
     return text_field(where, part, "refusal" if kind == "refusal" else "text")

@@ -20,9 +20,9 @@ from strata_pack.gateway.turn import AnswerForm, JsonAnswer, ToolChoice, Turn
 ENCRYPTED = "reasoning.encrypted_content"
 
 NOT_KEPT: Mapping[str, str] = {
-    "conversation": "conversations are not kept here; send previous_response_id, or the whole conversation as input",
-    "prompt": "prompts are not kept here; send instructions and input",
-    "background": "responses are not made in the background here; ask again without background",
+    "conversation": "conversations are not stored; send previous_response_id, or the whole conversation as input",
+    "prompt": "prompts are not stored; send instructions and input",
+    "background": "background responses are not supported; leave background out",
 }
 """Fields that need permanent storage -> the error message with an alternative."""
 
@@ -225,7 +225,7 @@ def _choice(
             raise bad_request(f"{where}: is missing", where)
         name = flat_name(tool.namespace, tool.name)
         if name not in known:
-            raise bad_request(f"{where}: no tool is called {name!r}", where)
+            raise bad_request(f"{where}: there is no tool named {name!r}", where)
         allowed.add(name)
     return wanted.mode or "auto", None, [tool for tool in tools if tool["function"]["name"] in allowed]
 

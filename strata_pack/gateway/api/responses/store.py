@@ -105,7 +105,7 @@ class Memory:
             one = self._kept.get(response_id)
             if one is None:
                 raise ApiError(
-                    404, f"no response {response_id[:100]!r} is kept here (any more)", kind="no_response",
+                    404, f"there is no stored response {response_id[:100]!r}; it may have expired", kind="no_response",
                     param="response_id", code="response_not_found",
                 )  # fmt: skip
             self._used(one)
@@ -135,8 +135,8 @@ class Memory:
             one = self.get(response_id)
         except ApiError:
             raise ApiError(
-                400, f"previous_response_id: no response {response_id[:100]!r} is kept here (any more); send the whole "
-                "conversation as input", kind="bad_request", param="previous_response_id",
+                400, f"previous_response_id: there is no stored response {response_id[:100]!r}; it may have expired; "
+                "send the whole conversation as input", kind="bad_request", param="previous_response_id",
                 code="previous_response_not_found",
             ) from None  # fmt: skip
         return one.conversation()

@@ -317,7 +317,7 @@ def test_a_tool_reference_in_a_result_reaches_the_model(house: House) -> None:
         ),
         (
             {"type": "document", "source": {"type": "base64", "data": ""}},
-            "messages.0.content.0.source: the model has no projector, so a document from a source of type 'base64'",
+            "messages.0.content.0.source: the model reads text only, so a document from a source of type 'base64'",
         ),
         ({"type": "document"}, "messages.0.content.0.source: must be an object"),
         ({"type": "document", "source": {"type": "text"}}, "messages.0.content.0.source.data: is missing"),
@@ -327,7 +327,7 @@ def test_a_tool_reference_in_a_result_reaches_the_model(house: House) -> None:
             "messages.0.content.0.source.content.0: the model has no projector",
         ),
         ({**FOUND, "content": None}, "messages.0.content.0.content: is neither a string nor a list of blocks"),
-        ({"type": "tool_reference", "tool_name": "x"}, "messages.0.content.0: a block of type 'tool_reference' cannot"),
+        ({"type": "tool_reference", "tool_name": "x"}, "messages.0.content.0: blocks of type 'tool_reference' are not"),
         ({"type": "text", "text": None}, "messages.0.content.0.text: must be a string"),
         (result("t1", ["x"]), "messages.0.content.0.content.0: is no content block"),
         (result("t1", "x", is_error="yes"), "messages.0.content.0.is_error: must be a boolean"),
