@@ -40,11 +40,12 @@ class Attempt:
     """One attempt at a request, as a context manager.
 
     If ``may_fail``, it swallows the error of a server that could not be reached, and has ``failed``; but not after the
-    reply has ``begun``.
+    reply has ``begun``. ``engine`` is that server.
     """
 
     def __init__(self, *, may_fail: bool) -> None:
         self.may_fail = may_fail
+        self.engine: RunningModel | None = None
         self.begun = False
         self.failed = False
 
@@ -68,3 +69,6 @@ class Host(Protocol):
 
     def hold(self) -> AbstractAsyncContextManager[RunningModel]:
         """Keep the model loaded for the block."""
+
+    def lose(self, engine: RunningModel | None) -> None:
+        """Load the model again for the next request, because the server of ``engine`` takes no connections."""

@@ -155,6 +155,7 @@ class ServedModel:
         self._load = load
         self._models = models
         self._loaded: Loaded | None = None
+        self._lost: Loaded | None = None
         self._free = asyncio.Event()
         self._failed: tuple[float, ApiError] | None = None
         self._attempt: asyncio.Task[None] | None = None
@@ -163,7 +164,14 @@ class ServedModel:
     @property
     def is_usable(self) -> bool:
         """Whether it is loaded and its server still runs."""
-        return self.state == "loaded" and self._loaded is not None and self._loaded.server.running
+        loaded = self._loaded
+        return self.state == "loaded" and loaded is not None and loaded.server.running and loaded is not self._lost
+
+    def lose(self, engine: RunningModel | None) -> None:
+        """Load the model again for the next request: a process may seem to run for a while after its sockets are
+        closed."""
+        if self._loaded is not None and self._loaded.engine is engine:
+            self._lost = self._loaded
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[RunningModel]:
@@ -259,7 +267,7 @@ class ServedModel:
 
     async def unload(self) -> None:
         """Stop the server, if there is one."""
-        loaded, self._loaded = self._loaded, None
+        loaded, self._loaded, self._lost = self._loaded, None, None
         self.state = "unloaded"
         if loaded is not None:
             with suppress(StrataError):

@@ -57,20 +57,23 @@ class Gateway:
         return served or self.settings.served
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[RunningModel]:
+    async def held(self, attempt: Attempt | None = None) -> AsyncIterator[RunningModel]:
         """Keep the model loaded for the block; waits until it is loaded."""
         if self.host is None:
             yield self.engine
             return
         async with self.host.hold() as engine:
             self._engine = engine
+            if attempt is not None:
+                attempt.engine = engine
             yield engine
 
     def _attempts(self) -> Iterator[Attempt]:
         """Yield attempts at a request: a second one, with a newly loaded server, if the first one died unreached."""
         first = Attempt(may_fail=self.host is not None)
         yield first
-        if first.failed:
+        if first.failed and self.host is not None:
+            self.host.lose(first.engine)
             yield Attempt(may_fail=False)
 
     async def count(self, turn: Turn) -> int:
@@ -78,7 +81,7 @@ class Gateway:
         tokens = 0
         for attempt in self._attempts():
             with attempt:
-                async with self.held() as engine:
+                async with self.held(attempt) as engine:
                     tokens = await engine.prompts.count(await engine.prompts.build(turn))
         return tokens
 
@@ -95,7 +98,7 @@ class Gateway:
         with self.counted(record):
             for attempt in self._attempts():
                 with attempt:
-                    async with self.held() as engine:
+                    async with self.held(attempt) as engine:
                         choices = await collect(await self._job(turn, engine, record))
         return ReplyStream(encode(writer.whole(choices)))
 
@@ -105,7 +108,7 @@ class Gateway:
         with self.counted(record):
             for attempt in self._attempts():
                 with attempt:
-                    async with self.held() as engine:
+                    async with self.held(attempt) as engine:
                         choices: list[Choice] = []
                         job = await self._job(turn, engine, record)
                         async with aclosing(stream(job, writer, choices, outlet)) as parts:
@@ -163,7 +166,7 @@ class Gateway:
                 for attempt in self._attempts():
                     with attempt:
                         async with (
-                            self.held() as engine,
+                            self.held(attempt) as engine,
                             self.admission.slot(record.client) as record.queued,
                             await engine.upstream.open(
                                 path, body, until=self._until(), silent=not record.stream

@@ -36,7 +36,7 @@ class Machine:
     room: int = 100
     failing: set[str] = field(default_factory=set)
     dying: int = 0
-    """How many of the next servers are dead as soon as they are loaded."""
+    """How many of the next servers take no connections, though their processes still seem to run."""
     processes: dict[str, list[Process]] = field(default_factory=dict)
 
     def running(self) -> list[str]:
@@ -48,7 +48,7 @@ class Machine:
             raise EnvironmentFailure("the server cannot load the model", where=name)
         if len(self.running()) >= self.room:
             raise NoMemory("there is not enough memory")
-        process = Process(running=not self.dying)
+        process = Process()
         upstream = Upstream("http://127.0.0.1:9" if self.dying else self.url)
         self.dying = max(0, self.dying - 1)
         self.processes.setdefault(name, []).append(process)
