@@ -7,6 +7,7 @@ whole log is kept, also of a failed build.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -56,7 +57,7 @@ ToolkitKind = Literal["system", "pip"]
 
 ARCH_FLAGS: Mapping[Backend, str] = {"cuda": "CMAKE_CUDA_ARCHITECTURES", "hip": "AMDGPU_TARGETS"}
 
-CORE_MINUTES: Mapping[Backend, float] = {"cpu": 14, "cuda": 52, "vulkan": 24, "hip": 52, "metal": 16}
+CORE_MINUTES: Mapping[Backend, float] = {"cpu": 14, "cuda": 64, "vulkan": 24, "hip": 52, "metal": 16}
 """Core-minutes of a build (CPU and CUDA were measured on 2 cores; the others are estimates)."""
 
 TARGET = "llama-server"
@@ -110,7 +111,7 @@ def plan_runtime_build(
     if backend == "cuda":
         flags += WHEEL_FLAGS if in_wheels else cuda_flags(toolchain)
     compiler = _compilers(toolchain) + (f"; wheels {toolkit_key()}" if in_wheels else "")
-    cores = jobs or os.cpu_count() or 1
+    cores = min(jobs or math.inf, os.cpu_count() or 1)
     digest = hashlib.sha256("\0".join([VERSION, compiler, *flags]).encode()).hexdigest()
     return BuildPlan(backend, tuple(flags), compiler, digest[:12], CORE_MINUTES[backend] / cores, toolkit)
 

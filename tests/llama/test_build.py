@@ -102,9 +102,16 @@ def test_another_compiler_or_another_source_is_another_build(monkeypatch):
     assert plan_runtime_build("cpu").key not in (first.key, other.key)
 
 
-def test_the_estimate_is_shorter_with_more_cores():
+def test_the_estimate_is_shorter_with_more_cores(monkeypatch):
     _needs_compiler()
+    monkeypatch.setattr(build.os, "cpu_count", lambda: 8)
     assert plan_runtime_build("cpu", jobs=8).minutes < plan_runtime_build("cpu", jobs=2).minutes
+
+
+def test_more_jobs_than_cores_do_not_shorten_the_estimate(monkeypatch):
+    _needs_compiler()
+    monkeypatch.setattr(build.os, "cpu_count", lambda: 2)
+    assert plan_runtime_build("cpu", jobs=8).minutes == plan_runtime_build("cpu", jobs=2).minutes
 
 
 @pytest.mark.parametrize(("backend", "arch"), [("cpu", "90"), ("vulkan", "x")])
