@@ -75,6 +75,7 @@ def build(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.pack.build import build_packs
+    from strata_pack.pack.build_dir import check_target
     from strata_pack.pack.build_plan import replaced_packs
     from strata_pack.pack.request import BuildRequest, requests_by_recipe
     from strata_pack.weights.gguf.edit import RESERVE
@@ -86,6 +87,8 @@ def build(
         )
     if converter == "reference" and flags.fit is not None:
         raise WrongUse("--fit needs the tool's own converter", where="--converter", remedy="convert the source first")
+    if flags.fit is not None and not dry_run:
+        check_target(out_dir, force=force)  # before the search, which takes minutes
     edits, split_bytes = flags.edits(), flags.split_bytes()
     recipes = flags.recipes(source, out_dir.parent / f"{out_dir.name}.fit.toml", out, reserve=RESERVE)
     request = BuildRequest(

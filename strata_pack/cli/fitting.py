@@ -37,10 +37,10 @@ def fitted(
     check_outputs([recipe_file], [source, imatrix])
     with out.progress() as progress:
         found = fit_file(source, size, imatrix, probe=probe, reserve=reserve, threads=threads, progress=progress)
-    exact = "; every tensor is stored exactly, so a larger file would be no more exact" if found.lossless else ""
+    unspent = f"; {found.unspent}" if found.unspent else ""
     out.note(
         f"{found.size:,} of {found.budget:,} bytes, {found.bits_per_weight:.2f} bits per weight, "
-        f"predicted KL divergence {found.predicted_kl:.4f}{exact}"
+        f"predicted KL divergence {found.predicted_kl:.4f}{unspent}"
     )
     if recipe_file is not None:
         write_atomic(recipe_file, found.text.encode())

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
-from strata_pack.cli.report_files import HtmlFile, ReportFiles
+from strata_pack.cli.report_files import HtmlFile, ReportFiles, try_file
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def collect(
         parse_special=not no_parse_special,
         threads=threads,
     )
+    try_file(dest)
     consent(lambda: [f"{dest}: will be replaced"] if dest.exists() else [], out, yes=yes, named=True)
     with out.progress() as progress:
         result = make_imatrix(request, progress)

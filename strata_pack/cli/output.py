@@ -65,7 +65,11 @@ class Out:
     def note(self, text: str) -> None:
         """Print one line that is not part of the answer, on stderr."""
         if self.mode != "quiet":
-            print(escaped(self.as_given(text), keep="\n\t"), file=sys.stderr, flush=True)
+            self.error(text)
+
+    def error(self, text: str) -> None:
+        """Print why the command fails, on stderr; in quiet mode too."""
+        print(escaped(self.as_given(text), keep="\n\t"), file=sys.stderr, flush=True)
 
     def show(self, renderable: Any) -> None:
         """Print a rich table or text (its plain form when piped). On a narrow terminal cells are wrapped, never cut."""

@@ -43,10 +43,14 @@ def quantize(
     An interrupted run is resumed by the same command.
     """
     from strata_pack.errors import WrongUse
-    from strata_pack.weights.quantize.command import QuantizeRequest, existing_outputs, quantize_files
+    from strata_pack.outputs import check_file_output
+    from strata_pack.weights.quantize.command import QuantizeRequest, existing_outputs, quantize_files, target_file
 
     if html is not None and not dry_run:
         raise WrongUse("--html writes the plan that --dry-run shows")
+    ReportFiles(html=html).try_all(source, flags.imatrix)
+    if flags.fit is not None and not dry_run:
+        check_file_output(target_file(dest), force=force)  # before the search, which takes minutes
     edits, split_bytes = flags.edits(), flags.split_bytes()
     recipes = flags.recipes(source, None if dest is None else dest.parent / f"{dest.stem}.fit.toml", out)
     request = QuantizeRequest(
@@ -88,7 +92,6 @@ def _show_plans(request: QuantizeRequest, recipes: Sequence[Recipe], html: Path 
     from strata_pack.weights.quantize.command import open_plans
     from strata_pack.weights.quantize.output import make_report
 
-    ReportFiles(html=html).try_all(request.source, request.imatrix)
     with open_plans(request, recipes) as plans:
         shown = [show_plan(plan, out) for plan in plans]
         if html is not None:

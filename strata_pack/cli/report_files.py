@@ -51,7 +51,7 @@ def write_late(path: Path | None, make: Callable[[], bytes], out: Out) -> int:
         if path is not None:
             write_atomic(path, make())
     except (StrataError, OSError) as error:
-        out.note(f"strata-pack: the report could not be written: {error}")
+        out.error(f"strata-pack: the report could not be written: {error}")
         return EnvironmentFailure.exit_code
     return 0
 

@@ -134,7 +134,7 @@ def score_side_by_side(
     """Score every position of ``text`` with both models running at the same time. Raises as ``compare_full``."""
     # All threads for each: with a half, the cores of the faster model would wait for the slower one.
     options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
-    options["parse_special"] = text.parse_special
+    options |= {"parse_special": text.parse_special, "text_name": text.name}
     files = model_file(model), model_file(against)
     with (
         open_logits(files[0], text.content, **options) as ours,
@@ -154,11 +154,16 @@ def model_file(path: Path) -> Path:
 
 def check_same_text(ours: LogitsHeader, theirs: LogitsHeader, model: Path, against: Path) -> None:
     """Raise ``BadInput`` unless both models have the same vocabulary size and split the text into the same tokens."""
-    if ours.n_vocab != theirs.n_vocab:
-        problem = f"has {ours.n_vocab} tokens in its vocabulary and {against} has {theirs.n_vocab}"
-        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
+    check_vocabularies(ours.n_vocab, theirs.n_vocab, model, against)
     if ours.windows != theirs.windows:
         problem = f"splits the text into different tokens from {against}"
+        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
+
+
+def check_vocabularies(ours: int, theirs: int, model: Path, against: Path) -> None:
+    """Raise ``BadInput`` unless both models have as many tokens."""
+    if ours != theirs:
+        problem = f"has {ours} tokens in its vocabulary and {against} has {theirs}"
         raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
 
 

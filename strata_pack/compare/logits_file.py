@@ -1,14 +1,15 @@
 """Stores a reference's logits in a file, for every model that is compared with it.
 
 A row is stored as log probabilities: 16 bits each between the largest and 40 nats below it, and the likeliest 64
-exactly. The error of a divergence is the small probability of the other tokens times a rounding error of 0.0003 nats. A
-file has half the bytes of full logits and is written atomically.
+exactly, and its checksum. The error of a divergence is the small probability of the other tokens times a rounding error
+of 0.0003 nats. A file has half the bytes of full logits and is written atomically.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,8 @@ from strata_pack.llama.logits import LogitsHeader, LogitStream
 from strata_pack.progress import Progress
 
 MAGIC = b"STRATALG"
+VERSION = 2
+"""The version of a row's layout; part of every key."""
 EXACT = 64
 """Number of tokens of a row that are stored exactly."""
 DEPTH = 40.0
@@ -30,12 +33,18 @@ DEPTH = 40.0
 LEVELS = 65535
 _SIZE = struct.Struct("<Q")
 _HEADER_LIMIT = 256 << 20
+_REMOVE = "remove it and run again"
 
 
 def row_bytes(n_vocab: int) -> int:
     """Return the bytes of one row."""
+    return _layout(n_vocab).itemsize
+
+
+def _layout(n_vocab: int) -> np.dtype[np.void]:
     exact = min(EXACT, n_vocab)
-    return 8 + 2 * n_vocab + 8 * exact
+    fields = [("scale", "<f4", 2), ("levels", "<u2", n_vocab), ("places", "<u4", exact), ("values", "<f4", exact)]
+    return np.dtype([*fields, ("crc", "<u4")])
 
 
 def write_logits(path: Path, stream: LogitStream, key: str, progress: Progress, label: str) -> None:
@@ -73,7 +82,8 @@ def _write(file: IO[bytes], logits: npt.NDArray[np.float32]) -> None:
     values = np.take_along_axis(logs, places.astype(np.int64), 1).astype("<f4")
     scales = np.hstack([low, step]).astype("<f4")
     for row in range(len(logs)):
-        file.write(scales[row].tobytes() + levels[row].tobytes() + places[row].tobytes() + values[row].tobytes())
+        data = scales[row].tobytes() + levels[row].tobytes() + places[row].tobytes() + values[row].tobytes()
+        file.write(data + zlib.crc32(data).to_bytes(4, "little"))
 
 
 class LogitsFile:
@@ -100,23 +110,22 @@ class LogitsFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            raise BadInput(f"is damaged ({error})", where=path, remedy="remove it and run again") from None
+            raise BadInput(f"is damaged ({error})", where=path, remedy=_REMOVE) from None
         if path.stat().st_size != start + rows:
-            raise BadInput("is truncated", where=path, remedy="remove it and run again")
+            raise BadInput("is truncated", where=path, remedy=_REMOVE)
         return cls(path, header, start)
 
     def blocks(self) -> Iterator[npt.NDArray[np.float32]]:
-        """Yield the log probabilities as arrays of shape (up to 16, ``n_vocab``)."""
-        n_vocab, exact = self.header.n_vocab, min(EXACT, self.header.n_vocab)
-        layout = np.dtype(
-            [("scale", "<f4", 2), ("levels", "<u2", n_vocab), ("places", "<u4", exact), ("values", "<f4", exact)]
-        )
+        """Yield the log probabilities as arrays of shape (up to 16, ``n_vocab``); ``BadInput`` for damaged rows."""
+        layout = _layout(self.header.n_vocab)
         with self.path.open("rb") as file:
             file.seek(self._start)
             for size in self.header.blocks:
                 rows = np.fromfile(file, layout, size)
                 if len(rows) < size:
                     raise BadInput("became shorter while it was read", where=self.path)
+                if any(zlib.crc32(row.tobytes()[:-4]) != row["crc"] for row in rows):
+                    raise BadInput("is damaged (a checksum differs)", where=self.path, remedy=_REMOVE)
                 low, step = rows["scale"][:, :1], rows["scale"][:, 1:]
                 logs = low + rows["levels"].astype(np.float32) * step
                 np.put_along_axis(logs, rows["places"].astype(np.int64), rows["values"], 1)

@@ -21,21 +21,22 @@ from strata_pack.compare.full import (
     Comparison,
     Perplexity,
     check_same_text,
+    check_vocabularies,
     model_file,
     score_side_by_side,
     summarize,
 )
-from strata_pack.compare.logits_file import LogitsFile, write_logits
+from strata_pack.compare.logits_file import VERSION, LogitsFile, write_logits
 from strata_pack.compare.scores import Scores, joined, score_blocks
 from strata_pack.compare.texts import Text, texts
 from strata_pack.compare.top import TOP, compare_top
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.llama.logits_native import LAYOUT_OF, LogitsUnavailable
 from strata_pack.llama.runtimes import find_binary
 from strata_pack.progress import Progress, Silent
-from strata_pack.weights.gguf.file import open_shards, shard_paths
+from strata_pack.weights.gguf.file import MetaValue, open_shards, shard_paths
 
 ALL_TEXTS = "all texts"
 
@@ -97,6 +98,7 @@ def compare_many(
     names = [model_file(model).resolve() for model in models]
     if len(set(names)) != len(names):
         raise BadInput("a model is given twice", where=models[0])
+    _check_headers(models, against)
     try:
         if options.server is not None:
             return on_front([_bounded(model, against, over, options, progress) for model in models])
@@ -120,6 +122,21 @@ def on_front(found: Sequence[ModelComparison]) -> list[ModelComparison]:
         )
 
     return [replace(one, best=not beaten(one)) for one in found]
+
+
+def _check_headers(models: Sequence[Path], against: Path) -> None:
+    """Raise ``BadInput`` before the work if a file is missing, truncated, or of another vocabulary."""
+    reference = _vocabulary(against)
+    for model in models:
+        own = _vocabulary(model)
+        if own is not None and reference is not None and own != reference:
+            check_vocabularies(len(own.value), len(reference.value), model, against)
+
+
+def _vocabulary(model: Path) -> MetaValue | None:
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(file) for file in open_shards(model_file(model))]
+        return files[0].metadata.get("tokenizer.ggml.tokens")
 
 
 def size_of(model: Path) -> tuple[int, float]:
@@ -181,12 +198,16 @@ def _against_kept(
         for text in over:
             kept = _kept(folder, against, text, options, settings, progress)
             for model in models:
-                with open_logits(model_file(model), text.content, **settings, parse_special=text.parse_special) as ours:
+                with open_logits(model_file(model), text.content, **settings, **_reading(text)) as ours:
                     check_same_text(ours.header, kept.header, model, against)
                     label = f"{model.name}, {text.name}"
                     scores = score_blocks(ours.blocks(), kept.blocks(), ours.header, progress, label)
                     scored[model].append((text, scores, ours.header))
     return [_judged(model, against, parts) for model, parts in scored.items()]
+
+
+def _reading(text: Text) -> dict[str, Any]:
+    return {"parse_special": text.parse_special, "text_name": text.name}
 
 
 @contextlib.contextmanager
@@ -195,6 +216,8 @@ def _folder(named: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="strata-logits-") as folder:
             yield Path(folder)
     else:
+        if named.exists() and not named.is_dir():
+            raise WrongUse("is not a folder", where=named)
         named.mkdir(parents=True, exist_ok=True)
         yield named
 
@@ -205,11 +228,13 @@ def _kept(
     """Return the reference's logits over ``text``; computes them if they are not in ``folder``."""
     path = model_file(against)
     files = [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in shard_paths(path)]
-    key = sha256_text(json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF]))
+    key = sha256_text(
+        json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF, VERSION])
+    )
     place = folder / f"{path.stem}-{key[:16]}.logits"
     kept = LogitsFile.open(place, key)
     if kept is None:
-        with open_logits(path, text.content, **settings, parse_special=text.parse_special) as stream:
+        with open_logits(path, text.content, **settings, **_reading(text)) as stream:
             write_logits(place, stream, key, progress, f"{path.name}, {text.name}")
         kept = LogitsFile.open(place, key)
     if kept is None:

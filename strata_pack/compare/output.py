@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,8 +19,15 @@ def label(model: str) -> str:
 
 
 def picture(found: Sequence[ModelComparison]) -> Scatter:
-    """Return the plot of size against mean divergence, with a line through the Pareto front."""
-    points = tuple(Point(label(one.model), round(one.size / MB, 1), one.total.kl_mean, one.best) for one in found)
+    """Return the plot of size against mean divergence, with a line through the Pareto front.
+
+    A model with an infinite divergence has no place in it.
+    """
+    points = tuple(
+        Point(label(one.model), round(one.size / MB, 1), one.total.kl_mean, one.best)
+        for one in found
+        if math.isfinite(one.total.kl_mean)
+    )
     values = [point.y for point in points if point.y > 0]
     wide = len(values) > 1 and max(values) > 20 * min(values)
     return Scatter("Size against KL divergence", "size in MB", "mean KL divergence in nats", points, log_y=wide)

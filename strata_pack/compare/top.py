@@ -27,7 +27,7 @@ from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.llama.client import LlamaClient
 from strata_pack.llama.logits import LogitsHeader
-from strata_pack.llama.logits_child import MIN_TOKENS, cut_windows
+from strata_pack.llama.logits_child import MIN_TOKENS, cut_windows, too_short
 from strata_pack.llama.runtimes import Runtime
 from strata_pack.llama.server import LlamaServer
 from strata_pack.progress import Progress, Silent
@@ -109,7 +109,7 @@ def _log_probability(likeliest: Likeliest, token: int) -> float:
 def _windows(client: LlamaClient, text: Text, context: int, limit: int | None) -> LogitsHeader:
     tokens = client.tokenize(text.content, parse_special=text.parse_special)
     if len(tokens) < MIN_TOKENS:
-        raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
+        raise BadInput(too_short(len(tokens)), where=text.name)
     context = min(context, len(tokens))
     with_special = client.tokenize("a", add_special=True, parse_special=False)
     without = client.tokenize("a", parse_special=False)

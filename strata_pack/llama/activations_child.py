@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from strata_pack.errors import BadInput, StrataError
+from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.files import atomic_writer
 from strata_pack.llama.activations import ActivationCollector, Sums
 from strata_pack.llama.logits_child import cut_windows, error_line
@@ -69,7 +69,10 @@ def collect(settings: dict[str, Any], say: Any) -> None:
         ]
         windows = cut_windows(tokens, context, settings["limit"], model.bos)
         if not windows:
-            raise BadInput(f"the text has {len(tokens)} tokens and one chunk needs {context}")
+            raise BadInput(
+                f"the text has {len(tokens)} tokens and one chunk needs {context}",
+                remedy="give more text, or fewer tokens a chunk with --ctx",
+            )
         if done > len(windows):
             collector.sums, done = {}, 0
         say({"chunks": len(windows), "done": done, "tokens": len(tokens)})
@@ -100,6 +103,8 @@ def main() -> None:
             collect(json.load(sys.stdin), say)
         except StrataError as error:
             out.write(error_line(error))
+        except OSError as error:
+            out.write(error_line(EnvironmentFailure(f"the sums cannot be saved ({error})")))
 
 
 if __name__ == "__main__":

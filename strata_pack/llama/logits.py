@@ -129,6 +129,7 @@ def open_logits(
     model: Path,
     text: str,
     *,
+    text_name: str,
     context: int = 512,
     limit: int | None = None,
     threads: int | None = None,
@@ -137,12 +138,14 @@ def open_logits(
     """Evaluate ``text`` in windows of ``context`` tokens (at most ``limit`` windows) and yield the stream.
 
     The second half of each window is scored. ``parse_special``: special tokens spelled in the text are tokenized as
-    special. Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if
-    the installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the process dies.
+    special. ``text_name`` is for messages. Raises ``BadInput`` if llama.cpp does not load the model or the text is too
+    short, ``LogitsUnavailable`` if the installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the
+    process dies.
     """
     settings = {
         "model": str(model),
         "text": text,
+        "text_name": text_name,
         "context": context,
         "limit": limit,
         "parse_special": parse_special,

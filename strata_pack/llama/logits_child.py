@@ -35,6 +35,11 @@ def error_line(error: StrataError) -> bytes:
     return json.dumps({"error": str(error), "kind": kind}).encode() + b"\n"
 
 
+def too_short(tokens: int) -> str:
+    """Return the problem of a text of so few tokens."""
+    return f"the text has {tokens} tokens; {MIN_TOKENS} are the least"
+
+
 def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | None) -> list[list[int]]:
     """Return the windows of ``context`` tokens, one after the other, each beginning with ``bos`` if there is one.
 
@@ -47,12 +52,14 @@ def cut_windows(tokens: list[int], context: int, limit: int | None, bos: int | N
 
 def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> None:
     """Write the header to ``out`` and the rows to the ring; returns early if ``released`` ends, as the parent has."""
-    path = Path(settings["model"])
-    with LogitsModel(path, context=settings["context"], threads=settings["threads"]) as model:
-        tokens = model.tokenize(settings["text"], parse_special=settings["parse_special"])
+    path, text = Path(settings["model"]), settings["text"]
+    # A context longer than any text would only take memory; a token has a byte, and some models begin with a space.
+    most = min(settings["context"], len(text.encode()) + MIN_TOKENS)
+    with LogitsModel(path, context=most, threads=settings["threads"]) as model:
+        tokens = model.tokenize(text, parse_special=settings["parse_special"])
         if len(tokens) < MIN_TOKENS:
-            raise BadInput(f"the text has {len(tokens)} tokens; {MIN_TOKENS} are the least")
-        context = min(settings["context"], len(tokens))
+            raise BadInput(too_short(len(tokens)), where=settings["text_name"])
+        context = min(most, len(tokens))
         windows = cut_windows(tokens, context, settings["limit"], model.bos)
         first, end = context // 2, context - 1
         ring = _ring(settings["ring"], model.n_vocab)

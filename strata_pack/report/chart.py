@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
+from strata_pack.errors import escaped
 from strata_pack.report.model import Chart
 
 WIDTH, HEIGHT = 720, 300
@@ -28,7 +29,7 @@ def svg(chart: Chart) -> str:
     plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
     parts = [
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg">',
-        f"<title>{escape(chart.title)}</title>",
+        f"<title>{svg_text(chart.title)}</title>",
     ]
     for step in range(5):
         y = TOP + plot_height * step / 4
@@ -44,7 +45,7 @@ def svg(chart: Chart) -> str:
             y = TOP + plot_height - height
             parts.append(
                 f'<rect class="series{number % COLOURS}" x="{x:.1f}" y="{y:.1f}" width="{bar * 0.92:.1f}" '
-                f'height="{height:.1f}"><title>{escape(f"{name}, {chart.x[place]}: {value:,g}")}</title></rect>'
+                f'height="{height:.1f}"><title>{svg_text(f"{name}, {chart.x[place]}: {value:,g}")}</title></rect>'
             )
             parts.append(
                 f'<text class="value" x="{x + bar * 0.46:.1f}" y="{y - 4:.1f}" text-anchor="middle">{value:,g}</text>'
@@ -52,16 +53,21 @@ def svg(chart: Chart) -> str:
     for place, label in enumerate(chart.x):
         x = LEFT + slot * (place + 0.5)
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(label)}</text>'
+            f'<text class="tick" x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{svg_text(label)}</text>'
         )
-    parts.append(f'<text class="axis" x="{LEFT}" y="14">{escape(chart.y_label)}</text>')
+    parts.append(f'<text class="axis" x="{LEFT}" y="14">{svg_text(chart.y_label)}</text>')
     parts.append(
         f'<text class="axis" x="{LEFT + plot_width / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">'
-        f"{escape(chart.x_label)}</text>"
+        f"{svg_text(chart.x_label)}</text>"
     )
     x = float(WIDTH - RIGHT)
     for number, name in reversed(list(enumerate(chart.series))):
         x -= 7.2 * len(name) + 26
         parts.append(f'<rect class="series{number % COLOURS}" x="{x:.1f}" y="4" width="12" height="12"/>')
-        parts.append(f'<text class="legend" x="{x + 17:.1f}" y="14">{escape(name)}</text>')
+        parts.append(f'<text class="legend" x="{x + 17:.1f}" y="14">{svg_text(name)}</text>')
     return "".join([*parts, "</svg>"])
+
+
+def svg_text(text: str) -> str:
+    """Return ``text`` for an SVG: without the control characters and broken bytes that XML does not allow."""
+    return escape(escaped(text))

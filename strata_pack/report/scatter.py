@@ -6,9 +6,8 @@ In a page the colours come from the page's style sheet; ``standalone`` makes an 
 from __future__ import annotations
 
 import math
-from html import escape
 
-from strata_pack.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice_ceiling
+from strata_pack.report.chart import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, nice_ceiling, svg_text
 from strata_pack.report.model import Scatter
 
 STEPS = 4
@@ -32,7 +31,7 @@ def scatter_svg(scatter: Scatter, style: str = "") -> str:
 
     parts = [
         f'<svg class="chart" role="img" viewBox="0 0 {WIDTH} {HEIGHT}" xmlns="http://www.w3.org/2000/svg">',
-        f"<title>{escape(scatter.title)}</title>",
+        f"<title>{svg_text(scatter.title)}</title>",
         f"<style>{style}</style>" if style else "",
     ]
     for tick in ticks:
@@ -48,16 +47,16 @@ def scatter_svg(scatter: Scatter, style: str = "") -> str:
     parts.append(f'<polyline class="front" fill="none" stroke="currentColor" points="{line}"/>')
     for point in scatter.points:
         x, y = place(point.x, point.y)
-        label = escape(f"{point.name}: {point.x:g}, {point.y:g}")
+        label = svg_text(f"{point.name}: {point.x:g}, {point.y:g}")
         kind = "point marked" if point.marked else "point"
         parts.append(f'<circle class="{kind}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{label}</title></circle>')
         anchor, shift = ("end", -7) if x > LEFT + width * 0.8 else ("start", 7)
-        name = escape(point.name)
+        name = svg_text(point.name)
         parts.append(f'<text class="label" x="{x + shift:.1f}" y="{y - 5:.1f}" text-anchor="{anchor}">{name}</text>')
-    parts.append(f'<text class="axis" x="{LEFT}" y="14">{escape(scatter.y_label)}</text>')
+    parts.append(f'<text class="axis" x="{LEFT}" y="14">{svg_text(scatter.y_label)}</text>')
     parts.append(
         f'<text class="axis" x="{LEFT + width / 2:.1f}" y="{HEIGHT - 6}" text-anchor="middle">'
-        f"{escape(scatter.x_label)}</text>"
+        f"{svg_text(scatter.x_label)}</text>"
     )
     return "".join([*parts, "</svg>"])
 

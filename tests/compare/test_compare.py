@@ -274,7 +274,7 @@ def test_models_with_other_vocabularies_are_refused(tmp_path: Path, models: dict
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(b"short", r"the text has \d+ tokens; 32 are the least"), (b"\xff", "is not UTF-8")]
+    ("content", "words"), [(b"short", r"t\.txt: the text has \d+ tokens; 32 are the least"), (b"\xff", "is not UTF-8")]
 )
 def test_a_text_that_says_nothing_is_refused(
     tmp_path: Path, models: dict[str, Path], content: bytes, words: str
@@ -282,6 +282,12 @@ def test_a_text_that_says_nothing_is_refused(
     (tmp_path / "t.txt").write_bytes(content)
     with pytest.raises(BadInput, match=words):
         compare_full(models["F32"], models["F32"], Text.read(tmp_path / "t.txt"), **FAST)  # type: ignore[arg-type]
+
+
+def test_a_context_beyond_the_text_takes_no_memory(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("word " * 20)
+    found = compare_full(models["F32"], models["F32"], Text.read(tmp_path / "t.txt"), context=10**9, threads=1)
+    assert (found.windows, found.context) == (1, found.tokens + found.context // 2 + 1)
 
 
 def test_what_llama_cpp_does_not_load_is_refused_with_its_reason(tmp_path: Path, models: dict[str, Path]) -> None:

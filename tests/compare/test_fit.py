@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from gguf import GGMLQuantizationType as Q
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from strata_pack.cli.app import app
 from strata_pack.compare.fit import errors as fit_errors
 from strata_pack.compare.fit.budget import parse_budget
 from strata_pack.compare.fit.choose import Option, choose, hull, smallest
@@ -53,7 +56,9 @@ def test_a_card_that_is_full_of_cache_is_refused() -> None:
         parse_budget("1MiB card at 4k context").file_bytes(1000, SHAPE)
 
 
-@pytest.mark.parametrize("text", ["", "much", "600", "600 parsecs", "card at 32k context", "4bpw card at 4k context"])
+@pytest.mark.parametrize(
+    "text", ["", "much", "600", "600 parsecs", "card at 32k context", "4bpw card at 4k context", "9" * 400 + "bpw"]
+)
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(WrongUse, match=r"600MiB|unit|size in bytes"):
         parse_budget(text)
@@ -151,6 +156,20 @@ def test_a_file_ends_just_below_its_size_and_the_recipe_makes_it_again(wide: Pat
     assert (tmp_path / "again.gguf").read_bytes() == (tmp_path / "fit.gguf").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("bits", "why"),
+    [
+        (8, r"[\d,]+ bytes are left, and the smallest step to a closer file, .* as \w+, takes [\d,]+"),
+        (99, "every tensor is stored as exactly as it can be"),
+    ],
+)
+def test_a_budget_that_cannot_be_spent_says_why(wide: Path, bits: float, why: str) -> None:
+    with GgufSource(wide) as source:
+        found = fit(source, parse_budget(f"{bits}bpw"), probe=False, threads=1)
+    assert found.size < 0.995 * found.budget
+    assert re.match(why, found.unspent)
+
+
 def test_more_bytes_never_cost_more(wide: Path) -> None:
     with GgufSource(wide) as source:
         costs = [fit(source, parse_budget(f"{b}bpw"), probe=False, threads=1).predicted_kl for b in (4.6, 5, 6, 8)]
@@ -160,6 +179,25 @@ def test_more_bytes_never_cost_more(wide: Path) -> None:
 def test_a_size_that_nothing_fits_is_refused_with_the_smallest(wide: Path) -> None:
     with GgufSource(wide) as source, pytest.raises(WrongUse, match=r"the smallest mix takes [\d,]+ bytes"):
         fit(source, parse_budget("10kB"), probe=False, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("quantize", "{wide}", "{there}"), "exists already"),
+        (("quantize", "{wide}"), "no FILE to write is given"),
+        (("build", "{wide}", "--out", "{folder}"), "is a folder with other files in it"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_refused_before_the_search(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.setattr("strata_pack.compare.fit.search.fit", None)
+    (tmp_path / "there.gguf").write_bytes(b"x")
+    given = [one.format(wide=wide, there=tmp_path / "there.gguf", folder=tmp_path) for one in arguments]
+    result = CliRunner().invoke(app, [*given, "--fit", "5bpw"])
+    assert result.exit_code == 2
+    assert words in result.stderr
 
 
 def test_the_cost_of_errors_is_measured_once_on_the_model_and_leaves_it_alone(

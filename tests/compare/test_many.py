@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
@@ -22,7 +23,7 @@ from strata_pack.compare.logits_file import LogitsFile
 from strata_pack.compare.many import CompareOptions, ModelComparison, compare_many, on_front, pooled_bounds
 from strata_pack.compare.output import make_report, picture
 from strata_pack.compare.texts import AGENT, PROSE, Text, texts
-from strata_pack.errors import BadInput, EnvironmentFailure
+from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.report import html, schema, standalone
 from tests.compare.test_compare import write_wide
 
@@ -91,7 +92,7 @@ def test_kept_logits_are_used_the_second_time(
     models: dict[str, Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("strata_pack.compare.many.keep", None)
+    monkeypatch.setattr("strata_pack.compare.many.write_logits", None)
     assert compare_many([models["Q8_0"]], models["F32"], (), kept) == first_kept[1]
 
 
@@ -116,11 +117,14 @@ def test_logits_whose_head_is_of_another_form_are_refused_by_name(
         compare_many([models["Q8_0"]], models["F32"], (), kept)
 
 
-def test_truncated_logits_are_refused_by_name(kept: CompareOptions, models: dict[str, Path]) -> None:
+@pytest.mark.parametrize(("end", "words"), [(b"", "truncated"), (b"\xff" * 600, r"damaged \(a checksum differs\)")])
+def test_damaged_logits_are_refused_by_name(
+    kept: CompareOptions, models: dict[str, Path], end: bytes, words: str
+) -> None:
     assert kept.keep_logits is not None
     for path in kept.keep_logits.glob("*.logits"):
-        path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(BadInput, match=r"\.logits: is truncated; remove it and run again"):
+        path.write_bytes(path.read_bytes()[:-600] + end)
+    with pytest.raises(BadInput, match=rf"\.logits: is {words}; remove it and run again"):
         compare_many([models["Q8_0"]], models["F32"], (), kept)
 
 
@@ -214,6 +218,27 @@ def test_the_command_compares_many_and_writes_page_and_picture(tmp_path: Path, m
     assert [Path(one["model"]).stem for one in value["models"]] == ["Q8_0", "Q2_K"]
     assert page.read_bytes().startswith(b"<!doctype html>")
     assert card.read_bytes().startswith(b"<svg")
+
+
+def test_a_missing_model_is_found_before_the_reference_is_evaluated(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata_pack.compare.many.open_logits", None)
+    with pytest.raises(BadInput, match=r"[Nn]o such file"):
+        compare_many([models["Q8_0"], Path("none.gguf")], models["F32"], (), OPTIONS)
+
+
+def test_logits_are_kept_in_a_folder_and_not_in_a_file(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WrongUse, match="is not a folder"):
+        compare_many([models["Q8_0"]], models["F32"], (), replace(OPTIONS, keep_logits=tmp_path / "file"))
+
+
+def test_a_picture_is_valid_with_any_name_and_an_infinite_divergence(found: dict[str, ModelComparison]) -> None:
+    odd = replace(found["Q8_0"], model="</text>&\x01\udcff.gguf")
+    far = replace(found["Q2_K"], total=replace(found["Q2_K"].total, kl_mean=math.inf))
+    root = ElementTree.fromstring(standalone(picture([odd, far])))
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 1
 
 
 @pytest.mark.parametrize("option", ["--html", "--svg"])

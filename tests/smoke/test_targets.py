@@ -106,15 +106,13 @@ def test_a_report_s_path_is_tried_before_the_run(tiny, tmp_path, flag):
     assert done.stdout == ""
 
 
-def test_a_report_that_cannot_be_written_costs_no_result(tmp_path):
-    out = Out("terminal")
-    told: list[str] = []
-    out.note = told.append  # type: ignore[method-assign]
+def test_a_report_that_cannot_be_written_costs_no_result_and_quiet_mode_says_why(tmp_path, capsys):
+    out = Out("quiet")
     (tmp_path / "r.html").mkdir()
     code = ReportFiles(html=tmp_path / "r.html", junit=tmp_path / "r.xml").write(Report("t", ()), out)
     assert code == 3
     assert (tmp_path / "r.xml").is_file()
-    assert told[0].startswith("strata-pack: the report could not be written: ")
+    assert capsys.readouterr().err.startswith("strata-pack: the report could not be written: ")
 
 
 def test_a_failure_names_the_command_that_repeats_it(tmp_path, options):

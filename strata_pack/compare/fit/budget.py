@@ -20,7 +20,7 @@ UNITS = {
     "GiB": 1 << 30,
     "TiB": 1 << 40,
 }
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]+)")
+_SIZE = re.compile(r"(?P<number>\d{1,15}(?:\.\d+)?)\s*(?P<unit>[A-Za-z]+)")
 _CARD = re.compile(r"(?P<size>.+?)\s+card\s+at\s+(?P<context>\d+)(?P<k>k?)\s+context")
 EXAMPLE = "write for example 600MiB, 4.5bpw or '16GiB card at 32k context'"
 

@@ -75,6 +75,22 @@ def choose(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str,
     return _filled(chosen, options, left)
 
 
+def next_step(
+    chosen: Mapping[str, Option[T]], options: Mapping[str, Sequence[Option[T]]]
+) -> tuple[str, Option[T], int] | None:
+    """Return the change that lowers the cost for the fewest more bytes: the name, its option and the bytes."""
+    steps = [
+        (option.nbytes - chosen[name].nbytes, name, option)
+        for name, some in options.items()
+        for option in some
+        if option.cost < chosen[name].cost
+    ]
+    if not steps:
+        return None
+    more, name, option = min(steps, key=lambda one: one[0])
+    return name, option, more
+
+
 def _filled(
     chosen: dict[str, Option[T]], options: Mapping[str, Sequence[Option[T]]], left: int
 ) -> dict[str, Option[T]]:

@@ -13,12 +13,12 @@ import json
 import re
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
-from strata_pack.compare.fit.choose import Option, choose, smallest
+from strata_pack.compare.fit.choose import Option, choose, next_step, smallest
 from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.texts import Text, texts
@@ -52,6 +52,8 @@ LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
 """Minimum bits per weight, by role: every token passes through these tensors; llama-quantize's presets do the same."""
 MEASURED_UP_TO = 2_000_000_000
 """Largest number of weights for which sensitivities are measured by default: each measurement is an evaluation."""
+NOTICEABLE = 0.005
+"""Share of the budget that may be left without a reason."""
 KNOWN_COSTS: Mapping[str, float] = {
     "attn_v": 0.27,
     "attn_k": 0.14,
@@ -77,8 +79,8 @@ class FitResult:
     predicted_kl: float
     types: Mapping[str, Q]
     sensitivities: Mapping[str, Sensitivity] = field(default_factory=dict)
-    lossless: bool = False
-    """Whether every tensor is stored exactly: a larger file would not be closer to the source."""
+    unspent: str = ""
+    """Why a noticeable part of the budget is left; empty if it is not."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -87,6 +89,7 @@ class FitResult:
             "bits_per_weight": round(self.bits_per_weight, 4),
             "predicted_kl": self.predicted_kl,
             "measured": bool(self.sensitivities),
+            "unspent": self.unspent,
             "types": {name: type.name for name, type in self.types.items()},
         }
 
@@ -142,7 +145,7 @@ def fit(
     options = {tensor.name: _options(plan, tensor, errors, _cost(tensor.name, layers, found)) for tensor in opened}
     chosen = choose(options, free)
     text = recipe_text(budget, {name: option.type for name, option in chosen.items()}, layers)
-    return _result(source, imatrix, limit, text, chosen, found)
+    return replace(_result(source, imatrix, limit, text, chosen, found), unspent=_unspent(chosen, options, free, limit))
 
 
 def fit_file(
@@ -160,6 +163,20 @@ def fit_file(
     importances = None if imatrix is None else read_imatrix(imatrix)
     with open_tensors(source) as opened:
         return fit(opened, budget, importances, probe=probe, reserve=reserve, threads=threads, progress=progress)
+
+
+def _unspent(chosen: Mapping[str, Option[Q]], options: Mapping[str, Sequence[Option[Q]]], free: int, limit: int) -> str:
+    """Return why a noticeable part of the budget is left, or nothing."""
+    left = free - sum(option.nbytes for option in chosen.values())
+    if left <= NOTICEABLE * limit:
+        return ""
+    step = next_step(chosen, options)
+    if step is None:
+        return "every tensor is stored as exactly as it can be, so a larger file would be no closer to the source"
+    name, option, more = step
+    return (
+        f"{left:,} bytes are left, and the smallest step to a closer file, {name} as {option.type.name}, takes {more:,}"
+    )
 
 
 def _result(
@@ -184,7 +201,6 @@ def _result(
         predicted_kl=sum(option.cost for option in chosen.values()),
         types={name: option.type for name, option in chosen.items()},
         sensitivities=found,
-        lossless=all(option.cost == 0 for option in chosen.values()),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def measure(
 
 
 def _open(base: Path, text: Text, threads: int) -> AbstractContextManager[LogitStream]:
-    return open_logits(base, text.content, context=CONTEXT, limit=1, threads=threads, parse_special=text.parse_special)
+    reading: dict[str, Any] = {"parse_special": text.parse_special, "text_name": text.name}
+    return open_logits(base, text.content, context=CONTEXT, limit=1, threads=threads, **reading)
 
 
 def _round_in_place(

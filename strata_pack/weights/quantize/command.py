@@ -142,15 +142,20 @@ def model_stem(source: str) -> str:
     return re.sub(r"[-_.](f16|bf16|f32|fp16|fp32)$", "", name, flags=re.IGNORECASE)
 
 
+def target_file(dest: Path | None) -> Path:
+    """Return ``dest``; ``WrongUse`` unless it is given and its name is that of a GGUF."""
+    if dest is None:
+        raise WrongUse("no FILE to write is given", remedy="name one, or show the plan with --dry-run")
+    if dest.suffix != ".gguf":
+        raise WrongUse("the name of a GGUF file must end in .gguf", where=dest)
+    return dest
+
+
 def _targets(request: QuantizeRequest, recipes: Sequence[Recipe]) -> list[Path]:
     """Return the file of every recipe."""
     dest = request.dest
     if len(recipes) == 1:
-        if dest is None:
-            raise WrongUse("no FILE to write is given", remedy="name one, or show the plan with --dry-run")
-        if dest.suffix != ".gguf":
-            raise WrongUse("the name of a GGUF file must end in .gguf", where=dest)
-        return [dest]
+        return [target_file(dest)]
     if dest is None:
         raise WrongUse("no folder to write to is given", remedy="name one, or show the plans with --dry-run")
     if dest.suffix == ".gguf" or (dest.exists() and not dest.is_dir()):
