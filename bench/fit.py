@@ -3,8 +3,8 @@
     python bench/fit.py MODEL [--unround SEED] [--imatrix FILE] [--presets Q4_K_M,...] [--windows N] [--folder DIR]
 
 For every preset the model is quantized with it and with ``fit`` for a file of exactly that size, both with the same
-importance matrix; then all files are compared with the source in one run, equal ones once. With ``--folder`` the files
-stay there and are not made again. Prints a table and writes JSON.
+importance matrix, and both are compared with the source. With ``--folder`` the files stay there and are not made again.
+Prints a table and writes JSON.
 
 A model that is quantized already is stored exactly from its own size on, so nothing is left to choose. ``--unround``
 first makes a float model that stands in for the lost original: to every weight it adds noise, uniform within half a
@@ -30,11 +30,11 @@ sys.path.insert(0, str(ROOT))
 from strata_pack.compare.fit.budget import FitBudget  # noqa: E402
 from strata_pack.compare.fit.search import fit  # noqa: E402
 from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
-from strata_pack.files import dump_json, sha256_file  # noqa: E402
+from strata_pack.files import dump_json  # noqa: E402
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES  # noqa: E402
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q  # noqa: E402
 from strata_pack.weights.gguf.file import GgufFile  # noqa: E402
-from strata_pack.weights.quantize.imatrix import read_imatrix  # noqa: E402
+from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix  # noqa: E402
 from strata_pack.weights.quantize.plan import plan_quantization  # noqa: E402
 from strata_pack.weights.quantize.run import run_plan  # noqa: E402
 from strata_pack.weights.tensor_source import GgufSource  # noqa: E402
@@ -73,6 +73,27 @@ def unround(source: GgufSource, out: Path, seed: int) -> None:
         weights.flush()
 
 
+def judge(
+    source: GgufSource, model: Path, preset: str, imatrix: Imatrix | None, folder: Path, windows: int
+) -> dict[str, Any]:
+    """Make both files of ``preset`` and compare them with ``model``."""
+    plan = plan_quantization(source, preset, imatrix, allow_requantize=True)
+    theirs, ours = folder / f"{preset}.gguf", folder / f"fit-{preset}.gguf"
+    if not theirs.exists():
+        run_plan(plan, theirs)
+    size = theirs.stat().st_size
+    started = time.perf_counter()
+    found = fit(source, FitBudget(f"{size} bytes", size), imatrix)
+    seconds = time.perf_counter() - started
+    if not ours.exists():
+        run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
+    settings = CompareOptions(limit=windows, keep_logits=folder / "logits")
+    kl, fit_kl = (one.total.kl_mean for one in compare_many([theirs, ours], model, (), settings))
+    row = {"preset": preset, "size": size, "fit_size": ours.stat().st_size, "fit_seconds": seconds}
+    row |= {"kl": kl, "fit_kl": fit_kl, "unspent": found.unspent}
+    return row | {"ratio": fit_kl / kl, "filled": row["fit_size"] / size}
+
+
 def main() -> None:
     """Run the comparison that the arguments describe."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,34 +117,14 @@ def main() -> None:
                 with GgufSource(options.model) as rounded:
                     unround(rounded, model, options.unround)
         source = stack.enter_context(GgufSource(model))
-        files: dict[str, Path] = {}
         for preset in options.presets.split(","):
-            plan = plan_quantization(source, preset, imatrix, allow_requantize=True)
-            theirs, ours = folder / f"{preset}.gguf", folder / f"fit-{preset}.gguf"
-            if not theirs.exists():
-                run_plan(plan, theirs)
-            size = theirs.stat().st_size
-            started = time.perf_counter()
-            found = fit(source, FitBudget(f"{size} bytes", size), imatrix)
-            seconds = time.perf_counter() - started
-            if not ours.exists():
-                run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)
-            files |= {f"{preset}": theirs, f"fit {preset}": ours}
-            rows.append({"preset": preset, "size": size, "fit_size": ours.stat().st_size, "fit_seconds": seconds})
-        settings = CompareOptions(limit=options.windows)
-        hashes = {name: sha256_file(path) for name, path in files.items()}
-        distinct = {digest: files[name] for name, digest in hashes.items()}
-        judged = compare_many(list(distinct.values()), model, (), settings)
-        found_kl = dict(zip(distinct, (one.total.kl_mean for one in judged), strict=True))
-        kl = {name: found_kl[digest] for name, digest in hashes.items()}
-    for row in rows:
-        row |= {"kl": kl[row["preset"]], "fit_kl": kl[f"fit {row['preset']}"]}
-        row["ratio"] = row["fit_kl"] / row["kl"]
-        row["filled"] = row["fit_size"] / row["size"]
-        print(
-            f"{row['preset']:8s} {row['size'] / 1e6:8.1f} MB  KL {row['kl']:.6f}  fit {row['fit_kl']:.6f} "
-            f"({row['ratio']:.2f}), {row['filled']:.2%} of the size, {row['fit_seconds']:.0f} s"
-        )
+            row = judge(source, model, preset, imatrix, folder, options.windows)
+            rows.append(row)
+            print(
+                f"{preset:8s} {row['size'] / 1e6:8.1f} MB  KL {row['kl']:.6f}  fit {row['fit_kl']:.6f} "
+                f"({row['ratio']:.2f}), {row['filled']:.2%} of the size, {row['fit_seconds']:.0f} s {row['unspent']}",
+                flush=True,
+            )
     ratios = [row["ratio"] for row in rows]
     summary = {
         "rows": rows,
