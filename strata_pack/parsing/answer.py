@@ -8,7 +8,8 @@ from typing import Any
 from strata_pack.parsing.calls import CallStates
 from strata_pack.parsing.content import SpanLookout
 from strata_pack.parsing.machine import ParserState
-from strata_pack.parsing.tags import Token, held_from, one_of
+from strata_pack.parsing.tags import held_from, one_of
+from strata_pack.parsing.tokens import Token
 
 
 class AnswerStates(CallStates):

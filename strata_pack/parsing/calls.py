@@ -8,8 +8,9 @@ from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.json_call import JsonCall
 from strata_pack.parsing.machine import ParserState
 from strata_pack.parsing.places import ReaderStatus
-from strata_pack.parsing.tags import INVISIBLE, Token
+from strata_pack.parsing.tags import INVISIBLE
 from strata_pack.parsing.thinking import ThinkingStates
+from strata_pack.parsing.tokens import Token
 from strata_pack.parsing.tool_call import XmlCall
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from enum import Enum, auto
 from functools import cache, lru_cache
-from typing import NamedTuple
 
 from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.likeness import is_like, may_become_like
+from strata_pack.parsing.opening_tag import OpeningTag
+from strata_pack.parsing.tokens import MAX_NAME, Tag, Token, clean_name, spellings
 
 WHITESPACE = re.compile(r"[ \t\r\n]*")
 """The white space allowed between tags."""
@@ -22,60 +22,8 @@ WHITESPACE = re.compile(r"[ \t\r\n]*")
 INVISIBLE = re.compile(r"[ \t\r\n\f\v\u00a0\u200b\u3000\ufeff]*")
 """White space and other invisible characters, which models write between ``<tool_call>`` and the call."""
 
-MAX_NAME = 256
-"""Maximum characters of a function's or parameter's name; longer text is not a tag."""
-
 LONGEST_TAG = 32
 """Maximum characters of a tag without a name."""
-
-
-class Token(Enum):
-    """What is at a position inside a call."""
-
-    __hash__ = object.__hash__  # tables are keyed by it; Enum's own hash is a call into Python
-
-    FUNCTION = auto()
-    """``<function=NAME>``"""
-    FUNCTION_LIKE = auto()
-    """The same, misspelt, of a declared function"""
-    FUNCTION_UNCLOSED = auto()
-    """``<function=NAME`` and a line end"""
-    FUNCTION_END = auto()
-    FUNCTION_END_LIKE = auto()
-    """``</function_invocation>`` and the like"""
-    PARAMETER = auto()
-    """``<parameter=NAME>``"""
-    PARAMETER_LIKE = auto()
-    """The same, misspelt, of a declared parameter"""
-    PARAMETER_ATTRIBUTE = auto()
-    """``<parameter name="NAME">`` where a name is no attribute"""
-    PARAMETER_INLINE = auto()
-    """``<parameter=NAME=`` with its value directly after it"""
-    PARAMETER_END = auto()
-    PARAMETER_END_LIKE = auto()
-    """``</parameter1>`` and the like"""
-    CALL = auto()
-    CALL_END = auto()
-    CALL_END_LIKE = auto()
-    THINK_END = auto()
-    SURPLUS = auto()
-    """A second ``>`` of an opening tag, before a line end"""
-    TEXT = auto()
-    """Anything else"""
-    OPEN = auto()
-    """Undecided: the text ends inside a possible tag"""
-    END = auto()
-    """The end of the whole text"""
-
-
-class Tag(NamedTuple):
-    """A token, its end position in the text, its name, and whether the parameter's value is a string."""
-
-    token: Token
-    end: int
-    name: str = ""
-    is_string: bool | None = None
-
 
 _WORD = re.compile(r"(<?)[ \t]{0,2}([/\\]{0,2})[ \t]{0,2}([A-Za-z_][\w:.-]{0,60})?")
 _TAIL = re.compile(r"([^<>\r\n]{0,40})(>|(?=[\r\n<])|\Z)")
@@ -108,14 +56,6 @@ def held_from(text: str, pos: int, beginnings: frozenset[str]) -> int:
 def one_of(tags: tuple[str, ...]) -> re.Pattern[str]:
     """Return a pattern that matches any of ``tags``."""
     return re.compile("|".join(map(re.escape, tags)))
-
-
-def clean_name(raw: str) -> str:
-    """Return a name without the spaces and quotes that models put around it."""
-    name = raw.strip(" \t")
-    if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
-        name = name[1:-1].strip(" \t")
-    return name
 
 
 def _word(tag: str) -> str:
@@ -167,8 +107,8 @@ class Tags:
         named = "|".join(re.escape(tag) + r"[^<>\r\n]{1,256}>" for tag in openers)
         self.structural = re.compile(f"{ends}|{named}")
         """A tag of the call's grammar, well formed."""
-        self._function = _Opener(dialect.function_open, dialect.function_opened, Token.FUNCTION)
-        self._parameter = _Opener(
+        self._function = OpeningTag(dialect.function_open, dialect.function_opened, Token.FUNCTION)
+        self._parameter = OpeningTag(
             dialect.parameter_open, dialect.parameter_opened, Token.PARAMETER, dialect.type_attribute
         )
         ends_header = "|".join(map(re.escape, (dialect.parameter_open, dialect.function_close)))
@@ -254,7 +194,7 @@ class Tags:
             return Tag(Token.TEXT, pos)
         if not found[3] and found.end() == len(text):
             return Tag(Token.OPEN, pos)
-        name = next((name for name in _spellings(found[2]) if name in declared), None)
+        name = next((name for name in spellings(found[2]) if name in declared), None)
         if name is None or not (bracket or found[3]):
             return Tag(Token.TEXT, pos)
         token = Token.PARAMETER_LIKE if like == self._parameter_word else Token.FUNCTION_LIKE
@@ -313,80 +253,6 @@ _HALF_TAG = re.compile(r"[/\\]([A-Za-z_]\w{2,60})(?:&gt;|\W{0,4})\s*\Z")
 _LONE_CLOSER = re.compile(r"(?:\A|\n)[ \t]*<[ \t]*[/\\][ \t]*([\w:.-]{1,40})[^<>\n]{0,20}>?\s*\Z")
 _TAG_LIKE = re.compile(r"<[ \t]{0,2}[/\\]{0,2}[ \t]{0,2}([A-Za-z_][\w:.-]{2,60})")
 _LINE_LIKE = re.compile(r"^[ \t]*[/\\]?[ \t]*([A-Za-z_][\w:.-]{2,60})[^<>\r\n]{0,256}>[^\w\r\n]{0,8}\r?$", re.MULTILINE)
-
-
-class _Opener:
-    """The opening tag of a function or a parameter: its beginning, a name, its end."""
-
-    def __init__(self, begin: str, opened: str, token: Token, type_attribute: str = "") -> None:
-        self.begin = begin
-        self._token = token
-        quote = opened[0] if opened[0] in "\"'" else ""
-        self._name = re.compile(rf"[^<>\r\n{quote}]{{0,{MAX_NAME}}}")
-        attribute = rf"""(?:[ \t]+{re.escape(type_attribute)}=["']?(true|false)["']?)?""" if type_attribute else "()"
-        at = len(opened) - len(opened.lstrip("\"'")) if type_attribute else 0
-        end = re.sub(r"(\\\n|\n)+", r"[ \\t\\r\\n]{0,64}", re.escape(opened[at:]))
-        self._opened = re.compile(re.escape(opened[:at]) + attribute + end)
-        self._long = len(opened) + (len(type_attribute) + 16 if type_attribute else 0) + 64 * ("\n" in opened)
-        self._flat = opened.replace("\n", "")
-        self._type_attribute = type_attribute
-        self._is_bracket = opened == ">"
-
-    def read(self, text: str, pos: int, names: Collection[str]) -> Tag:
-        """Return the tag at ``text[pos]``, where this tag's beginning was found."""
-        start = pos + len(self.begin)
-        found = self._name.match(text, start)
-        end = found.end() if found else start
-        raw = text[start:end]
-        if end == len(text) and len(raw) < MAX_NAME:
-            return Tag(Token.OPEN, pos)
-        name = self._clean(raw, names)
-        opened = self._opened.match(text, end)
-        if opened is not None:
-            if not name:
-                return Tag(Token.TEXT, pos)
-            return self._inline(raw, start, name, names) or Tag(self._token, opened.end(), name, _truth(opened[1]))
-        if self._may_open(text[end : end + self._long + 1]):
-            return Tag(Token.OPEN, pos)
-        if not name:
-            return Tag(Token.TEXT, pos)
-        line_ends = text[end : end + 1] in ("\r", "\n")
-        if line_ends and self._token is Token.FUNCTION:
-            return Tag(Token.FUNCTION_UNCLOSED, end, name)
-        if line_ends and name in names:
-            return Tag(Token.PARAMETER_LIKE, end, name)
-        return self._inline(raw, start, "", names) or Tag(Token.TEXT, pos)
-
-    def _clean(self, raw: str, names: Collection[str]) -> str:
-        if self._token is Token.PARAMETER:
-            bare = clean_name(raw.rstrip(" /")) or clean_name(raw)
-            return next((name for name in _spellings(raw) if name in names), bare)
-        return clean_name(raw.rstrip("/ ")) or clean_name(raw)
-
-    def _inline(self, raw: str, start: int, name: str, names: Collection[str]) -> Tag | None:
-        """``<parameter=path=a.py``: a declared name with its value directly after it."""
-        if "=" not in raw or name in names or self._token is Token.FUNCTION or not self._is_bracket:
-            return None
-        before = raw.index("=")
-        declared = clean_name(raw[:before])
-        if declared not in names:
-            return None
-        return Tag(Token.PARAMETER_INLINE, start + before + 1, declared) if not name else Tag(Token.TEXT, start)
-
-    def _may_open(self, text: str) -> bool:
-        if self._type_attribute:
-            return not re.search(r"[<>\r\n]", text) and len(text) <= self._long
-        flat = re.sub(r"[ \t\r\n]+", "", text)
-        return len(text) <= self._long and len(flat) < len(self._flat) and self._flat.startswith(flat)
-
-
-def _spellings(raw: str) -> tuple[str, ...]:
-    """Return the possible names that ``raw`` spells: itself, without quotes, without the slash of a tag."""
-    return raw, clean_name(raw), clean_name(raw.strip(" \t/\"'"))
-
-
-def _truth(word: str | None) -> bool | None:
-    return None if not word else word == "true"
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from strata_pack.parsing.actions import CallActions
 from strata_pack.parsing.places import Place
-from strata_pack.parsing.tags import Tag, Token
+from strata_pack.parsing.tokens import Tag, Token
 
 
 class XmlCall(CallActions):
@@ -61,7 +61,7 @@ DRIFT: dict[str, str] = {
     "prose-before-call-closer": "text between `</function>` and `</tool_call>`: dropped",
 }
 """The departures from the format that still make a call. One more, quotes or spaces around a name, does not depend
-on the order of tags: ``tags.clean_name`` removes them."""
+on the order of tags: ``tokens.clean_name`` removes them."""
 
 _P, _T, _C = Place, Token, XmlCall
 _FUNCTION = (_T.FUNCTION, _T.FUNCTION_UNCLOSED)
