@@ -148,6 +148,15 @@ def read_json_object(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
     return parse_json_object(read_bytes(path, limit), path)
 
 
+def read_state(path: Path, limit: int = CONFIG_LIMIT) -> dict[str, Any]:
+    """Return the JSON object in a file that this tool wrote for itself and can make again; ``{}`` if it is missing,
+    unreadable or damaged."""
+    try:
+        return read_json_object(path, limit)
+    except (BadInput, EnvironmentFailure):
+        return {}
+
+
 def sha256_file(path: Path) -> str:
     """Return the SHA-256 of the file as lower-case hex."""
     with path.open("rb") as file:

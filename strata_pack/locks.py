@@ -16,7 +16,7 @@ from pathlib import Path
 
 from strata_pack.errors import EnvironmentFailure
 
-POLL = 0.05
+POLL_SECONDS = 0.05
 """Seconds between two attempts to take a lock."""
 
 _held = threading.local()
@@ -32,7 +32,7 @@ def lock_file(descriptor: int, busy: EnvironmentFailure, wait_seconds: float = 0
         except BlockingIOError:
             if time.monotonic() >= end:
                 raise busy from None
-        time.sleep(POLL)
+        time.sleep(POLL_SECONDS)
 
 
 @contextmanager

@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from strata_pack.chat.render.text import read_template
 from strata_pack.chat.repair.prelude import without_prelude
-from strata_pack.errors import BadInput
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import read_bytes, sha256_text
 from strata_pack.resources import data_dir
-from strata_pack.suggest import unknown
+from strata_pack.suggest import hint, unknown
 
 TemplateState = Literal["repaired", "stock", "modified", "unknown", "missing"]
 
@@ -71,6 +71,22 @@ def find_shipped(name: str) -> ShippedTemplate | None:
     the file.
     """
     return next((shipped for shipped in list_templates() if shipped.id == name), None)
+
+
+def named_template(name: str, *words: str) -> ShippedTemplate | Path:
+    """Return the template that a ``--template`` option names: a shipped one by its id, or else an existing file.
+
+    ``words`` are the other values of the option, for the message. Raises ``WrongUse`` for any other text.
+    """
+    shipped = find_shipped(name)
+    if shipped is not None:
+        return shipped
+    path = Path(name)
+    if path.is_file():
+        return path
+    names = [*(one.id for one in list_templates()), *words]
+    problem = f"no template {name!r}: neither a file nor one of {', '.join(names)}{hint(name, names)}"
+    raise WrongUse(problem, where="--template")
 
 
 def load_shipped(template_id: str) -> ShippedTemplate:

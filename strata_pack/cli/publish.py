@@ -15,7 +15,7 @@ from strata_pack.errors import WrongUse
 from strata_pack.plural import counted
 
 if TYPE_CHECKING:
-    from strata_pack.publish import Change
+    from strata_pack.publish import FileChange
 
 app = typer.Typer()
 
@@ -67,7 +67,7 @@ def publish(
 
     packs, target = _sorted(words, to)
 
-    def agree(lost: Sequence[Change]) -> None:
+    def agree(lost: Sequence[FileChange]) -> None:
         done = {"replace": "replaced", "remove": "removed"}
         consent(lambda: [f"{target}: {one.path} will be {done[one.kind]}" for one in lost], out, yes=yes, named=True)
 

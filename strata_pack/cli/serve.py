@@ -112,7 +112,7 @@ def serve(
     ] = DEFAULTS.request_seconds,
     drain: Annotated[
         float, typer.Option(metavar="S", help="Seconds that running requests get at shutdown.", min=0)
-    ] = DEFAULTS.drain,
+    ] = DEFAULTS.drain_seconds,
 ) -> None:
     """Serve a pack with OpenAI's and Anthropic's APIs, so that no tool call is lost.
 
@@ -133,7 +133,7 @@ def serve(
         ServeOptions(
             packs=tuple(packs or ()),
             max_loaded=max_loaded,
-            idle=idle,
+            idle_seconds=idle,
             upstream=upstream,
             template=template,
             mmproj=mmproj,
@@ -163,7 +163,7 @@ def serve(
             model_name=model_name,
             start_seconds=start_timeout,
             request_seconds=request_timeout,
-            drain=drain,
+            drain_seconds=drain,
         ),
         announce=announce,
         note=out.note,

@@ -70,7 +70,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
         for given, what in (
             (options.server_arguments, "arguments after -- are"),
             (options.max_loaded, "--max-loaded is"),
-            (options.idle, "--idle is"),
+            (options.idle_seconds, "--idle is"),
             (options.mmproj, "--mmproj is"),
             (options.spec != "auto", "--spec is"),
         ):
@@ -87,7 +87,7 @@ def run(options: ServeOptions, announce: Callable[[dict[str, Any], str], Any], n
         hung_up = stack.enter_context(noted_hangups())
         stack.callback(end_telemetry)
         sock = stack.enter_context(bind(options.host, options.port))
-        on_demand = len(options.packs) > 1 or options.idle is not None or options.max_loaded is not None
+        on_demand = len(options.packs) > 1 or options.idle_seconds is not None or options.max_loaded is not None
         stopping = threading.Event()
         if on_demand:
             making = _on_demand(options, keys, note, stopping)
@@ -123,7 +123,7 @@ def _settings(options: ServeOptions, served: Served, keys: tuple[str, ...]) -> S
         parallel=options.parallel or (1 if options.packs else 0),
         queue=options.queue,
         request_seconds=options.request_seconds,
-        drain_seconds=options.drain,
+        drain_seconds=options.drain_seconds,
         **({} if options.store else {"store_bytes": 0}),
     )
     return Settings(
@@ -181,7 +181,7 @@ def _on_demand(
     for name in names:
         if names.count(name) > 1:
             raise WrongUse(f"two of the packs are named {name!r}", remedy="serve packs of different names")
-    models = Models(options.max_loaded or len(sources), options.idle)
+    models = Models(options.max_loaded or len(sources), options.idle_seconds)
     store: Store | None = None
     gateways = []
     for source in sources:

@@ -63,13 +63,13 @@ memory, ``LoadingStopped`` at shutdown."""
 class Models:
     """The models of one gateway; at most ``most`` are loaded at a time.
 
-    ``idle``: seconds without a request after which a model is unloaded, ``None`` for never.
+    ``idle_seconds``: seconds without a request after which a model is unloaded, ``None`` for never.
     """
 
-    def __init__(self, most: int, idle: float | None = None) -> None:
+    def __init__(self, most: int, idle_seconds: float | None = None) -> None:
         self.all: list[ServedModel] = []
         self._most = most
-        self._idle = idle
+        self._idle_seconds = idle_seconds
         self._loading = asyncio.Lock()
 
     def add(self, name: str, load: Load) -> ServedModel:
@@ -118,12 +118,12 @@ class Models:
 
     def idle_since(self, model: ServedModel) -> None:
         """Start the idle time of ``model``."""
-        if self._idle is not None:
-            asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
+        if self._idle_seconds is not None:
+            asyncio.get_running_loop().call_later(self._idle_seconds, self._check_idle, model)
 
     def _check_idle(self, model: ServedModel) -> None:
-        assert self._idle is not None
-        if model.state == "loaded" and not model.users and time.monotonic() - model.used >= self._idle * 0.99:
+        assert self._idle_seconds is not None
+        if model.state == "loaded" and not model.users and time.monotonic() - model.used >= self._idle_seconds * 0.99:
             model.task = asyncio.get_running_loop().create_task(self._unload_idle(model))
 
     async def _unload_idle(self, model: ServedModel) -> None:

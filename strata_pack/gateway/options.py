@@ -22,14 +22,14 @@ class ServeOptions:
     """The command's options. A pack may be a GGUF; times in seconds, ``context`` in tokens of one slot.
 
     ``mmproj`` is the projector of the one GGUF; ``images`` False ignores a pack's projector. ``max_loaded`` and
-    ``idle`` as in ``Models``; with either, or with several packs, models are loaded on demand. ``anyway``: load a model
-    even if it needs more memory than there is.
+    ``idle_seconds`` as in ``Models``; with either, or with several packs, models are loaded on demand. ``anyway``: load
+    a model even if it needs more memory than there is.
     """
 
     packs: tuple[Path, ...] = ()
     upstream: str | None = None
     max_loaded: int | None = None
-    idle: float | None = None
+    idle_seconds: float | None = None
     template: str | None = None
     mmproj: Path | None = None
     images: bool = True
@@ -58,7 +58,7 @@ class ServeOptions:
     server_arguments: tuple[str, ...] = ()
     start_seconds: float = 600
     request_seconds: float = LIMITS.request_seconds
-    drain: float = LIMITS.drain_seconds
+    drain_seconds: float = LIMITS.drain_seconds
 
 
 DEFAULTS = ServeOptions()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.files import dump_json, read_bytes, write_atomic
+from strata_pack.files import dump_json, read_state, write_atomic
 from strata_pack.llama.arguments import embedded_params
 from strata_pack.llama.devices import Device, binary_devices, child_command, embedded_devices, nvidia_devices
 from strata_pack.resources import cache_dir
@@ -227,8 +227,8 @@ def cached_runtimes() -> list[Runtime]:
     found = []
     for record in sorted(runtimes_dir().glob(f"*/{BUILD_RECORD}")):
         try:
-            runtime = _recorded(record.parent, json.loads(read_bytes(record, RECORD_LIMIT)))
-        except (BadInput, ValueError, KeyError, TypeError):
+            runtime = _recorded(record.parent, read_state(record, RECORD_LIMIT))
+        except (ValueError, KeyError, TypeError):
             continue
         program = runtime.path or runtime.python
         if program is not None and program.is_file():
@@ -257,10 +257,7 @@ def _choice_file() -> Path:
 
 def used_runtime() -> str:
     """Return the last name given to ``use_runtime``, by default ``"auto"``."""
-    try:
-        name = json.loads(read_bytes(_choice_file(), RECORD_LIMIT))["use"]
-    except (BadInput, ValueError, KeyError, TypeError):
-        return AUTO
+    name = read_state(_choice_file(), RECORD_LIMIT).get("use")
     return name if isinstance(name, str) else AUTO
 
 

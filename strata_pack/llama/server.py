@@ -26,7 +26,7 @@ from strata_pack.llama.runtimes import Runtime, ServerSettings, pick_runtime
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
-POLL = 0.02
+POLL_SECONDS = 0.02
 PORT_TRIES = 3
 
 StartProblem = Literal["port", "memory", "processor", "template", "model", "timeout", "died", "ended"]
@@ -184,7 +184,7 @@ class LlamaServer:
 
     def _wait_until_ready(self, ready: Path, until: float, end: threading.Event) -> None:
         began = time.monotonic()
-        pause = POLL
+        pause_seconds = POLL_SECONDS
         while self.running:
             if self.runtime.kind == "embedded":
                 if ready.is_file():
@@ -202,13 +202,13 @@ class LlamaServer:
                     where=self.settings.model,
                     remedy="give it more time",
                 )
-            end.wait(pause)
-            pause = min(pause * 1.5, 0.25)
+            end.wait(pause_seconds)
+            pause_seconds = min(pause_seconds * 1.5, 0.25)
         raise self._post_mortem()
 
     def _answers(self, until: float) -> bool:
         """Return whether our server is healthy: after a lost race for the port, another process would answer."""
-        with self.client.time_limit(max(until - time.monotonic(), POLL)):
+        with self.client.time_limit(max(until - time.monotonic(), POLL_SECONDS)):
             return self.client.health() and self.running
 
     def _post_mortem(self) -> StartFailed:

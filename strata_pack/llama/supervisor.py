@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-GRACE = 5.0
+GRACE_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
 _PR_SET_PDEATHSIG = 1
@@ -43,7 +43,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(GRACE_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.errors import BadInput, WrongUse
-from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
+from strata_pack.files import disk_errors, dump_json, read_state, sha256_file, sha256_text, write_atomic
 from strata_pack.pack.atomic_replace import locked, put
 from strata_pack.pack.contents import carry_over, unlisted_files
 from strata_pack.pack.manifest import Manifest, read_manifest
@@ -63,11 +63,7 @@ class BuildDir:
         return self.root / STATE
 
     def _read(self) -> dict[str, Any]:
-        try:
-            value = json.loads(self._state.read_bytes())
-        except (FileNotFoundError, ValueError):
-            return {}
-        return value if isinstance(value, dict) else {}
+        return read_state(self._state)
 
     def begin(self, key: dict[str, Any], inputs: dict[str, Any]) -> bool:
         """Record what is being built; return whether the work of an earlier build of the same is here.

@@ -3,13 +3,12 @@ them."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_pack.files import disk_errors, dump_json, sha256_file, write_atomic
+from strata_pack.files import disk_errors, dump_json, read_json_object, sha256_file, write_atomic
 from strata_pack.llama.ggml import QUANTIZABLE
 from strata_pack.llama.quantizer import KernelChoice, Quantizer
 from strata_pack.pack.build_dir import BuildDir
@@ -110,7 +109,7 @@ def _finished(place: BuildDir) -> ModelFiles | None:
     note = place.journal / _FINISHED
     if not note.is_file():
         return None
-    value = json.loads(note.read_bytes())
+    value = read_json_object(note)
     entries: tuple[FileEntry, ...] = tuple(value["files"])
     for entry in entries:
         path = place.pack / entry["path"]

@@ -12,6 +12,10 @@ from typing import Literal
 DialectName = Literal["qwen", "seed-oss", "minimax-m2", "glm"]
 """The known dialects."""
 
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+CALL_OPEN, CALL_CLOSE = "<tool_call>", "</tool_call>"
+"""Qwen's tags, which most families use: the defaults of a ``Dialect``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -29,10 +33,10 @@ class Dialect:
     """
 
     name: str
-    think_open: str = "<think>"
-    think_close: str = "</think>"
-    call_open: str = "<tool_call>"
-    call_close: str = "</tool_call>"
+    think_open: str = THINK_OPEN
+    think_close: str = THINK_CLOSE
+    call_open: str = CALL_OPEN
+    call_close: str = CALL_CLOSE
     function_open: str = "<function="
     function_opened: str = ">"
     function_close: str = "</function>"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from strata_pack.publish.exports import export as export
     from strata_pack.publish.exports import exported_file as exported_file
     from strata_pack.publish.exports import find_program as find_program
-    from strata_pack.publish.items import Change as Change
+    from strata_pack.publish.items import FileChange as FileChange
     from strata_pack.publish.keys import KeyPair as KeyPair
     from strata_pack.publish.keys import make_keys as make_keys
     from strata_pack.publish.keys import read_private_key as read_private_key
@@ -31,7 +31,7 @@ __getattr__, __dir__, __all__ = door(
         "publish.card": ("Figures",),
         "publish.card_reading": ("card_check",),
         "publish.exports": ("ExportOptions", "Exported", "export", "exported_file", "find_program"),
-        "publish.items": ("Change",),
+        "publish.items": ("FileChange",),
         "publish.keys": ("KeyPair", "make_keys", "read_private_key"),
         "publish.publishing": ("LicenceQuestion", "PublishOptions", "Published", "publish"),
         "publish.signing": ("Signed", "is_signed", "sign_pack", "signature_check"),

@@ -19,7 +19,7 @@ from strata_pack.pack.atomic_replace import put
 from strata_pack.pack.contents import walk
 from strata_pack.pack.layout import Pack
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, PublishedFile, TargetFile
+from strata_pack.publish.items import FileChange, PublishedFile, TargetFile
 
 WORK_SUFFIX = ".publishing"
 MARK = ".strata-publishing"
@@ -59,7 +59,7 @@ def _digest(path: Path) -> str:
 
 
 def write_folder(
-    folder: Path, items: Mapping[str, PublishedFile], changes: Sequence[Change], progress: Progress
+    folder: Path, items: Mapping[str, PublishedFile], changes: Sequence[FileChange], progress: Progress
 ) -> None:
     """Apply ``changes`` to ``folder``; its other files stay."""
     folder = folder.absolute()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, PublishedFile, TargetFile
+from strata_pack.publish.items import FileChange, PublishedFile, TargetFile
 from strata_pack.publish.visibility import (
     is_private,
     is_to_be_opened,
@@ -91,7 +91,7 @@ def commit(
     repo: str,
     state: HubState,
     items: Mapping[str, PublishedFile],
-    changes: Sequence[Change],
+    changes: Sequence[FileChange],
     message: str,
     *,
     private: bool,

@@ -53,7 +53,7 @@ class PublishedFile:
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """The change of one path; ``size`` is the new file's in bytes (0 if removed)."""
 
     kind: ChangeKind
@@ -81,7 +81,7 @@ class TargetFile:
 
 def plan_changes(
     items: Iterable[PublishedFile], there: Mapping[str, TargetFile], folders: Iterable[str]
-) -> list[Change]:
+) -> list[FileChange]:
     """Return the changes that turn the target into ``items``, by path.
 
     Files in ``folders`` (the packs' folders) that are not in ``items`` are removed; other files stay.
@@ -91,7 +91,7 @@ def plan_changes(
     for path, item in sorted(wanted.items()):
         found = there.get(path)
         kind: ChangeKind = "add" if found is None else "keep" if found.is_same(item) else "replace"
-        changes.append(Change(kind, path, item.size))
+        changes.append(FileChange(kind, path, item.size))
     owned = tuple(f"{folder}/" for folder in folders)
     gone = sorted(path for path in there if path.startswith(owned) and path not in wanted) if owned else []
-    return changes + [Change("remove", path, 0) for path in gone]
+    return changes + [FileChange("remove", path, 0) for path in gone]

@@ -18,7 +18,7 @@ from strata_pack.files import atomic_writer, disk_errors, read_json_object, sha2
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import TEMPLATE
 from strata_pack.progress import Progress
-from strata_pack.publish.items import Change, PublishedFile
+from strata_pack.publish.items import FileChange, PublishedFile
 
 LAYOUT = "oci-layout"
 INDEX = "index.json"
@@ -48,7 +48,7 @@ def oci_items(packs: Sequence[Pack], out: Path) -> dict[str, PublishedFile]:
     return items
 
 
-def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[Change]:
+def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[FileChange]:
     """Return the changes to ``out``; an existing blob is never rewritten, because its name is its hash."""
     changes = []
     for path, item in sorted(items.items()):
@@ -56,11 +56,11 @@ def oci_changes(items: dict[str, PublishedFile], out: Path) -> list[Change]:
         same = (
             there.is_file() and there.stat().st_size == item.size and (path.startswith("blobs/") or _same(there, item))
         )
-        changes.append(Change("keep" if same else "replace" if there.exists() else "add", path, item.size))
+        changes.append(FileChange("keep" if same else "replace" if there.exists() else "add", path, item.size))
     return changes
 
 
-def write_oci(out: Path, items: dict[str, PublishedFile], changes: Sequence[Change], progress: Progress) -> None:
+def write_oci(out: Path, items: dict[str, PublishedFile], changes: Sequence[FileChange], progress: Progress) -> None:
     """Apply ``changes``: blobs first, the index last, so that no reader finds an incomplete image."""
     with disk_errors(out):
         last = {INDEX: 2, LAYOUT: 1}

@@ -23,7 +23,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import check_apart, check_outside, look_into, write_folder
 from strata_pack.publish.hub import ConcurrentCommit, HubState, commit, gated_sources, look_at, open_to_all, read_small
-from strata_pack.publish.items import Change, PublishedFile, TargetFile, plan_changes
+from strata_pack.publish.items import FileChange, PublishedFile, TargetFile, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
@@ -52,7 +52,7 @@ class Published:
     """What was done, or would be with ``dry_run``; ``commit`` is the Hub's, ``None`` for other targets."""
 
     target: str
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     commit: str | None
     dry_run: bool
     questions: tuple[str, ...] = ()
@@ -86,9 +86,9 @@ class PublishOptions:
     base_model: str | None = None
     message: str | None = None
     figures: Mapping[str, Figures] | None = None
-    agree: Callable[[Sequence[Change]], None] | None = None
+    agree: Callable[[Sequence[FileChange]], None] | None = None
 
-    def ask(self, changes: Sequence[Change]) -> None:
+    def ask(self, changes: Sequence[FileChange]) -> None:
         """Call ``agree`` if files would be replaced or removed."""
         lost = [change for change in changes if change.kind in ("replace", "remove")]
         if lost and self.agree is not None:
@@ -304,13 +304,13 @@ def _check_arrived(hub: Hub, repo: str, items: Mapping[str, PublishedFile], rele
         raise EnvironmentFailure(problem, where=repo, remedy="look for a .gitignore there, then run again")
 
 
-def _say_unsigned(changes: Sequence[Change], progress: Progress) -> None:
+def _say_unsigned(changes: Sequence[FileChange], progress: Progress) -> None:
     for change in changes:
         if change.kind == "remove" and change.path.endswith(f"/{SIGNATURE}"):
             progress.note(f"{change.path}: goes, because the pack is not signed any more; --key signs it")
 
 
-def _moving(changes: Sequence[Change]) -> list[Change]:
+def _moving(changes: Sequence[FileChange]) -> list[FileChange]:
     return [change for change in changes if change.kind != "keep"]
 
 

@@ -28,11 +28,11 @@ from strata_pack.release.task import Task
 from strata_pack.release.versions import installed_versions
 
 LOCAL = "local"
-CONNECT_TIMEOUT = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds to the first answer of a scheduler."""
-LOST_AFTER = 60.0
+LOST_AFTER_SECONDS = 60.0
 """Seconds that the scheduler, or every worker, may be away before the run ends."""
-POLL_INTERVAL = 1.0
+POLL_SECONDS = 1.0
 CLOSED = "closed"
 """Status of a client that has stopped reconnecting to its scheduler."""
 
@@ -104,7 +104,7 @@ class Cluster:
     def wait(self) -> list[TaskEnd]:
         while True:
             try:
-                future = self._ended.get(timeout=POLL_INTERVAL)
+                future = self._ended.get(timeout=POLL_SECONDS)
             except queue.Empty:
                 self._check_connection()
                 continue
@@ -123,7 +123,7 @@ class Cluster:
         elif future.status == "finished":
             # The worker holds the result, so fetching it can fail too.
             with suppress(OSError, CancelledError):
-                worker, outcomes = future.result(timeout=LOST_AFTER)
+                worker, outcomes = future.result(timeout=LOST_AFTER_SECONDS)
                 return [TaskEnd(one, outcome, worker) for one, outcome in zip(task.together, outcomes, strict=True)]
         return [TaskEnd(one, None, "", died=died) for one in task.together]
 
@@ -133,13 +133,13 @@ class Cluster:
             raise self._lost("the scheduler is gone")
         if self._workers():
             self._seen = time.monotonic()
-        elif time.monotonic() - self._seen > LOST_AFTER:
+        elif time.monotonic() - self._seen > LOST_AFTER_SECONDS:
             raise self._lost("the scheduler does not answer, or no worker is left")
 
     def _workers(self) -> Mapping[str, int]:
         """Return the Dask threads of every worker by address; none while the scheduler does not answer."""
         with suppress(OSError):
-            found: Mapping[str, int] = self._client.nthreads(callback_timeout=CONNECT_TIMEOUT)
+            found: Mapping[str, int] = self._client.nthreads(callback_timeout=CONNECT_SECONDS)
             return found
         return {}
 
@@ -168,8 +168,8 @@ def cluster(
             target = stack.enter_context(_local(workers))
         try:
             # The first connection times out soon; the lasting client reconnects after a network failure.
-            connect(target, timeout=CONNECT_TIMEOUT, set_as_default=False).close()
-            client = stack.enter_context(connect(target, timeout=LOST_AFTER, set_as_default=False))
+            connect(target, timeout=CONNECT_SECONDS, set_as_default=False).close()
+            client = stack.enter_context(connect(target, timeout=LOST_AFTER_SECONDS, set_as_default=False))
         except (OSError, TimeoutError, ValueError) as error:
             reason = str(error) or type(error).__name__
             raise EnvironmentFailure(

@@ -14,7 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from strata_pack.chat.library import status_of
 from strata_pack.errors import escaped
-from strata_pack.files import read_bytes
+from strata_pack.files import read_bytes, read_state
 from strata_pack.pack.model_source import folder_template, model_name
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.hub.connection import connect
@@ -71,7 +71,7 @@ def look_at(text: str, progress: Progress | None = None) -> SourceSummary:
 
 
 def _of_folder(folder: Path, name: str, format: str, weights: int) -> SourceSummary:
-    config = _json(folder / "config.json")
+    config = read_state(folder / "config.json")
     kinds = config.get("architectures") or [config.get("model_type")]
     front = _front_matter(folder / "README.md")
     licence = front.get("license_name") or front.get("license")
@@ -85,14 +85,6 @@ def _of_folder(folder: Path, name: str, format: str, weights: int) -> SourceSumm
         licence=str(licence) if licence else None,
         gated=str(gate).strip().splitlines()[0][:200] if gate else None,
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _front_matter(path: Path) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from strata_pack.release.task import Task
 
 REPORT_EVERY = 0.2
 """Seconds between two progress messages of a worker."""
-EXIT_TIMEOUT = 5.0
+EXIT_SECONDS = 5.0
 """Seconds that a worker has to end after the request."""
 
 
@@ -181,7 +181,7 @@ class ProcessPool:
         """Remove a dead worker from the pool and return how its task ended."""
         assert worker.task is not None
         self._workers.remove(worker)
-        worker.process.join(EXIT_TIMEOUT)
+        worker.process.join(EXIT_SECONDS)
         code = worker.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         worker.pipe.close()
@@ -195,7 +195,7 @@ class ProcessPool:
             worker.pipe.send(None)
         if worker.task is not None:
             worker.process.kill()
-        worker.process.join(EXIT_TIMEOUT)
+        worker.process.join(EXIT_SECONDS)
         if worker.process.is_alive():
             worker.process.kill()
             worker.process.join()

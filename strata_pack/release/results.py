@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from strata_pack.errors import EnvironmentFailure
-from strata_pack.files import disk_errors, dump_json, sha256_file, sha256_text, write_atomic
+from strata_pack.files import disk_errors, dump_json, read_state, sha256_file, sha256_text, write_atomic
 from strata_pack.locks import lock_file
 
-WAIT = 7 * 86400.0
+RESULT_LIMIT = 1 << 30
+WAIT_SECONDS = 7 * 86400.0
 """Seconds to wait for another worker that makes the same node: enough for the largest model."""
 
 
@@ -67,7 +68,7 @@ class Results:
         """Return the result of ``node`` for ``key`` if there is one and its files are as they were."""
         place = self._place(node, key)
         try:
-            result: Result = json.loads(place.read_bytes())
+            result: Result = read_state(place, RESULT_LIMIT)  # type: ignore[assignment]
             if (result["node"], result["key"]) != (node, key):
                 return None
             if result["digest"] != result_digest(result["files"], result["data"]):
@@ -108,11 +109,8 @@ class Results:
 
     def begun(self, node: str) -> dict[str, Any] | None:
         """Return what ``begin`` recorded last, ``None`` if this release has never begun to make ``node``."""
-        try:
-            value = json.loads((self._root / _folder(node) / "begun").read_bytes())
-        except (FileNotFoundError, ValueError):
-            return None
-        return {"key": value.get("key"), "replaces": value.get("replaces")} if isinstance(value, dict) else None
+        value = read_state(self._root / _folder(node) / "begun")
+        return {"key": value.get("key"), "replaces": value.get("replaces")} if value else None
 
     def record(self, path: Path, sha256: str | None = None) -> FileRecord:
         """Return the record of a file; it is hashed unless its hash is known."""
@@ -133,7 +131,7 @@ class Results:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            lock_file(descriptor, EnvironmentFailure("another worker is at work on it", where=node), WAIT)
+            lock_file(descriptor, EnvironmentFailure("another worker is at work on it", where=node), WAIT_SECONDS)
             yield
         finally:
             os.close(descriptor)

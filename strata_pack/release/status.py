@@ -25,7 +25,7 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", CONFIG)
 
 
 @dataclass(frozen=True)
-class Change:
+class ReleaseChange:
     """One difference. ``what`` is "source", "template", "published" or "unknown" (could not be looked up)."""
 
     what: str
@@ -35,20 +35,20 @@ class Change:
         return {"what": self.what, "sentence": self.sentence}
 
 
-def changes(release: Release, lock: Lock | None) -> list[Change]:
+def changes(release: Release, lock: Lock | None) -> list[ReleaseChange]:
     """Return how the Hub differs from the lock file. What could not be looked up is a change "unknown"."""
     if lock is None:
         return []
-    found: list[Change] = []
+    found: list[ReleaseChange] = []
     for look in (_source_changes, _published_changes):
         try:
             found += look(release, lock)
         except StrataError as error:
-            found.append(Change("unknown", str(error)))
+            found.append(ReleaseChange("unknown", str(error)))
     return found
 
 
-def _source_changes(release: Release, lock: Lock) -> Iterator[Change]:
+def _source_changes(release: Release, lock: Lock) -> Iterator[ReleaseChange]:
     source, locked = parse_source(release.source), lock["source"]
     if not isinstance(source, HubSource) or locked["commit"] is None or locked["text"] != release.source:
         return
@@ -56,14 +56,14 @@ def _source_changes(release: Release, lock: Lock) -> Iterator[Change]:
     tree = read_tree(hub, source.repo_id, source.revision)
     if tree.commit == locked["commit"]:
         return
-    yield Change("source", _moved(locked, tree))
+    yield ReleaseChange("source", _moved(locked, tree))
     template = _template_of(hub, tree)
     before = locked.get("template_sha256")
     # The template of a GGUF lies in its header: where its file is the same, so is the template.
     apart = template is not None or locked["format"] != "gguf"
     if apart and before is not None and template != before:
         said = "has no chat template any more" if template is None else "has another chat template"
-        yield Change("template", f"{tree.repo_id} {said} at {tree.commit[:12]}")
+        yield ReleaseChange("template", f"{tree.repo_id} {said} at {tree.commit[:12]}")
 
 
 def _moved(locked: LockedSource, tree: RepoTree) -> str:
@@ -94,7 +94,7 @@ def _template_of(hub: Hub, tree: RepoTree) -> str | None:
     return None if text is None else sha256_text(normalize_source(text))
 
 
-def _published_changes(release: Release, lock: Lock) -> Iterator[Change]:
+def _published_changes(release: Release, lock: Lock) -> Iterator[ReleaseChange]:
     """Compare the target repositories with the packs that passed, file by file of their manifests, by hash."""
     if release.publish is None:
         return
@@ -107,7 +107,7 @@ def _published_changes(release: Release, lock: Lock) -> Iterator[Change]:
         if target not in trees:
             trees[target] = _tree(target)
             if trees[target] is None:
-                yield Change("published", f"{target} is not there yet")
+                yield ReleaseChange("published", f"{target} is not there yet")
         tree = trees[target]
         if tree is not None:
             yield from _pack_changes(pack.name, entry, tree)
@@ -122,7 +122,7 @@ def _tree(target: str) -> RepoTree | None:
         return None
 
 
-def _pack_changes(pack: str, entry: LockedPack, tree: RepoTree) -> Iterator[Change]:
+def _pack_changes(pack: str, entry: LockedPack, tree: RepoTree) -> Iterator[ReleaseChange]:
     there = {file.path: file for file in tree.files}
     with tempfile.TemporaryDirectory(prefix="strata-status-") as name:
         small = SmallFiles(connect(), tree, Path(name), offline=False)
@@ -130,9 +130,9 @@ def _pack_changes(pack: str, entry: LockedPack, tree: RepoTree) -> Iterator[Chan
             path = f"{pack}/{locked['path']}"
             found = there.get(path)
             if found is None:
-                yield Change("published", f"{tree.repo_id} lacks {path}")
+                yield ReleaseChange("published", f"{tree.repo_id} lacks {path}")
             elif not _is_same(found, locked, small):
-                yield Change("published", f"{path} in {tree.repo_id} is not the one in the lock file")
+                yield ReleaseChange("published", f"{path} in {tree.repo_id} is not the one in the lock file")
 
 
 def _is_same(found: RepoFile, locked: LockedFile, small: SmallFiles) -> bool:

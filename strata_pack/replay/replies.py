@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from strata_pack.parsing import holds_call_tag
-
-THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+from strata_pack.parsing.dialect import THINK_CLOSE, THINK_OPEN
 
 
 @dataclass(frozen=True, slots=True)

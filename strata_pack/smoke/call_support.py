@@ -11,9 +11,10 @@ from functools import cache
 from strata_pack.chat.engines.engines import Jinja2Engine
 from strata_pack.chat.render.template import TemplateError, in_thinking
 from strata_pack.chat.repair.repair import RepairRefused, call_form
+from strata_pack.parsing.dialect import THINK_OPEN
 from strata_pack.smoke.data_files import Form, form_of
 
-THINK_OPEN = "<think>\n"
+THINKING_START = f"{THINK_OPEN}\n"
 
 Missing = str
 """Why a template cannot be tested with calls, as a sentence."""
@@ -48,4 +49,4 @@ def call_support(template: str) -> CallSupport:
 
 def beginning(prompt: str) -> str:
     """Return the beginning of a thinking model's reply to ``prompt``: ``<think>``, unless the prompt ends with it."""
-    return "" if in_thinking(prompt) else THINK_OPEN
+    return "" if in_thinking(prompt) else THINKING_START

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strata_pack.chat.golden.cases import GoldenSuite, load_suite
-from strata_pack.chat.library import ShippedTemplate, find_shipped, list_templates, load_shipped
+from strata_pack.chat.library import ShippedTemplate, list_templates, named_template
 from strata_pack.chat.render.template import read_template
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import sha256_text
@@ -53,17 +53,16 @@ def _gguf(path: Path, template: str | None, suite: Path | None) -> Target:
         shipped = next((one for one in list_templates() if own is not None and sha256_text(own) == one.sha256), None)
         name = f"{shipped.id}, in the GGUF" if shipped else "the GGUF's own"
         return replace(base, template=own, template_name=name, suite=_suite(shipped, suite))
-    file, wanted = Path(template), find_shipped(template)
-    if wanted is None and (file.suffix == ".jinja" or file.is_file()):
+    named = named_template(template)
+    if isinstance(named, Path):
         cases = load_suite(suite) if suite else None
-        return replace(base, template=read_template(file), template_file=file, template_name=file.name, suite=cases)
-    wanted = wanted or load_shipped(template)
+        return replace(base, template=read_template(named), template_file=named, template_name=named.name, suite=cases)
     return replace(
         base,
-        template=wanted.source,
-        template_file=wanted.path,
-        template_name=f"{wanted.id}, as a file",
-        suite=_suite(wanted, suite),
+        template=named.source,
+        template_file=named.path,
+        template_name=f"{named.id}, as a file",
+        suite=_suite(named, suite),
     )
 
 

@@ -53,15 +53,6 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-NEW_ROOMS = ("release", "publish")
-"""Rooms that are still being furnished: the checks of names and wording leave them alone."""
-
-
-def settled() -> dict[str, ast.Module]:
-    """Return the syntax trees of the rooms whose names and wording are settled."""
-    return {name: tree for name, tree in trees().items() if room(name) not in NEW_ROOMS}
-
-
 def _of_module(name: str, tree: ast.Module) -> Iterator[Import]:
     typing_only = {
         inner

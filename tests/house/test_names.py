@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.imports import settled
+from tests.house.imports import trees
 
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
 CAMEL = re.compile(r"[A-Z][a-z]+(?:[A-Z0-9][a-z0-9]*)*")
 SHORT_FOR_SECONDS = re.compile(r"_(?:s|sec|secs|timeout)$|^(?:timeout|secs?)$", re.IGNORECASE)
+CONSTANT_OF_SECONDS = re.compile(r"(?:^|_)(?:TIMEOUT|INTERVAL|DELAY|PAUSE|POLL|GRACE|WAIT)$")
 NOT_SECONDS = {"IQ1_S", "IQ2_S", "IQ3_S"}
 FLAGS = {"start_timeout", "request_timeout"}
 """Parameters of commands: their names are the options that the user types."""
@@ -48,7 +49,7 @@ def bound(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_a_type_name_means_one_thing() -> None:
     meanings = defaultdict(set)
-    for module, tree in settled().items():
+    for module, tree in trees().items():
         for name, meaning in types_of(module, tree):
             meanings[name].add(meaning)
     assert {name: found for name, found in meanings.items() if len(found) > 1} == {}
@@ -57,8 +58,8 @@ def test_a_type_name_means_one_thing() -> None:
 def test_numbers_of_seconds_are_called_seconds() -> None:
     wrong = [
         f"{module}:{line} {name}"
-        for module, tree in settled().items()
+        for module, tree in trees().items()
         for name, line in bound(tree)
-        if SHORT_FOR_SECONDS.search(name) and name not in NOT_SECONDS | FLAGS
+        if (SHORT_FOR_SECONDS.search(name) or CONSTANT_OF_SECONDS.search(name)) and name not in NOT_SECONDS | FLAGS
     ]
     assert wrong == []

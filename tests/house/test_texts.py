@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.conftest import ROOT
-from tests.house.imports import settled
+from tests.house.imports import trees
 
 pytestmark = pytest.mark.xdist_group("house")  # the package is parsed once
 
@@ -47,7 +47,7 @@ def test_no_page_must_be_read_twice() -> None:
 
 def test_no_docstring_must_be_read_twice() -> None:
     wrong = []
-    for name, tree in settled().items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, WITH_DOCSTRING):
                 wrong += found_in(f"{name}:{node.body[0].lineno}", ast.get_docstring(node) or "")

@@ -157,7 +157,7 @@ def edit(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def resign(place: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the statement and sign it again with the right key: what remains is what the statement says."""
+    """FileChange the statement and sign it again with the right key: what remains is what the statement says."""
     key = read_private_key(place / "key.pem")
 
     def renew(value: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def dask(folder: Path, workers: int) -> Iterator[tuple[str, subprocess.Popen[byt
 
 
 def test_nobody_at_the_address_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "CONNECT_TIMEOUT", 0.5)
+    monkeypatch.setattr(dask_cluster, "CONNECT_SECONDS", 0.5)
     with pytest.raises(EnvironmentFailure, match=r"tcp://127.0.0.1:9: no Dask scheduler answers"):
         cluster("tcp://127.0.0.1:9", [tmp_path], Silent()).__enter__()
 
@@ -189,7 +189,7 @@ def test_a_scheduler_that_is_away_for_10_s_changes_nothing(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_scheduler_that_is_gone_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "LOST_AFTER", 5.0)
+    monkeypatch.setattr(dask_cluster, "LOST_AFTER_SECONDS", 5.0)
     alone, file = write_release(tmp_path / "alone", HEAD + EIGHT), write_release(tmp_path / "dask", HEAD + EIGHT)
     run(alone)
     with dask(tmp_path, 2) as (address, scheduler, _), cluster(address, [file.parent / "packs"], Silent()) as executor:

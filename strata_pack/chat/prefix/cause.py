@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from strata_pack.chat.render.template import THINK_END
+from strata_pack.parsing.dialect import THINK_CLOSE
 
 CauseId = Literal[
     "thinking-not-sent",
@@ -115,7 +115,7 @@ def _place(
                 continue
             cursor = start + len(text)
             if at < cursor:
-                return turn, is_thinking or THINK_END in cached[at:start]
+                return turn, is_thinking or THINK_CLOSE in cached[at:start]
     return turns[-1], False
 
 

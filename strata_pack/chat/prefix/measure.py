@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from strata_pack.chat.prefix.cause import Cause, SessionTurn, find_cause
 from strata_pack.chat.prefix.session import Session
-from strata_pack.chat.render.template import THINK_END, ChatTemplate, in_thinking
+from strata_pack.chat.render.template import ChatTemplate, in_thinking
 from strata_pack.errors import BadInput
+from strata_pack.parsing.dialect import THINK_CLOSE
 from strata_pack.prefixes import common_length
 
 ModeName = Literal["kept", "dropped", "stripped"]
@@ -240,7 +241,7 @@ def _closes_thinking(template: ChatTemplate, session: Session, variables: Mappin
         for value in (True, False)
     )
     begun = with_prompt[common_length(with_prompt, without) :]
-    return begun.rstrip().endswith(THINK_END)
+    return begun.rstrip().endswith(THINK_CLOSE)
 
 
 def _next_prompts(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, int]]:
@@ -323,9 +324,9 @@ def _generated(message: Mapping[str, Any], prompt: str, itself: str, ending: str
     if start == len(prompt):
         return itself[start:].removesuffix(ending)
     # The turn does not start with the generation prompt: the template opens a thinking that it never writes.
-    written = itself[tag_start(itself, start) :].removesuffix(ending).removeprefix(THINK_END)
+    written = itself[tag_start(itself, start) :].removesuffix(ending).removeprefix(THINK_CLOSE)
     thought = _thought(message)
-    return f"{thought}\n{THINK_END}\n\n{written}" if thought and in_thinking(prompt) else written
+    return f"{thought}\n{THINK_CLOSE}\n\n{written}" if thought and in_thinking(prompt) else written
 
 
 def _end_of_known(

@@ -14,6 +14,7 @@ from strata_pack.chat.render.failures import TemplateError, TemplateLimit, Templ
 from strata_pack.chat.render.sandbox import compile_template, render_compiled
 from strata_pack.chat.render.text import normalize_source, read_template
 from strata_pack.files import sha256_text
+from strata_pack.parsing.dialect import THINK_CLOSE, THINK_OPEN
 
 __all__ = [
     "ChatTemplate",
@@ -31,8 +32,6 @@ Message = Mapping[str, Any]
 ALWAYS_DEFINED: Mapping[str, Any] = {"documents": None, "add_generation_prompt": False}
 
 TURN_START = "<|im_start|>"
-THINK_START = "<think>"
-THINK_END = "</think>"
 
 
 class ChatTemplate:
@@ -84,5 +83,5 @@ def in_thinking(prompt: str) -> bool:
     """
     if TURN_START in prompt:
         turn = prompt[prompt.rfind(TURN_START) + len(TURN_START) :]
-        return turn.startswith(f"assistant\n{THINK_START}") and THINK_END not in turn
-    return prompt.rfind(THINK_START) > prompt.rfind(THINK_END)
+        return turn.startswith(f"assistant\n{THINK_OPEN}") and THINK_CLOSE not in turn
+    return prompt.rfind(THINK_OPEN) > prompt.rfind(THINK_CLOSE)

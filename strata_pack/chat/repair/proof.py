@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from strata_pack.chat.engines.engines import Engine
 from strata_pack.chat.render.template import TemplateError, TemplateRefused
-from strata_pack.chat.repair.rules import CALL_END, CALL_START, THINK_END, THINK_START
 from strata_pack.chat.repair.suite import Conversation
 from strata_pack.chat.repair.turns import FENCED
+from strata_pack.parsing.dialect import CALL_CLOSE, CALL_OPEN, THINK_CLOSE, THINK_OPEN
 
 RenderOutcome = tuple[Literal["prompt", "refused", "failed"], str]
 """The result of a rendering: a prompt, the template's refusal, or an error of the template (its text may differ)."""
@@ -152,7 +152,7 @@ def inside_thinking(prompt: str, text: str, after: str) -> bool:
     position = prompt.index(text)
     start = prompt.rfind(after, 0, position)
     turn = prompt[start + len(after) if start >= 0 else 0 : position]
-    return turn.rfind(THINK_START) > turn.rfind(THINK_END)
+    return turn.rfind(THINK_OPEN) > turn.rfind(THINK_CLOSE)
 
 
 def moved_mentions(base: Baseline) -> str | None:
@@ -177,8 +177,8 @@ def moved_mentions(base: Baseline) -> str | None:
 def quoted_call(message: Any) -> str | None:
     """Return the first complete call in an assistant's ``reasoning_content``."""
     reasoning = message.get("reasoning_content")
-    if message.get("role") != "assistant" or not isinstance(reasoning, str) or CALL_START not in reasoning:
+    if message.get("role") != "assistant" or not isinstance(reasoning, str) or CALL_OPEN not in reasoning:
         return None
-    start = reasoning.index(CALL_START)
-    end = reasoning.find(CALL_END, start)
-    return reasoning[start : end + len(CALL_END)] if end >= 0 else None
+    start = reasoning.index(CALL_OPEN)
+    end = reasoning.find(CALL_CLOSE, start)
+    return reasoning[start : end + len(CALL_CLOSE)] if end >= 0 else None

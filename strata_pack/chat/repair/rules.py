@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from strata_pack.parsing import DIALECTS, Dialect
+from strata_pack.parsing.dialect import THINK_CLOSE, THINK_OPEN
 
 CallForm = Literal["xml", "json"]
 
 BODY_START: Mapping[CallForm, str] = {"xml": "<function=", "json": "{"}
 """The required start of the line after ``<tool_call>``."""
 
-CALL_START = "<tool_call>"
-CALL_END = "</tool_call>"
-THINK_START = "<think>"
-THINK_END = "</think>"
 FENCES = ("```", "~~~")
 QWEN = DIALECTS["qwen"]
 
@@ -77,9 +74,9 @@ def heal(message: Message, form: CallForm) -> Message:
     if text is None:
         return message
     hay = thinking
-    if text.startswith(THINK_START) and (not thinking or THINK_END not in text):
-        hay, text = one_thinking(thinking, text[len(THINK_START) :]), ""
-    found = None if THINK_END in hay else split_stranded(hay, form)
+    if text.startswith(THINK_OPEN) and (not thinking or THINK_CLOSE not in text):
+        hay, text = one_thinking(thinking, text[len(THINK_OPEN) :]), ""
+    found = None if THINK_CLOSE in hay else split_stranded(hay, form)
     if found is None:
         return message
     before, call = found

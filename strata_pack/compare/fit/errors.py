@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from strata_pack.files import dump_json, write_atomic
+from strata_pack.files import dump_json, read_state, write_atomic
 from strata_pack.llama.ggml import FLOAT_TYPES, Floats, Ggml, row_nbytes
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
@@ -87,11 +86,7 @@ def error_table(
 
 
 def _read(cache: Path | None) -> dict[str, float]:
-    try:
-        value = json.loads(cache.read_bytes()) if cache is not None else {}
-    except (OSError, ValueError):
-        return {}
-    return {key: float(error) for key, error in value.items()} if isinstance(value, dict) else {}
+    return {} if cache is None else {key: float(error) for key, error in read_state(cache).items()}
 
 
 def _sample(source: TensorSource, tensor: SourceTensor, imatrix: Imatrix | None) -> tuple[Floats, Floats | None]:

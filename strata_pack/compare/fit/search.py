@@ -23,7 +23,7 @@ from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.texts import Text, texts
 from strata_pack.errors import WrongUse
-from strata_pack.files import dump_json, sha256_text, write_atomic
+from strata_pack.files import dump_json, read_state, sha256_text, write_atomic
 from strata_pack.llama.ggml import Ggml
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
@@ -270,9 +270,8 @@ def _probe(
 
 def _read_costs(place: Path) -> dict[str, Sensitivity]:
     try:
-        value = json.loads(place.read_bytes())
-        return {name: Sensitivity(name, float(cost), float(seen)) for name, (cost, seen) in value.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return {name: Sensitivity(name, float(cost), float(seen)) for name, (cost, seen) in read_state(place).items()}
+    except (ValueError, TypeError):
         return {}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import uvicorn
 
-from strata_pack.chat.library import find_shipped, list_templates, load_shipped, status_of
+from strata_pack.chat.library import list_templates, named_template, status_of
 from strata_pack.chat.render.template import ChatTemplate, read_template
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import read_bytes
@@ -83,8 +83,8 @@ def gateway_template(wanted: str | None, fallback: str) -> TemplateChoice:
     """
     source = fallback
     if wanted is not None:
-        shipped = find_shipped(wanted)
-        source = shipped.source if shipped else _of_file(wanted)
+        named = named_template(wanted)
+        source = read_template(named) if isinstance(named, Path) else named.source
     if not source.strip():
         raise BadInput("the upstream has no chat template", remedy="name one with --template")
     for shipped in list_templates():
@@ -92,11 +92,6 @@ def gateway_template(wanted: str | None, fallback: str) -> TemplateChoice:
             form: CallFormat = "json" if shipped.formats == ("json",) else "auto"
             return TemplateChoice(source, shipped.id, status_of(source), form)
     return TemplateChoice(source, "custom", status_of(source), call_format_of(source))
-
-
-def _of_file(wanted: str) -> str:
-    path = Path(wanted)
-    return read_template(path) if path.is_file() else load_shipped(wanted).source
 
 
 def call_format_of(source: str) -> CallFormat:

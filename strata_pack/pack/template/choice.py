@@ -8,16 +8,15 @@ from pathlib import Path
 
 from strata_pack.chat.golden.check import GoldenSuite, load_suite
 from strata_pack.chat.golden.recorded import record_suite
-from strata_pack.chat.library import find_shipped, is_ours, list_templates, load_shipped
+from strata_pack.chat.library import is_ours, list_templates, load_shipped, named_template
 from strata_pack.chat.render.template import ChatTemplate, normalize_source, read_template
 from strata_pack.chat.repair.repair import RepairRefused, repair_template
 from strata_pack.chat.repair.rules import CallForm
 from strata_pack.chat.triggers.check import NOT_FINISHED, Trigger, search_triggers
-from strata_pack.errors import BadInput, CheckFailed, WrongUse
+from strata_pack.errors import BadInput, CheckFailed
 from strata_pack.files import sha256_text
 from strata_pack.pack.manifest import TemplateEntry
 from strata_pack.pack.paths import DEFAULT_NAME
-from strata_pack.suggest import hint
 
 AUTO = "auto"
 KEEP = "keep"
@@ -65,15 +64,10 @@ def choose_template(
             text = repaired.text
             origin = "repaired" if repaired.changed else "source"
             form = repaired.proof.form
-    elif (shipped := find_shipped(option)) is not None:
-        text, origin, identity = shipped.source, "shipped", shipped.id
+    elif isinstance(named := named_template(option, AUTO, KEEP), Path):
+        text, origin, identity = read_template(named), "file", None
     else:
-        path = Path(option)
-        if not path.is_file():
-            names = [*(shipped.id for shipped in list_templates()), AUTO, KEEP]
-            told = f"neither a file nor one of {', '.join(names)}{hint(option, names)}"
-            raise WrongUse(f"no template {option!r}: {told}", where="--template")
-        text, origin, identity = read_template(path), "file", None
+        text, origin, identity = named.source, "shipped", named.id
     ChatTemplate(text)
     allowed, notes = _triggers(text, allow=allow_triggers)
     if golden is not None:

@@ -5,7 +5,6 @@ A reranker's GGUF has two rows of the output matrix, those of the tokens "yes" a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from gguf import GGUFWriter, PoolingType
 
 from strata_pack.errors import BadInput
-from strata_pack.files import read_bytes, read_json_object
+from strata_pack.files import read_bytes, read_json, read_json_object
 from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
 from strata_pack.weights.convert.names import FINAL
 from strata_pack.weights.convert.views import View
@@ -96,10 +95,7 @@ def _pooling(folder: Path) -> PoolingType | None:
 
 def read_modules(path: Path) -> list[dict[str, Any]]:
     """Return the modules of a sentence-transformers model; ``BadInput`` if the file is not a list of objects."""
-    try:
-        found = json.loads(read_bytes(path, CARD_LIMIT))
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"is not JSON ({error})", where=path) from None
+    found = read_json(path, CARD_LIMIT)
     if not isinstance(found, list) or not all(isinstance(module, dict) for module in found):
         raise BadInput("is not a list of modules", where=path)
     return found

@@ -7,16 +7,14 @@ which commit, and which of them a new commit no longer has.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure
-from strata_pack.files import disk_errors, dump_json, read_bytes, write_atomic
+from strata_pack.files import disk_errors, dump_json, read_state, write_atomic
 from strata_pack.locks import lock_file
 from strata_pack.weights.hub.tree import STATE_FOLDER, RepoFile, RepoTree, safe_path
 
@@ -98,7 +96,7 @@ def read_fetch_record(dest: Path) -> FetchRecord | None:
     if not path.exists():
         return None
     try:
-        value: dict[str, Any] = json.loads(read_bytes(path, _RECORD_LIMIT))
+        value = read_state(path, _RECORD_LIMIT)
         if value["version"] != _RECORD_VERSION:
             raise ValueError(value["version"])
         files = tuple(
