@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from strata_pack.chat.lint.model import Rule as Rule
     from strata_pack.chat.lint.rules import lint_template as lint_template
     from strata_pack.chat.normalize import normalize_messages as normalize_messages
-    from strata_pack.chat.prefix.measure import PrefixReport as PrefixReport
     from strata_pack.chat.prefix.measure import check_prefix as check_prefix
+    from strata_pack.chat.prefix.report import PrefixReport as PrefixReport
     from strata_pack.chat.prefix.session import bundled_session as bundled_session
     from strata_pack.chat.prefix.session import load_session as load_session
     from strata_pack.chat.render.failures import RequestUnseen as RequestUnseen
@@ -66,10 +66,8 @@ __getattr__, __dir__, __all__ = door(
         ),
         "chat.lint.rules": ("lint_template",),
         "chat.normalize": ("normalize_messages",),
-        "chat.prefix.measure": (
-            "PrefixReport",
-            "check_prefix",
-        ),
+        "chat.prefix.measure": ("check_prefix",),
+        "chat.prefix.report": ("PrefixReport",),
         "chat.prefix.session": (
             "bundled_session",
             "load_session",

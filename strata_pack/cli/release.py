@@ -17,6 +17,7 @@ from strata_pack.errors import WrongUse
 
 if TYPE_CHECKING:
     from strata_pack.progress import Progress
+    from strata_pack.publish.publishing import PublishedDict
     from strata_pack.release.executor import Executor
     from strata_pack.release.run import Outcome
     from strata_pack.release.schedule import Schedule
@@ -217,7 +218,7 @@ def publish(
     _end(out, outcome)
 
 
-def _replaced(targets: list[dict[str, Any]]) -> list[str]:
+def _replaced(targets: list[PublishedDict]) -> list[str]:
     lost = {"replace": "replaced", "remove": "removed"}
     return [
         f"{target['target']}: {change['path']} will be {lost[change['change']]}"
@@ -227,7 +228,7 @@ def _replaced(targets: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _show_published(out: Out, targets: list[dict[str, Any]]) -> None:
+def _show_published(out: Out, targets: list[PublishedDict]) -> None:
     """Print every file that is or would be published, with its size and what happens to it."""
     from rich.markup import escape
     from rich.table import Table

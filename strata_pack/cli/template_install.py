@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,8 @@ from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.pack.template.install import InstallResult
+    from strata_pack.pack.template.status import ReaderDict
+    from strata_pack.pack.template.target import CopyDict
 
 Target = Annotated[Path, typer.Argument(metavar="PACK|GGUF", help="A finished pack, or a .gguf file (any shard).")]
 Template = Annotated[
@@ -100,7 +102,7 @@ def rollback(target: Target, dry_run: DryRun = False, yes: Yes = False, *, out: 
 
 def show_status(target: Path, out: Out) -> None:
     """Print the status of a pack's or GGUF's template, copy by copy."""
-    from strata_pack.pack.template.install import template_status
+    from strata_pack.pack.template.status import template_status
 
     found = template_status(target)
     named = f", {found.id}" if found.id else ""
@@ -116,7 +118,7 @@ def show_status(target: Path, out: Out) -> None:
     out.result(found.to_dict())
 
 
-def show_copies(copies: Sequence[dict[str, Any]], out: Out) -> None:
+def show_copies(copies: Sequence[CopyDict], out: Out) -> None:
     """Print the place and status of each copy of a template."""
     for copy in copies:
         out.line(f"  {copy['place']}: {copy['status']} ({_short(copy['sha256'])})")
@@ -143,7 +145,7 @@ def _show_result(out: Out, result: InstallResult) -> None:
     _show_readers(out, result.readers)
 
 
-def _show_readers(out: Out, readers: list[dict[str, Any]]) -> None:
+def _show_readers(out: Out, readers: list[ReaderDict]) -> None:
     from rich.table import Table
 
     table = Table("engine", "reads", "overridden by (it wins)")

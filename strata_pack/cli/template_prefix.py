@@ -44,8 +44,9 @@ def prefix(
     The same session is run in three modes: thinking kept, dropped by the template, stripped by the client. If the model
     has a separate template for tools, a session with tools is measured on that template, as engines use it.
     """
-    from strata_pack.chat.prefix.measure import MODES, check_prefix
+    from strata_pack.chat.prefix.measure import check_prefix
     from strata_pack.chat.prefix.output import screen, to_report
+    from strata_pack.chat.prefix.report import MODES
     from strata_pack.chat.prefix.session import bundled_session, load_session
     from strata_pack.chat.render.template import ChatTemplate, normalize_source
     from strata_pack.errors import CheckFailed

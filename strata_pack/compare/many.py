@@ -19,6 +19,7 @@ from strata_pack.compare.full import (
     CONTEXT,
     MIN_CONTEXT,
     Comparison,
+    ComparisonDict,
     Perplexity,
     check_same_text,
     check_vocabularies,
@@ -57,6 +58,15 @@ class CompareOptions:
     server: Path | None = None
 
 
+class ModelComparisonDict(ComparisonDict):
+    """A ``ModelComparison`` as JSON: the figures over all texts, and over each."""
+
+    size: int
+    bits_per_weight: float
+    pareto: bool
+    texts: list[ComparisonDict]
+
+
 @dataclass(frozen=True)
 class ModelComparison:
     """The result of one model: its size in bytes, its bits per weight, its figures over each text and over all texts.
@@ -71,15 +81,16 @@ class ModelComparison:
     by_text: tuple[Comparison, ...]
     best: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
+    def to_dict(self) -> ModelComparisonDict:
+        found: ModelComparisonDict = {
+            **self.total.to_dict(),
             "model": self.model,
             "size": self.size,
             "bits_per_weight": self.bits_per_weight,
             "pareto": self.best,
-            **{key: value for key, value in self.total.to_dict().items() if key != "model"},
             "texts": [one.to_dict() for one in self.by_text],
         }
+        return found
 
 
 def compare_many(

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from strata_pack.pack.request import BuildRequest as BuildRequest
     from strata_pack.pack.template.install import GoldenFailed as GoldenFailed
     from strata_pack.pack.template.install import InstallResult as InstallResult
-    from strata_pack.pack.template.install import TargetStatus as TargetStatus
     from strata_pack.pack.template.install import TemplateNotRecognised as TemplateNotRecognised
     from strata_pack.pack.template.install import install_template as install_template
     from strata_pack.pack.template.install import rollback_template as rollback_template
-    from strata_pack.pack.template.install import template_status as template_status
+    from strata_pack.pack.template.status import TargetStatus as TargetStatus
+    from strata_pack.pack.template.status import template_status as template_status
     from strata_pack.pack.verification import verify as verify
 
 __getattr__, __dir__, __all__ = door(
@@ -49,12 +49,11 @@ __getattr__, __dir__, __all__ = door(
         "pack.template.install": (
             "GoldenFailed",
             "InstallResult",
-            "TargetStatus",
             "TemplateNotRecognised",
             "install_template",
             "rollback_template",
-            "template_status",
         ),
+        "pack.template.status": ("TargetStatus", "template_status"),
         "pack.verification": ("verify",),
     },
 )

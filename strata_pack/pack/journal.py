@@ -21,7 +21,7 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NotRequired, Protocol, TypedDict
 
 from strata_pack.errors import BadInput
 from strata_pack.files import disk_errors, fsync_dir, read_bytes, write_atomic
@@ -264,12 +264,21 @@ class Rewrite:
         }
 
 
+class TemplateIdentityDict(TypedDict):
+    """A template by hash (``None`` if there is no template) and status; of a new one also its id and origin."""
+
+    sha256: str | None
+    status: str
+    id: NotRequired[str | None]
+    origin: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class Journal:
     """``before`` and ``after`` describe the target's template (id, status, hash) before and after."""
 
-    before: dict[str, Any]
-    after: dict[str, Any]
+    before: TemplateIdentityDict
+    after: TemplateIdentityDict
     steps: tuple[JournalStep, ...]
 
     def inverted(self) -> Journal:

@@ -9,7 +9,7 @@ import json
 import secrets
 from dataclasses import asdict, dataclass, field
 from json.encoder import encode_basestring
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 EventKind = Literal["reasoning", "content", "tool_start", "tool_args", "tool_call"]
 
@@ -58,6 +58,22 @@ def new_id() -> str:
     return f"call_{secrets.token_hex(12)}"
 
 
+class CountersDict(TypedDict):
+    """``Counters`` as JSON."""
+
+    implicit_ends: int
+    implicit_calls: int
+    stranded_calls: int
+    rejected_candidates: dict[Reason, int]
+    unfinished_calls: int
+    undeclared_calls: int
+    coercion_failures: int
+    dropped_text: int
+    suspect_values: int
+    suspect_parameters: list[str]
+    ended_inside_thinking: bool
+
+
 @dataclass(slots=True)
 class Counters:
     """Counts of what happened in one reply; final only after ``finish``.
@@ -87,9 +103,10 @@ class Counters:
     suspect_parameters: list[str] = field(default_factory=list)
     ended_inside_thinking: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CountersDict:
         """Return the counters as plain JSON values."""
-        return asdict(self)
+        found: CountersDict = asdict(self)  # type: ignore[assignment]
+        return found
 
 
 def json_text(value: Any) -> str:

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
-from strata_pack.parsing.events import Counters, Event, ToolCall
+from strata_pack.parsing.events import Counters, CountersDict, Event, ToolCall
 from strata_pack.parsing.output_parser import OutputParser
+
+
+class CallDict(TypedDict):
+    """A call as JSON."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ReplyDict(TypedDict):
+    """A ``Reply`` as JSON."""
+
+    reasoning: str
+    content: str
+    calls: list[CallDict]
+    counters: CountersDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +36,7 @@ class Reply:
     calls: tuple[ToolCall, ...]
     counters: Counters
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> ReplyDict:
         """Return the reply as plain JSON values."""
         return {
             "reasoning": self.reasoning,

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from strata_pack.files import CHUNK
 
@@ -52,6 +52,14 @@ class PublishedFile:
         return digest.hexdigest()
 
 
+class FileChangeDict(TypedDict):
+    """A ``FileChange`` as JSON."""
+
+    change: ChangeKind
+    path: str
+    size: int
+
+
 @dataclass(frozen=True)
 class FileChange:
     """The change of one path; ``size`` is the new file's in bytes (0 if removed)."""
@@ -60,7 +68,7 @@ class FileChange:
     path: str
     size: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> FileChangeDict:
         return {"change": self.kind, "path": self.path, "size": self.size}
 
 

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, StrataError, WrongUse
 from strata_pack.files import dump_json, parse_json_object, sha256_file, write_atomic
@@ -23,7 +23,7 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.publish.card import CardFacts, Figures, card_files
 from strata_pack.publish.folder import check_apart, check_outside, look_into, write_folder
 from strata_pack.publish.hub import ConcurrentCommit, HubState, commit, gated_sources, look_at, open_to_all, read_small
-from strata_pack.publish.items import FileChange, PublishedFile, TargetFile, plan_changes
+from strata_pack.publish.items import FileChange, FileChangeDict, PublishedFile, TargetFile, plan_changes
 from strata_pack.publish.keys import fingerprint, read_private_key
 from strata_pack.publish.licence import questions
 from strata_pack.publish.oci import oci_changes, oci_items, write_oci
@@ -47,6 +47,17 @@ class LicenceQuestion(WrongUse):
         self.questions = tuple(found)
 
 
+class PublishedDict(TypedDict):
+    """A ``Published`` as JSON; sizes in bytes."""
+
+    target: str
+    commit: str | None
+    dry_run: bool
+    bytes: int
+    changes: list[FileChangeDict]
+    questions: list[str]
+
+
 @dataclass(frozen=True)
 class Published:
     """What was done, or would be with ``dry_run``; ``commit`` is the Hub's, ``None`` for other targets."""
@@ -62,7 +73,7 @@ class Published:
         """Size in bytes of the added and replaced files."""
         return sum(change.size for change in self.changes if change.kind in ("add", "replace"))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PublishedDict:
         return {
             "target": self.target,
             "commit": self.commit,

@@ -16,6 +16,7 @@ from strata_pack.release.task import NodeOutput, Task
 
 if TYPE_CHECKING:
     from strata_pack.publish import Published
+    from strata_pack.publish.publishing import PublishedDict
 
 
 def check_key(release: Release) -> None:
@@ -44,7 +45,7 @@ def _nothing(task: Task) -> CheckFailed:
     return CheckFailed("no pack passes its gates, so nothing is published", where=task.release)
 
 
-def publish_dry_run(schedule: Schedule, progress: Progress) -> list[dict[str, Any]]:
+def publish_dry_run(schedule: Schedule, progress: Progress) -> list[PublishedDict]:
     """Return what publishing would send, by target. Raises ``WrongUse`` if a node is not made yet."""
     if schedule.states["publish"] in ("waits", "skipped"):
         raise WrongUse(

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from strata_pack.chat.prefix.measure import ModeName, Run, check_prefix
+from strata_pack.chat.prefix.measure import check_prefix
+from strata_pack.chat.prefix.report import ModeName, Run
 from strata_pack.chat.prefix.session import Session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.llama.answers import Timings

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.chat.engines.engines import Jinja2Engine
-from strata_pack.pack.template.install import install_template, recover, rollback_template
+from strata_pack.pack.recovery import recover
+from strata_pack.pack.template.install import install_template, rollback_template
 
 COUNTED = ("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "ftruncate", "chmod")
 TORN = ("pwrite", "copy_file_range")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import jinja2
 from jinja2 import nodes
@@ -70,6 +70,21 @@ def rule(id: str, name: str, severity: Severity, summary: str, remedy: str) -> C
     return lambda check: Rule(id, name, severity, summary, remedy, check)
 
 
+class FindingDict(TypedDict):
+    """A ``Finding`` as JSON; what is not known is left out."""
+
+    rule: str
+    name: str
+    severity: Severity
+    message: str
+    remedy: str
+    path: str
+    line: NotRequired[int]
+    column: NotRequired[int]
+    engines: NotRequired[list[str]]
+    excerpt: NotRequired[str]
+
+
 @dataclass(frozen=True)
 class Finding:
     """One finding of one rule. ``line`` and ``column`` are 1-based, None for the whole template."""
@@ -83,22 +98,24 @@ class Finding:
     engines: tuple[str, ...] = ()
     excerpt: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        optional: dict[str, Any] = {
-            "line": self.line,
-            "column": self.column,
-            "engines": list(self.engines) or None,
-            "excerpt": self.excerpt or None,
-        }
-        return {
-            "rule": self.rule.id,
-            "name": self.rule.name,
-            "severity": self.severity,
-            "message": self.message,
-            "remedy": self.rule.remedy,
-            "path": self.path,
-            **{key: value for key, value in optional.items() if value is not None},
-        }
+    def to_dict(self) -> FindingDict:
+        found = FindingDict(
+            rule=self.rule.id,
+            name=self.rule.name,
+            severity=self.severity,
+            message=self.message,
+            remedy=self.rule.remedy,
+            path=self.path,
+        )
+        if self.line is not None:
+            found["line"] = self.line
+        if self.column is not None:
+            found["column"] = self.column
+        if self.engines:
+            found["engines"] = list(self.engines)
+        if self.excerpt:
+            found["excerpt"] = self.excerpt
+        return found
 
 
 def severity_on(engines: Iterable[str]) -> Severity:

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from strata_pack.chat.prefix.measure import Break, PrefixReport, Run, TurnStep
+from strata_pack.chat.prefix.report import Break, PrefixReport, Run, TurnStep
 from strata_pack.report import model
 
 BAR = 36

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from strata_pack.chat.engines.engines import Engine
 from strata_pack.chat.render.template import TemplateError, TemplateRefused
@@ -38,6 +38,16 @@ class Difference:
         return f"on {self.engine}, conversation {self.conversation!r}: {self.problem}"
 
 
+class EngineProofDict(TypedDict):
+    """An ``EngineProof`` as JSON."""
+
+    engine: str
+    version: str
+    unchanged: int
+    closed: int
+    refused: int
+
+
 @dataclass(frozen=True)
 class EngineProof:
     """The proof on one engine: the number of ``unchanged`` conversations without a stranded call, of ``closed`` ones
@@ -50,7 +60,7 @@ class EngineProof:
     closed: int
     refused: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> EngineProofDict:
         return {
             "engine": self.engine,
             "version": self.version,

@@ -11,7 +11,7 @@ import difflib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from strata_pack.chat.engines.engines import Engine, available_engines
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
@@ -21,6 +21,7 @@ from strata_pack.chat.repair.proof import (
     Baseline,
     Difference,
     EngineProof,
+    EngineProofDict,
     baseline,
     compare_renders,
     moved_mentions,
@@ -36,6 +37,24 @@ How = Literal["prelude", "not needed"]
 PROBE_NAME = "probe_the_call_form"
 
 
+class RepairProofDict(TypedDict):
+    """A ``RepairProof`` as JSON."""
+
+    form: CallForm | None
+    engines: list[EngineProofDict]
+
+
+class RepairResultDict(TypedDict):
+    """A ``RepairResult`` as JSON, with the hash of the text in place of the text."""
+
+    changed: bool
+    how: How
+    why: str
+    notes: list[str]
+    sha256: str
+    proof: RepairProofDict
+
+
 @dataclass(frozen=True)
 class RepairProof:
     """The proof of a repair: the ``form`` of the calls, None if the template writes none; one ``EngineProof`` per
@@ -44,7 +63,7 @@ class RepairProof:
     form: CallForm | None
     engines: tuple[EngineProof, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RepairProofDict:
         return {"form": self.form, "engines": [engine.to_dict() for engine in self.engines]}
 
 
@@ -63,7 +82,7 @@ class RepairResult:
     proof: RepairProof
     notes: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> RepairResultDict:
         return {
             "changed": self.changed,
             "how": self.how,

@@ -11,21 +11,22 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from strata_pack.chat.engines.engines import Engine, available_engines
-from strata_pack.chat.golden.check import GoldenReport, GoldenSuite, check_golden, load_suite
+from strata_pack.chat.golden.check import CaseStatus, GoldenReport, GoldenSuite, check_golden, load_suite
 from strata_pack.chat.library import status_of
 from strata_pack.chat.render.start_up import start_up_failure
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.errors import BadInput, CheckFailed, WrongUse
-from strata_pack.files import dump_json, read_bytes, sha256_text, write_atomic
-from strata_pack.pack.journal import Journal, JournalStep
+from strata_pack.files import dump_json, read_bytes, write_atomic
+from strata_pack.pack.journal import Journal, JournalStep, TemplateIdentityDict
 from strata_pack.pack.manifest import GoldenEntry, TemplateEntry
 from strata_pack.pack.paths import DEFAULT_NAME, REPORTS_DIR, SIGNATURE, TOOLS_NAME
 from strata_pack.pack.recovery import backups_in, carry_out, locked_folder, read_allowed, recover, roll_back
 from strata_pack.pack.template.choice import AUTO, ChosenTemplate, check_variants, choose_template
 from strata_pack.pack.template.plan import (
+    InstallPlanDict,
     ModelPlan,
     describe_plan,
     plan_attestations,
@@ -33,17 +34,14 @@ from strata_pack.pack.template.plan import (
     plan_manifest,
     plan_model,
 )
+from strata_pack.pack.template.status import ReaderDict, readers_of, template_identity
 from strata_pack.pack.template.target import (
-    READERS,
-    Reader,
     TemplateCopy,
     TemplateTarget,
     modelfile_note,
-    open_linked,
     open_target,
     refuse_inside_pack,
     resolve,
-    tools_note,
 )
 from strata_pack.progress import Progress, Silent
 
@@ -86,6 +84,30 @@ class GoldenFailed(CheckFailed):
         self.report = report
 
 
+class GoldenCountsDict(TypedDict):
+    """The golden cases that were checked, with the counts on each engine."""
+
+    suite: str
+    engines: dict[str, dict[CaseStatus, int]]
+
+
+class InstallResultDict(TypedDict):
+    """An ``InstallResult`` as JSON."""
+
+    target: str
+    kind: str
+    changed: bool
+    dry_run: bool
+    before: TemplateIdentityDict
+    after: TemplateIdentityDict
+    plan: InstallPlanDict
+    golden: GoldenCountsDict | None
+    copies: list[str]
+    notes: list[str]
+    diff: str
+    readers: list[ReaderDict]
+
+
 @dataclass(frozen=True)
 class InstallResult:
     """What was done, or would be done with ``dry_run``. ``plan`` is that of ``describe_plan``."""
@@ -94,38 +116,18 @@ class InstallResult:
     kind: str
     changed: bool
     dry_run: bool
-    before: dict[str, Any]
-    after: dict[str, Any]
-    plan: dict[str, Any]
-    golden: dict[str, Any] | None
+    before: TemplateIdentityDict
+    after: TemplateIdentityDict
+    plan: InstallPlanDict
+    golden: GoldenCountsDict | None
     copies: list[str]
     notes: list[str] = field(default_factory=list)
     diff: str = ""
-    readers: list[dict[str, str]] = field(default_factory=list)
+    readers: list[ReaderDict] = field(default_factory=list)
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class TargetStatus:
-    """The template of a pack or GGUF. ``status`` is that of the copy in the GGUF; ``previous`` is the number of
-    installations that can be rolled back; ``recovered`` says what was completed of an interrupted installation."""
-
-    target: str
-    kind: str
-    status: str
-    id: str | None
-    sha256: str | None
-    agree: bool
-    copies: list[dict[str, Any]]
-    previous: int
-    recovered: str | None
-    notes: list[str]
-    readers: list[dict[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    def to_dict(self) -> InstallResultDict:
+        found: InstallResultDict = asdict(self)  # type: ignore[assignment]
+        return found
 
 
 def install_template(
@@ -162,7 +164,7 @@ def install_template(
         model = plan_model(target, chosen.text, kept)
         steps, places = _all_steps(target, chosen, suite, report, model, progress)
         signed = bool(steps) and target.pack is not None and (target.root / SIGNATURE).is_file()
-        before, after = _identity(target.text), _identity(chosen.text)
+        before, after = template_identity(target.text), template_identity(chosen.text)
         plan = describe_plan(model, target)
         if steps and not dry_run:
             if model.method == "copy":
@@ -177,7 +179,7 @@ def install_template(
         changed=bool(steps),
         dry_run=dry_run,
         before=before,
-        after=after | {"id": chosen.entry["id"], "origin": chosen.entry["origin"]},
+        after={**after, "id": chosen.entry["id"], "origin": chosen.entry["origin"]},
         plan=plan,
         golden=None if report is None else _golden_counts(report),
         copies=places,
@@ -219,51 +221,10 @@ def rollback_template(path: Path, *, dry_run: bool = False, progress: Progress |
     )
 
 
-def template_status(path: Path) -> TargetStatus:
-    """Return which templates a PACK or GGUF holds and what they are; completes an interrupted installation first."""
-    linked = path.is_symlink() and not path.is_dir() and path.resolve().suffix != ".gguf"
-    recovered = None if linked else recover(path)
-    target = open_linked(path) if linked else open_target(path.resolve())
-    text = target.text
-    copies = [copy.to_dict() for copy in target.copies]
-    own = next((copy for copy in copies if copy["sha256"] == _identity(text)["sha256"]), None)
-    notes = [note for note in (recovered, modelfile_note(target.files[0].parent)) if note]
-    notes += [f"{copy.place} differs from {target.first(copy.name).place}" for copy in target.disagreeing]
-    notes += [note for note in (tools_note(target.copies),) if note]
-    return TargetStatus(
-        target=str(path),
-        kind="gguf" if target.pack is None else "pack",
-        status=status_of(text),
-        id=None if own is None else own["id"],
-        sha256=_identity(text)["sha256"],
-        agree=not target.disagreeing,
-        copies=copies,
-        previous=len(backups_in(target.state_dir)),
-        recovered=recovered,
-        notes=notes,
-        readers=readers_of(target),
-    )
-
-
-def readers_of(target: TemplateTarget) -> list[dict[str, str]]:
-    """Return which engines read which copy of this target's template."""
-    kinds = {"gguf"} if target.pack is None else {"gguf", "file"}
-    return [_reader(reader) for reader in READERS if reader.copy in kinds]
-
-
-def _reader(reader: Reader) -> dict[str, str]:
-    copy = {"gguf": "tokenizer.chat_template in the GGUF", "file": "tokenizer/chat_template.jinja"}[reader.copy]
-    return {"engine": reader.engine, "reads": copy, "overridden_by": reader.override, "caveat": reader.caveat}
-
-
 def unified_diff(old: str, new: str) -> str:
     """Return the difference of two templates, as ``diff -u`` writes it."""
     lines = difflib.unified_diff(old.splitlines(), new.splitlines(), "installed", "new", lineterm="")
     return "\n".join(lines)
-
-
-def _identity(text: str | None) -> dict[str, Any]:
-    return {"sha256": None if text is None else sha256_text(text), "status": status_of(text)}
 
 
 def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
@@ -326,7 +287,7 @@ def _renew_report(target: TemplateTarget, sha256: str | None, report: GoldenRepo
         path.unlink()
 
 
-def _golden_counts(report: GoldenReport) -> dict[str, Any]:
+def _golden_counts(report: GoldenReport) -> GoldenCountsDict:
     return {"suite": report.suite, "engines": {name: report.counts(name) for name in report.engines}}
 
 
@@ -345,7 +306,7 @@ def _all_steps(
     puts, changed = plan_folder(target, chosen.text, suite)
     if not model.steps and not puts:
         return [], []
-    template = TemplateEntry(**{**chosen.entry, "replaced_sha256": _identity(target.text)["sha256"]})
+    template = TemplateEntry(**{**chosen.entry, "replaced_sha256": template_identity(target.text)["sha256"]})
     golden = None if suite is None or report is None else golden_entry(suite, report)
     manifest = plan_manifest(target, model, puts, template, golden, progress)
     attestations = plan_attestations(target, manifest)
@@ -387,15 +348,3 @@ def _notes(
         notes.append("the pack was signed before the change: sign it again with `strata-pack sign`")
     notes.append("a running server keeps the old template until it is restarted")
     return notes
-
-
-__all__ = [
-    "GoldenFailed",
-    "InstallResult",
-    "TargetStatus",
-    "TemplateNotRecognised",
-    "install_template",
-    "recover",
-    "rollback_template",
-    "template_status",
-]

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from strata_pack.chat.golden.check import GoldenSuite
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
@@ -276,7 +276,18 @@ def _hash_both(file: ModelFile, progress: Progress) -> tuple[str, str]:
     return before.hexdigest(), after.hexdigest()
 
 
-def describe_plan(model: ModelPlan, target: TemplateTarget) -> dict[str, Any]:
+class InstallPlanDict(TypedDict, total=False):
+    """What an installation writes, in bytes; a rollback has only its method."""
+
+    method: str
+    bytes_written: int
+    files: list[str]
+    removed_keys: list[str]
+    shares_extents: bool
+    free_bytes: int
+
+
+def describe_plan(model: ModelPlan, target: TemplateTarget) -> InstallPlanDict:
     """Return the description of what will be written, as text and data."""
     return {
         "method": model.method,

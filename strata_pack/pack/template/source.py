@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from strata_pack.chat.library import find_shipped, status_of
 from strata_pack.chat.render.template import normalize_source, read_template
@@ -17,7 +16,7 @@ from strata_pack.errors import BadInput
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import DEFAULT_NAME, TEMPLATE_KEY, TOOLS_NAME, is_pack
 from strata_pack.pack.template.copies import JINJA_FILES, JSON_FILES, NamedTemplate, read_all, read_copies
-from strata_pack.pack.template.target import TemplateCopy, tools_note
+from strata_pack.pack.template.target import CopyDict, TemplateCopy, tools_note
 from strata_pack.pack.template.template_files import hub_template_files, hub_texts
 from strata_pack.progress import Progress
 from strata_pack.weights.source import HubSource, parse_source
@@ -41,7 +40,7 @@ class FoundTemplates:
     status: str
     sha256: str | None
     where: str | None
-    copies: Sequence[dict[str, Any]]
+    copies: Sequence[CopyDict]
     notes: Sequence[str] = ()
 
 

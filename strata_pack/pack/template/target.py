@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from strata_pack.chat.library import list_templates, status_of
 from strata_pack.chat.render.template import normalize_source
@@ -66,6 +66,16 @@ READERS = (
 """For each engine, the listed options override the model's own template."""
 
 
+class CopyDict(TypedDict):
+    """A ``TemplateCopy`` as JSON, with its identity in place of its text."""
+
+    place: str
+    name: str
+    sha256: str
+    status: str
+    id: str | None
+
+
 @dataclass(frozen=True)
 class TemplateCopy:
     """One copy of a template in the target. ``place`` describes it for users; copies with the same ``name`` must be
@@ -85,7 +95,7 @@ class TemplateCopy:
     def sha256(self) -> str:
         return sha256_text(self.text)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> CopyDict:
         """Return identity and status, without the text."""
         digest = self.sha256
         known = next((shipped.id for shipped in list_templates() if shipped.sha256 == digest), None)

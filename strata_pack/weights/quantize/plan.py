@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Literal, TypedDict
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
@@ -62,6 +62,38 @@ class PlannedTensor:
     def requantized(self) -> bool:
         """Whether it is already quantized and gets another type."""
         return self.changed and self.source.type not in FLOAT_TYPES
+
+
+PlannedTensorDict = TypedDict(
+    "PlannedTensorDict",
+    {
+        "name": str,
+        "shape": list[int],
+        "from": str,
+        "type": str,
+        "bytes": int,
+        "bits_per_weight": float,
+        "base_type": str,
+        "imatrix": bool,
+    },
+)
+"""One tensor of a plan as JSON."""
+
+
+class QuantPlanDict(TypedDict):
+    """A ``QuantPlan`` as JSON. Sizes in bytes."""
+
+    source: str
+    base: str
+    recipe: str
+    imatrix: dict[Literal["sha256"], str] | None
+    shards: int
+    parameters: int
+    data_bytes: int
+    source_bytes: int
+    bits_per_weight: float
+    type_counts: dict[str, int]
+    tensors: list[PlannedTensorDict]
 
 
 @dataclass(frozen=True)
@@ -120,7 +152,7 @@ class QuantPlan:
         """The tensors that are quantized a second time."""
         return tuple(tensor for tensor in self.tensors if tensor.requantized)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> QuantPlanDict:
         """Return the plan as JSON data: sizes in bytes, types by name."""
         return {
             "source": self.source.label,

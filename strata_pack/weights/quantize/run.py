@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from strata_pack.errors import WrongUse
 from strata_pack.llama.ggml import Floats
@@ -53,6 +53,23 @@ _SHARD_STEM = re.compile(r"(.+?)(?:-\d{5}-of-\d{5})?\.gguf", re.DOTALL)
 _VERSION_KEY, _FILE_TYPE_KEY = "general.quantization_version", "general.file_type"
 
 
+class WrittenFileDict(TypedDict):
+    """A ``WrittenFile`` as JSON."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class QuantResultDict(TypedDict):
+    """A ``QuantResult`` as JSON."""
+
+    files: list[WrittenFileDict]
+    resumed_tensors: int
+    nonfinite: dict[str, int]
+    tensor_types: dict[str, str]
+
+
 @dataclass(frozen=True)
 class QuantResult:
     """The written model."""
@@ -70,7 +87,7 @@ class QuantResult:
         """Total bytes of all files."""
         return sum(file.size for file in self.files)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> QuantResultDict:
         """Return the result as JSON data."""
         return {
             "files": [{"path": str(file.path), "size": file.size, "sha256": file.sha256} for file in self.files],

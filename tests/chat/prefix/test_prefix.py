@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.prefix.measure import PrefixReport, Run, check_prefix, tag_start
+from strata_pack.chat.prefix.measure import check_prefix, tag_start
 from strata_pack.chat.prefix.output import screen
+from strata_pack.chat.prefix.report import PrefixReport, Run
 from strata_pack.chat.prefix.session import Session, bundled_session, load_session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.errors import BadInput

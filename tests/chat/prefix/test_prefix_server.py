@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from strata_pack.chat.library import load_shipped
-from strata_pack.chat.prefix.measure import ModeName, check_prefix
+from strata_pack.chat.prefix.measure import check_prefix
+from strata_pack.chat.prefix.report import ModeName
 from strata_pack.chat.prefix.session import bundled_session
 from strata_pack.chat.render.template import ChatTemplate
 from strata_pack.llama.server import LlamaServer

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from strata_pack.chat.engines.engines import Jinja2Engine
-from strata_pack.pack.template.install import (
-    InstallResult,
-    install_template,
-)
+from strata_pack.pack.template.install import InstallResult, install_template
 
 
 @pytest.fixture

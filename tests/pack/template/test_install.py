@@ -17,14 +17,9 @@ from strata_pack.llama.server import LlamaServer
 from strata_pack.pack import recovery
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import GOLDEN, STATE_DIR, TEMPLATE
-from strata_pack.pack.template.install import (
-    GoldenFailed,
-    TemplateNotRecognised,
-    install_template,
-    recover,
-    rollback_template,
-    template_status,
-)
+from strata_pack.pack.recovery import recover
+from strata_pack.pack.template.install import GoldenFailed, TemplateNotRecognised, install_template, rollback_template
+from strata_pack.pack.template.status import template_status
 from strata_pack.pack.verification import verify
 from strata_pack.weights.gguf.edit import RESERVE
 from tests.pack.template.texts import HIDING, HUGE, LONG, SHORT, first_logits, weights_of

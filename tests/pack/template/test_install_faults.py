@@ -21,7 +21,9 @@ from strata_pack.pack import journal as template_install_journal
 from strata_pack.pack.journal import Journal, JournalStep, Move, Patch, Put, Rewrite, read_journal
 from strata_pack.pack.layout import Pack, gguf_template
 from strata_pack.pack.paths import STATE_DIR, is_pack
-from strata_pack.pack.template.install import install_template, recover, rollback_template, template_status
+from strata_pack.pack.recovery import recover
+from strata_pack.pack.template.install import install_template, rollback_template
+from strata_pack.pack.template.status import template_status
 from strata_pack.weights.gguf.edit import PAD_KEY, pad_value
 from strata_pack.weights.gguf.file import open_shards
 from tests.conftest import ROOT

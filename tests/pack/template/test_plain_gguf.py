@@ -17,14 +17,10 @@ from strata_pack.errors import BadInput, EnvironmentFailure
 from strata_pack.files import sha256_file
 from strata_pack.pack.layout import gguf_template, gguf_templates
 from strata_pack.pack.paths import STATE_DIR
+from strata_pack.pack.recovery import recover
 from strata_pack.pack.template import plan as template_install_plan
 from strata_pack.pack.template.choice import HidesSomething
-from strata_pack.pack.template.install import (
-    TemplateNotRecognised,
-    install_template,
-    recover,
-    rollback_template,
-)
+from strata_pack.pack.template.install import TemplateNotRecognised, install_template, rollback_template
 from strata_pack.weights.gguf import copy as gguf_edit_copy
 from strata_pack.weights.gguf.edit import PAD_KEY, TEMPLATE_KEY, pad_value
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths

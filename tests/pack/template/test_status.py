@@ -11,9 +11,7 @@ from strata_pack.chat.library import list_templates
 from strata_pack.errors import BadInput
 from strata_pack.files import sha256_text
 from strata_pack.pack.paths import TEMPLATE
-from strata_pack.pack.template.install import (
-    template_status,
-)
+from strata_pack.pack.template.status import template_status
 from strata_pack.weights.gguf.edit import TEMPLATE_KEY
 from strata_pack.weights.gguf.file import MetaValue
 from tests.pack.template.texts import SHORT
