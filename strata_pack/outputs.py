@@ -16,6 +16,9 @@ PACK_MANIFEST = "manifest.json"
 PACK_FOLDERS = ("model", "tokenizer", "golden")
 """The folders of a pack that hold the files of its manifest."""
 
+PACK_REPORTS = "reports"
+"""The folder of a pack whose files no manifest lists."""
+
 READ_SUFFIXES = frozenset({".gguf", ".jinja", ".json", ".md", ".model", ".safetensors", ".toml", ".txt"})
 """Suffixes of the files that commands read from an input folder; an output with another suffix may be written into
 it."""
@@ -52,6 +55,13 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | str | 
                 f"belongs to the pack {pack}, which would no longer match its manifest",
                 where=output,
                 remedy="write outside the pack",
+            )
+        pack = enclosing_pack(output)
+        if pack is not None and Path(os.path.realpath(output)).relative_to(pack).parts[0] != PACK_REPORTS:
+            raise WrongUse(
+                f"would be in the pack {pack}, whose manifest does not list it",
+                where=output,
+                remedy=f"write outside the pack, or into its folder {PACK_REPORTS}",
             )
 
 

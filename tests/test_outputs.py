@@ -49,7 +49,7 @@ def test_a_file_of_a_folder_that_is_read_is_refused(place: Path) -> None:
 
 
 def test_a_new_file_in_a_folder_that_is_read_is_fine(place: Path) -> None:
-    check_outputs([place / "report.json", place / "pack/page.html"], [place])
+    check_outputs([place / "report.json", place / "page.html"], [place])
 
 
 def test_one_place_for_two_outputs_is_refused(place: Path) -> None:
@@ -75,6 +75,12 @@ def test_no_pack_and_no_release_is_written_into_a_pack(place: Path, arguments: s
     before = sorted((place / "pack").rglob("*"))
     done = CliRunner().invoke(app, words)
     assert (done.exit_code, "lies in" in done.stderr, sorted((place / "pack").rglob("*"))) == (2, True, before)
+
+
+@pytest.mark.parametrize("output", ["pack/page.html", "pack/deep/page.html", "here/pack/template.jinja"])
+def test_a_file_that_no_manifest_lists_is_refused_in_a_pack(place: Path, output: str) -> None:
+    with pytest.raises(WrongUse, match=r"would be in the pack .* or into its folder reports"):
+        check_outputs([place / output], [])
 
 
 def test_a_report_may_lie_in_a_pack(place: Path) -> None:

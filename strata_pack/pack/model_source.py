@@ -27,6 +27,7 @@ from strata_pack.weights.hub.select import SIDE_FILES, Weights
 from strata_pack.weights.local_weights import file_names, find_weights
 from strata_pack.weights.quantize.rows import usable_cores
 from strata_pack.weights.source import HubSource, LocalFolder, LocalGguf, Source
+from strata_pack.weights.tokenizer.chat_templates import chat_templates
 
 _HEADS_AT_ONCE = 8
 _QUANT_SUFFIX = re.compile(r"(?i)[-._](?:I?Q\d(?:_\w+)?|TQ\d_\d|MXFP4\w*|BF16|F16|F32|FP16)$")
@@ -194,11 +195,8 @@ def folder_template(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             continue
-        template = read_json_object(path).get("chat_template")
-        if isinstance(template, list):
-            named = [item for item in template if isinstance(item, dict) and item.get("name") == "default"]
-            template = named[-1].get("template") if named else None
-        if isinstance(template, str):
+        template = chat_templates(read_json_object(path).get("chat_template")).get(DEFAULT_NAME)
+        if template is not None:
             return template
     return None
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata_pack.chat.engines.engines import Engine
 from strata_pack.chat.golden.check import GoldenSuite, load_suite
 from strata_pack.chat.golden.recorded import record_suite
 from strata_pack.chat.library import is_ours, list_templates, load_shipped, named_template
@@ -34,14 +35,19 @@ class ChosenTemplate:
 
 
 def choose_template(
-    option: str, source_text: str | None, golden: Path | None = None, *, allow_triggers: bool = False
+    option: str,
+    source_text: str | None,
+    golden: Path | None = None,
+    *,
+    allow_triggers: bool = False,
+    engines: Sequence[Engine] | None = None,
 ) -> ChosenTemplate:
     """Return the template that ``--template option`` means for a source whose own template is ``source_text``.
 
     ``option``: "auto" (the source's own, with history repair added), "keep" (the source's own as it is), the id of a
     shipped template, or a file. ``golden`` names cases that replace the template's own; a repaired template, which
-    has none of its own, gets those it was proved on. Line ends become LF and a byte order mark is removed, because
-    the copies in a pack are compared byte by byte.
+    has none of its own, gets those it was proved on. ``engines`` prove a repair (default: all of this process). Line
+    ends become LF and a byte order mark is removed, because the copies in a pack are compared byte by byte.
     Raises ``HidesSomething`` for a template with a trigger, whatever ``option`` says, unless ``allow_triggers`` (the
     entry then lists them), ``WrongUse`` for an unknown id, ``BadInput`` if the source has none to keep, the file does
     not compile or the template cannot be repaired.
@@ -57,7 +63,7 @@ def choose_template(
         origin, identity = "source", _known_id(text)
         if option == AUTO and not is_ours(text):
             try:
-                repaired = repair_template(text)
+                repaired = repair_template(text, engines)
             except RepairRefused as error:
                 remedy = f"use --template keep, a file of your own, or one of {_ids()}"
                 raise BadInput(f"the source's template cannot be repaired: {error.problem}", remedy=remedy) from error
@@ -75,7 +81,7 @@ def choose_template(
     elif identity is not None:
         suite = load_suite(load_shipped(identity).golden_dir)
     elif form is not None:
-        suite = record_suite(text, form)
+        suite = record_suite(text, form, engines)
     replaced = None if source_text is None or source_text == text else sha256_text(source_text)
     entry = TemplateEntry(id=identity, sha256=sha256_text(text), origin=origin, replaced_sha256=replaced)  # type: ignore[typeddict-item]
     if allowed:

@@ -11,6 +11,7 @@ from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json
 from strata_pack.pack.layout import Pack, gguf_templates
 from strata_pack.pack.paths import ADDITIONAL_DIR, DEFAULT_NAME, NAMED_KEY, TEMPLATE, is_pack
+from strata_pack.weights.tokenizer.chat_templates import chat_templates
 
 JSON_FILES = ("chat_template.json", "tokenizer_config.json")
 JINJA_FILES = ("chat_template.jinja", TEMPLATE)
@@ -83,12 +84,7 @@ def _text(path: Path) -> str:
 
 
 def _from_json(path: Path) -> Iterator[NamedTemplate]:
-    """Yield the templates of a tokenizer's JSON file: one string, or a list of named templates."""
+    """Yield the templates of a tokenizer's JSON file."""
     data = read_json(path)
-    value = data.get("chat_template") if isinstance(data, dict) else None
-    named = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else [{"template": value}]
-    default = next((one for one in reversed(named) if one.get("name", DEFAULT_NAME) == DEFAULT_NAME), None)
-    for one in named:
-        if isinstance(text := one.get("template"), str):
-            name = DEFAULT_NAME if one is default else str(one.get("name"))
-            yield NamedTemplate(text, str(path) if one is default else f"{path}: {one.get('name')!r}", name)
+    for name, text in chat_templates(data.get("chat_template") if isinstance(data, dict) else None).items():
+        yield NamedTemplate(text, str(path) if name == DEFAULT_NAME else f"{path}: {name!r}", name)

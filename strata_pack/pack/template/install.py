@@ -154,10 +154,10 @@ def install_template(
     root, _ = resolve(path)
     with locked_folder(root):
         target = open_target(path)
-        chosen = choose_template(template, target.text, golden, allow_triggers=allow_triggers)
+        chosen = choose_template(template, target.text, golden, allow_triggers=allow_triggers, engines=engines)
         if not force:
             _check_recognised(target, chosen.text, kept=template == AUTO)
-        kept = _kept_by_name(target, allow_triggers) if template == AUTO and target.pack is None else {}
+        kept = _kept_by_name(target, allow_triggers, engines) if template == AUTO and target.pack is None else {}
         theirs = None if chosen.suite is not None or target.pack is None else target.pack.golden_path
         suite = chosen.suite if theirs is None else load_suite(theirs)
         report = _prove(chosen.text, suite, theirs, engines, progress)
@@ -242,12 +242,12 @@ def _check_recognised(target: TemplateTarget, text: str, *, kept: bool) -> None:
             raise TemplateNotRecognised(copy, status, unified_diff(copy.text, text))
 
 
-def _kept_by_name(target: TemplateTarget, allow_triggers: bool) -> dict[str, str]:
+def _kept_by_name(target: TemplateTarget, allow_triggers: bool, engines: Sequence[Engine] | None) -> dict[str, str]:
     """Return a plain GGUF's named templates; the template for tools gets history repair."""
     others = {copy.name: copy.text for copy in target.copies if not copy.main}
     check_variants(others, allow_triggers=allow_triggers)
     return {
-        name: choose_template(AUTO, text, allow_triggers=True).text if name == TOOLS_NAME else text
+        name: choose_template(AUTO, text, allow_triggers=True, engines=engines).text if name == TOOLS_NAME else text
         for name, text in others.items()
     }
 

@@ -74,11 +74,14 @@ def load_set(target: str, progress: Progress | None = None) -> TemplateSet:
 
 
 def _set_of(found: Sequence[NamedTemplate]) -> TemplateSet | None:
-    """Return the first of each name: the main template, and the template for tools if its text differs."""
-    main = next((one for one in found if one.main), None)
+    """Return the first of each name: the main template, and the template for tools if its text differs.
+
+    A set with only the template for tools has it as its main one.
+    """
+    tools = next((one for one in found if one.name == TOOLS_NAME), None)
+    main = next((one for one in found if one.main), tools)
     if main is None:
         return None
-    tools = next((one for one in found if one.name == TOOLS_NAME), None)
     other = tools is not None and normalize_source(tools.text) != normalize_source(main.text)
     return TemplateSet(main, tools if other else None)
 

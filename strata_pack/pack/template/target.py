@@ -31,6 +31,7 @@ from strata_pack.pack.paths import (
 )
 from strata_pack.pack.recovery import state_folder
 from strata_pack.weights.gguf.file import GgufFile, open_shards, shard_paths
+from strata_pack.weights.tokenizer.chat_templates import chat_templates
 
 TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
 NAMES_KEY = "tokenizer.chat_templates"
@@ -226,13 +227,9 @@ def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
         )
     config = read_tokenizer_config(root)
     value = None if config is None else config.get("chat_template")
-    if isinstance(value, str):
-        yield TemplateCopy(f"{TOKENIZER_CONFIG}: chat_template", "config", value)
-    elif isinstance(value, list):
-        for item in value:
-            if isinstance(item, dict) and isinstance(item.get("template"), str):
-                place = f"{TOKENIZER_CONFIG}: chat_template {item.get('name')!r}"
-                yield TemplateCopy(place, "config", item["template"], str(item.get("name")))
+    for name, text in chat_templates(value).items():
+        place = f"{TOKENIZER_CONFIG}: chat_template" + ("" if isinstance(value, str) else f" {name!r}")
+        yield TemplateCopy(place, "config", text, name)
     for file in sorted((root / TOKENIZER_DIR / ADDITIONAL_DIR).glob("*.jinja")):
         inside = f"{TOKENIZER_DIR}/{ADDITIONAL_DIR}/{file.name}"
         text = read_bytes(member(root, inside), CONFIG_LIMIT).decode("utf-8", "replace")

@@ -14,6 +14,7 @@ from typing import Any
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
+from strata_pack.weights.tokenizer.chat_templates import chat_templates
 
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 _TEMPLATE_LIMIT = 4 << 20
@@ -161,15 +162,7 @@ def _set(ids: dict[str, int], role: str, value: Any, limit: int | None) -> None:
 
 def _templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     found = tokenizer_config["chat_template"] if "chat_template" in tokenizer_config else _template_file(folder)
-    if isinstance(found, str):
-        return {"default": found}
-    if not isinstance(found, list):
-        return {}
-    named = {}
-    for entry in found:
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str):
-            named[entry["name"]] = entry["template"]
-    return named
+    return chat_templates(found)
 
 
 def _template_file(folder: Path) -> Any:

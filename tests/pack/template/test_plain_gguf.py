@@ -108,9 +108,11 @@ def test_a_named_template_for_tools_goes_because_llama_cpp_would_prefer_it(tmp_p
     assert any("tool_use" in note for note in result.notes)
 
 
-def test_auto_repairs_the_template_for_tools_and_keeps_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_repairs_the_template_for_tools_on_the_given_engines_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in ("repair.repair", "golden.recorded"):
-        monkeypatch.setattr(f"strata_pack.chat.{module}.available_engines", lambda: [MinijinjaEngine()])
+        monkeypatch.delattr(f"strata_pack.chat.{module}.available_engines")
     stock = (ROOT / "tests/data/chat/stock/qwen38_like.jinja").read_text(encoding="utf-8")
     for_tools = (ROOT / "tests/data/chat/stock/coder_like.jinja").read_text(encoding="utf-8")
     named = {f"{TEMPLATE_KEY}.tool_use": MetaValue.string(for_tools), f"{TEMPLATE_KEY}.rag": MetaValue.string("r")}

@@ -52,8 +52,9 @@ def test_a_gguf_gives_its_own(tmp_path: Path) -> None:
         TEXT,
         [{"name": "tool_use", "template": "x"}, {"name": "default", "template": TEXT}],
         [{"name": ["no", "text"], "template": "x"}, {"name": "default", "template": TEXT}],
+        {"tool_use": "x", "default": TEXT},
     ],
-    ids=["text", "named", "named by no text"],
+    ids=["text", "named", "named by no text", "object"],
 )
 def test_a_tokenizers_configuration_gives_the_default_one(value: object, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": value}), encoding="utf-8")
@@ -101,6 +102,12 @@ def test_templates_of_other_names_are_shown_and_do_not_count(tmp_path: Path) -> 
     assert (found.status, found.where) == ("missing", None)
     assert [(copy["place"], copy["status"]) for copy in found.copies] == [(f"{config}: 'tool_use'", "repaired")]
     assert read_copies(tmp_path) == []
+
+
+def test_a_set_with_only_the_template_for_tools_has_it_as_its_main_one(tmp_path: Path) -> None:
+    _configured(tmp_path, {"tool_use": TEXT})
+    found = load_set(str(tmp_path))
+    assert (found.main.text, found.tools) == (TEXT, None)
 
 
 def test_line_ends_and_a_byte_order_mark_do_not_change_what_a_template_is(tmp_path: Path) -> None:
