@@ -129,7 +129,7 @@ class Models:
     async def _unload_idle(self, model: ServedModel) -> None:
         async with self._loading:
             if model.state == "loaded" and not model.users:
-                log.info("model %s: unloaded after %g s without a request", model.name, self._idle)
+                log.info("model %s: unloaded after %g s without a request", model.name, self._idle_seconds)
                 await model.unload()
 
     def _loaded_but(self, model: ServedModel) -> list[ServedModel]:
