@@ -20,7 +20,7 @@ from strata_pack.smoke.context import SmokeContext
 from strata_pack.smoke.data_files import Form
 from strata_pack.smoke.scenario import Scenario
 
-Message = dict[str, Any]
+MessageDict = dict[str, Any]
 
 TOOL, IDLE = "valuescanary", "idlecanary"
 QUESTION, BESIDE, RESULT = "questioncanary", "besidecanary", "resultcanary"
@@ -46,7 +46,7 @@ _XML_VALUE = re.compile(r"<parameter=(\w+)>\n(.*?)\n</parameter>", re.DOTALL)
 _OPEN_TURN = re.compile(r"<\|im_start\|>assistant\n((?:(?!<\|im_start\|>).)*)\Z", re.DOTALL)
 
 
-def _tools() -> list[Message]:
+def _tools() -> list[MessageDict]:
     properties = {key: {"type": kind, "description": key} for key, (kind, _) in VALUES.items()}
     parameters = {"type": "object", "properties": properties, "required": list(VALUES)}
     idle = {"type": "object", "properties": {}}
@@ -61,7 +61,7 @@ def _sent() -> list[tuple[str, dict[str, Any]]]:
 
 
 def rendered_by_jinja2(
-    template: str, messages: Sequence[Message], tools: Sequence[Message] | None, *, as_text: bool = False
+    template: str, messages: Sequence[MessageDict], tools: Sequence[MessageDict] | None, *, as_text: bool = False
 ) -> str | None:
     """Return the prompt as transformers and vLLM render it, arguments decoded unless ``as_text``; None if the template
     does not render it so."""
@@ -76,7 +76,7 @@ def rendered_by_jinja2(
         return None
 
 
-def _history(content: str | None) -> list[Message]:
+def _history(content: str | None) -> list[MessageDict]:
     """Return a conversation with the two calls."""
     calls, results = [], []
     for number, (name, sent) in enumerate(_sent()):
@@ -213,7 +213,7 @@ def _declared(
     required: Sequence[str] = ("free",),
     inner: str = "innercanary",
     items: str = "string",
-) -> Message:
+) -> MessageDict:
     properties = {
         "free": {"type": kind, "description": "free"},
         "side": {"type": "string", "description": "side", "enum": list(allowed)},
