@@ -59,7 +59,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | str | 
         pack = enclosing_pack(output)
         if pack is not None and Path(os.path.realpath(output)).relative_to(pack).parts[0] != PACK_REPORTS:
             raise WrongUse(
-                f"would be in the pack {pack}, whose manifest does not list it",
+                f"lies in the pack {pack}, whose manifest does not list it",
                 where=output,
                 remedy=f"write outside the pack, or into its folder {PACK_REPORTS}",
             )

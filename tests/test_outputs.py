@@ -79,7 +79,7 @@ def test_no_pack_and_no_release_is_written_into_a_pack(place: Path, arguments: s
 
 @pytest.mark.parametrize("output", ["pack/page.html", "pack/deep/page.html", "here/pack/template.jinja"])
 def test_a_file_that_no_manifest_lists_is_refused_in_a_pack(place: Path, output: str) -> None:
-    with pytest.raises(WrongUse, match=r"would be in the pack .* or into its folder reports"):
+    with pytest.raises(WrongUse, match=r"lies in the pack .* or into its folder reports"):
         check_outputs([place / output], [])
 
 
