@@ -63,7 +63,8 @@ PIECE = 64 << 10
 """Characters searched at once; ``re`` blocks the event loop."""
 
 _PRIVATE = re.compile("[\ue000-\uf8ff]")
-_ESCAPED = re.compile(r"u((?:e[0-9a-f]|f[0-8])[0-9a-f]{2})", re.IGNORECASE)
+_ESCAPED = re.compile(r"u((?:e[0-9a-f]|f[0-8])[0-9a-f]{2})")
+"""A JSON escape without its backslash, in lower case: IGNORECASE would make ``re`` twenty times slower."""
 ESCAPE_LENGTH = 5
 
 _OPENERS = ("<|", "<｜", "[INST]", "<s>", "</s>")
@@ -142,12 +143,16 @@ class ControlTokens:
 
     def mark_all(self, value: Any, mark: str) -> Any:
         """Return a JSON value with every string in it marked, keys too."""
+        # One search for all texts: most values have nothing to mark.
+        return self._marked(value, mark) if self._edge.search("\n".join(texts_in(value))) else value
+
+    def _marked(self, value: Any, mark: str) -> Any:
         if isinstance(value, str):
             return self.mark(value, mark)
         if isinstance(value, dict):
-            return {self.mark(key, mark): self.mark_all(one, mark) for key, one in value.items()}
+            return {self.mark(key, mark): self._marked(one, mark) for key, one in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self.mark_all(one, mark) for one in value]
+            return [self._marked(one, mark) for one in value]
         return value
 
 
@@ -183,7 +188,7 @@ def private_characters(text: str) -> frozenset[str]:
     for start, end in _pieces(text):
         if not text.isascii() and _PRIVATE.search(text, start, end):
             used.update(text[start:end])
-        used.update(chr(int(found, 16)) for found in _ESCAPED.findall(text, start, end + ESCAPE_LENGTH))
+        used.update(chr(int(found, 16)) for found in _ESCAPED.findall(text[start : end + ESCAPE_LENGTH].lower()))
     return frozenset(used)
 
 
@@ -192,25 +197,27 @@ def choose_mark(*values: Any, used: frozenset[str] = frozenset()) -> str:
 
     ``used`` are further excluded characters. Raises ``ValueError`` if all 6,400 are used.
     """
-    taken = used | private_characters("\n".join(_texts_in(values)))
+    taken = used | private_characters("\n".join(texts_in(values)))
     for point in PRIVATE_USE:
         if chr(point) not in taken:
             return chr(point)
     raise ValueError("the request uses every private-use character there is")
 
 
-def _texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in a JSON value, keys too."""
+def texts_in(value: Any) -> list[str]:
+    """Return every text in a JSON value, keys too."""
+    texts: list[str] = []
     waiting = [value]
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
-            yield one
+            texts.append(one)
         elif isinstance(one, dict):
-            yield from (key for key in one if isinstance(key, str))
-            waiting.extend(one.values())
+            texts += [key for key in one if isinstance(key, str)]
+            waiting += one.values()
         elif isinstance(one, (list, tuple)):
-            waiting.extend(one)
+            waiting += one
+    return texts
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:

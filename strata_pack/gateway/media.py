@@ -94,6 +94,8 @@ def settle_media(messages: list[dict[str, Any]], sees: Callable[[MediaPart], boo
     user's own images are always kept. Raises ``ApiError`` 400 for other media in
     user's (or system) messages.
     """
+    if not any(isinstance(message.get("content"), list) for message in messages):
+        return Settled(messages)
     images: list[MediaPart] = []
     lost: list[str] = []
     owned = zip(messages, users_own(messages), strict=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from types import NoneType
@@ -182,12 +181,13 @@ class Prompts:
 
     def render(self, turn: Turn) -> Prompt:
         """Return the prompt of ``turn``, computed in this thread; its images are not decoded yet."""
-        turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
+        if turn.variables:
+            turn = replace(turn, variables=booleans_read(turn.variables, self._booleans))
         settled = settle_media(turn.messages, self._vision.sees if self._vision else None)
         messages = normalize_messages(settled.messages, continues=turn.continues, form=self._form, dialect=self.dialect)
         seen = settled.images
         prompt = self._marked_images(turn, messages, seen) if seen else self._prompt(turn, messages)
-        return replace(prompt, left_out=tuple(f"media {kind}" for kind in settled.lost))
+        return replace(prompt, left_out=tuple(f"media {kind}" for kind in settled.lost)) if settled.lost else prompt
 
     def _marked_images(self, turn: Turn, messages: list[dict[str, Any]], images: tuple[MediaPart, ...]) -> Prompt:
         """Return the prompt of a conversation with images, with the server's marker for each image.
@@ -266,19 +266,25 @@ class Prompts:
             for message in messages
         ]
         tools = self.control.mark_all(turn.callable_tools, mark) or None
-        folded = without_late_system(marked)
 
         def render(conversation: list[dict[str, Any]], given: dict[str, Any]) -> str:
             return self.template.render(
                 conversation, tools, add_generation_prompt=not turn.continues, **self.control.mark_all(given, mark)
             )
 
+        try:
+            return render(marked, variables)
+        except TemplateRefused as error:
+            refusal = error
+        folded = without_late_system(marked)
         conversations = [marked] if folded == marked else [marked, folded]
-        *others, last = product(conversations, efforts(variables))
+        _, *others = product(conversations, efforts(variables))
         for attempt in others:
-            with suppress(TemplateRefused):
+            try:
                 return render(*attempt)
-        return render(*last)
+            except TemplateRefused as error:
+                refusal = error
+        raise refusal
 
     def _refused_field(self, turn: Turn, messages: list[dict[str, Any]], mark: str, error: TemplateRefused) -> str:
         """Return the field that the template refuses: the effort if the error differs without it."""

@@ -87,7 +87,7 @@ class Gateway:
 
     async def answer(self, api: str, turn: Turn, writer: Writer, caller: Caller) -> ReplyStream | EventStream:
         """Return the response to ``turn``. The response raises errors that occur before a stream's first byte."""
-        if turn.reasoning_budget is None:
+        if turn.reasoning_budget is None and self.settings.reasoning_budget is not None:
             turn = replace(turn, reasoning_budget=self.settings.reasoning_budget)
         record = caller.record(api, stream=turn.stream)
         if turn.stream:

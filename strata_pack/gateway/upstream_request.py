@@ -70,7 +70,7 @@ def new_generation(request: UpstreamRequest, index: int, implicit_end: ImplicitE
         dialect=engine.dialect,
     )
     generation = Generation(
-        replace(turn, seed=None if turn.seed is None else (turn.seed + index) % (1 << 32)),
+        turn if turn.seed is None else replace(turn, seed=(turn.seed + index) % (1 << 32)),
         prompt,
         parser,
         upstream=engine.upstream,
