@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import sys
 import time
 from dataclasses import dataclass, field
@@ -72,9 +73,10 @@ class UnconnectedUpstream(Upstream):
         super().__init__("http://127.0.0.1:9")
         self.wires: list[Wire] = []
 
-    async def _connect(self, idle_seconds: float, until: float) -> Wire:
+    async def _send(self, request: bytes, idle_seconds: float, until: float = math.inf) -> Wire:
         wire = Wire(asyncio.get_running_loop(), idle_seconds, until)
         wire.connection_made(Transport())  # type: ignore[arg-type]
+        wire.write(request)
         self.wires.append(wire)
         return wire
 

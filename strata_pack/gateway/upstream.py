@@ -16,6 +16,7 @@ from pydantic_core import from_json
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, bad_request, prompt_too_long, unavailable
+from strata_pack.gateway.loopback import is_loopback, send_at_once
 from strata_pack.gateway.wire import AWAY, Wire
 
 CONNECT_SECONDS = 5.0
@@ -45,7 +46,13 @@ class Upstream:
         # Created once, because it reads all certificate authorities of the machine.
         self._context = ssl.create_default_context() if self._secure else None
         self._idle_seconds = idle_seconds
-        self._key = api_key
+        self._on_loopback = not self._secure and is_loopback(parts.hostname)
+        key = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self._headers = (
+            f" HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
+            "Accept: */*\r\nContent-Type: application/json\r\nConnection: close\r\n"
+        )
 
     async def json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, generates: bool = False
@@ -54,31 +61,42 @@ class Upstream:
 
         ``generates``: the response may take as long as a stream may be silent.
         """
-        wire = await self._connect(self._idle_seconds if generates else JSON_SECONDS, math.inf)
+        request = self._request(method, path, b"" if body is None else _encoded(body))
+        wire = await self._send(request, self._idle_seconds if generates else JSON_SECONDS)
         try:
-            wire.post(self._head(method, path), b"" if body is None else _encoded(body))
             return _object(await wire.headers(), await _all(wire))
         finally:
             wire.abort()
 
     async def forward(self, method: str, path: str, data: bytes) -> tuple[int, bytes]:
         """Return status and body of the server's response to ``data``. Raises ``ApiError`` if there is none."""
-        wire = await self._connect(JSON_SECONDS, math.inf)
+        wire = await self._send(self._request(method, path, data), JSON_SECONDS)
         try:
-            wire.post(self._head(method, path), data)
             return await wire.headers(), await _all(wire)
         finally:
             wire.abort()
 
-    async def _connect(self, idle_seconds: float, until: float) -> Wire:
+    async def _send(self, request: bytes, idle_seconds: float, until: float = math.inf) -> Wire:
+        """Return the exchange of ``request``, which is sent. Raises ``ApiError`` 503 for an unreachable server."""
+        begun = send_at_once(self._host, self._port, request) if self._on_loopback else None
         loop = asyncio.get_running_loop()
         try:
-            with Deadline(CONNECT_SECONDS):
-                _, wire = await loop.create_connection(
-                    lambda: Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
-                )
-        except OSError as error:  # a TimeoutError is one
-            raise unavailable(AWAY) from error
+            if begun is None:
+                with Deadline(CONNECT_SECONDS):
+                    _, wire = await loop.create_connection(
+                        lambda: Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
+                    )
+            else:
+                _, wire = await loop.create_connection(lambda: Wire(loop, idle_seconds, until), sock=begun.socket)
+        except BaseException as error:
+            if begun is not None:
+                begun.socket.close()
+            if isinstance(error, OSError):  # a TimeoutError is one
+                raise unavailable(AWAY) from error
+            raise
+        sent = 0 if begun is None else begun.size
+        if sent < len(request):
+            wire.write(request[sent:])
         return wire
 
     async def open(
@@ -89,24 +107,17 @@ class Upstream:
         A stream that has not ended at ``until`` (event loop's time) fails with a 504. ``silent``: nothing is sent
         before the response is complete, so silence is not a failure.
         """
-        head, data = self._head("POST", path), _encoded(body)
         idle = math.inf if silent else self._idle_seconds
-        return await _asked(await self._connect(idle, until), head, data)
+        return await _answered(await self._send(self._request("POST", path, _encoded(body)), idle, until))
 
-    def _head(self, method: str, path: str) -> str:
-        key = f"Authorization: Bearer {self._key}\r\n" if self._key else ""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return (
-            f"{method} {self._base}{path} HTTP/1.1\r\nHost: {host}:{self._port}\r\n{key}"
-            "Accept: */*\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        )
+    def _request(self, method: str, path: str, data: bytes) -> bytes:
+        return f"{method} {self._base}{path}{self._headers}Content-Length: {len(data)}\r\n\r\n".encode("latin-1") + data
 
 
-async def _asked(wire: Wire, head: str, data: bytes) -> Stream:
-    """Post a request over ``wire`` and return its stream. Raises ``ApiError`` for a refusal."""
+async def _answered(wire: Wire) -> Stream:
+    """Return the stream that answers the request of ``wire``. Raises ``ApiError`` for a refusal."""
     stream = Stream(wire)
     try:
-        wire.post(head, data)
         status = await wire.headers()
         if status != 200:
             _object(status, await _all(wire))

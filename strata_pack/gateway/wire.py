@@ -113,11 +113,11 @@ class Wire(asyncio.Protocol):
 
     # Called by the reading coroutine
 
-    def post(self, head: str, body: bytes) -> None:
-        """Send the request. Raises ``ApiError`` if the server has already closed the connection."""
+    def write(self, request: bytes) -> None:
+        """Send a request, or its rest. Raises ``ApiError`` if the server has already closed the connection."""
         if self._open is None:
             raise unavailable(AWAY)
-        self._open.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body)
+        self._open.write(request)
 
     async def headers(self) -> int:
         """Return the status. Raises ``ApiError`` if the connection ends before it."""
