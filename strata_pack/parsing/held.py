@@ -16,6 +16,7 @@ class HeldText:
 
     def __init__(self) -> None:
         self._segments: list[str] = []
+        self._present: StringIO | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -24,19 +25,32 @@ class HeldText:
         self._begin_part()
 
     def _begin_part(self) -> None:
+        if self._present is not None:
+            self._present = None
+            del self.write
+
+    def __getattr__(self, name: str) -> Callable[[str], int]:
+        """Create the buffer when ``write`` is needed for the first time: most replies hold no text."""
+        if name != "write":
+            raise AttributeError(name)
         # A StringIO keeps one growing buffer; a list of 4-character pieces would cost 15 times their text.
         self._present = StringIO(newline="")
         self.write: Callable[[str], int] = self._present.write  # bound directly, because it runs for every delta
+        return self.write
 
     @property
     def size(self) -> int:
         """The number of characters of the current segment."""
-        return self._before + self._present.tell()
+        return self._before + (0 if self._present is None else self._present.tell())
+
+    def _fresh(self) -> str:
+        """Return the text that is not in a part yet."""
+        return "" if self._present is None else self._present.getvalue()
 
     def _settle(self) -> list[str]:
         """Return the parts of the current segment; further text begins a new part."""
         # Never read from a StringIO that is still written to: after a read it keeps four bytes per character.
-        fresh = self._present.getvalue()
+        fresh = self._fresh()
         if fresh:
             if self._parts and len(self._parts[-1]) < _PART:
                 self._parts[-1] += fresh
@@ -62,7 +76,7 @@ class HeldText:
 
     def present(self) -> str:
         """Return the current segment."""
-        return "".join([*self._parts, self._present.getvalue()])
+        return "".join([*self._parts, self._fresh()])
 
     def cut(self) -> str:
         """Close the current segment, begin the next one, and return the closed one."""

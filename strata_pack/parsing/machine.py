@@ -29,6 +29,9 @@ from strata_pack.parsing.tool_call import XmlCall
 ImplicitEnd = Literal["off", "any", "guarded", "strict"]
 CallFormat = Literal["auto", "xml", "json"]
 
+_IMPLICIT_ENDS = get_args(ImplicitEnd)
+_CALL_FORMATS = get_args(CallFormat)
+
 BLOCK = 4096
 """Characters read at once: text that is read again is prepended to the rest of one block, never of a whole reply."""
 
@@ -78,10 +81,10 @@ class Machine:
         call_format: CallFormat = "auto",
         dialect: Dialect | str = QWEN,
     ) -> None:
-        if implicit_end not in get_args(ImplicitEnd):
-            raise ValueError(f"implicit_end must be one of {get_args(ImplicitEnd)}, not {implicit_end!r}")
-        if call_format not in get_args(CallFormat):
-            raise ValueError(f"call_format must be one of {get_args(CallFormat)}, not {call_format!r}")
+        if implicit_end not in _IMPLICIT_ENDS:
+            raise ValueError(f"implicit_end must be one of {_IMPLICIT_ENDS}, not {implicit_end!r}")
+        if call_format not in _CALL_FORMATS:
+            raise ValueError(f"call_format must be one of {_CALL_FORMATS}, not {call_format!r}")
         self.dialect = read_dialect(dialect)
         self._tags = tags_of(self.dialect)
         self._beginnings = self._tags.beginnings

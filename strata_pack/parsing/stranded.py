@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum, auto
+from functools import cache
 
 from strata_pack.parsing.dialect import Dialect
 from strata_pack.parsing.tags import held_from, one_of, prefixes
@@ -20,6 +22,13 @@ class _Seen(Enum):
 _NOTHING = _Seen.NOTHING  # asked for at every delta: in Python 3.11 each look-up in an Enum is a call into Python
 
 
+@cache
+def _call_tags(dialect: Dialect) -> tuple[re.Pattern[str], frozenset[str]]:
+    """Return a pattern of the tags of calls, and their beginnings."""
+    tags = (dialect.call_open, dialect.call_close, dialect.function_open, dialect.function_close)
+    return one_of(tuple(tag for tag in dict.fromkeys(tags) if tag)), prefixes([tag for tag in tags if tag])
+
+
 class StrandedCalls:
     """Reads the text that stays reasoning; ``count`` is the number of complete calls in it.
 
@@ -31,9 +40,7 @@ class StrandedCalls:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
-        tags = (dialect.call_open, dialect.call_close, dialect.function_open, dialect.function_close)
-        self._tag = one_of(tuple(tag for tag in dict.fromkeys(tags) if tag))
-        self._beginnings = prefixes([tag for tag in tags if tag])
+        self._tag, self._beginnings = _call_tags(dialect)
         self.count = 0
         self._seen = _NOTHING
         self._rest = ""
