@@ -72,7 +72,10 @@ def wanted_answer(request: ConstraintFields, other: tuple[str, AnswerForm] | Non
     Raises ``ApiError`` 400 that names the field for a constraint that cannot be enforced, and for two constraints.
     """
     found = [] if other is None else [other]
+    given = request.model_fields_set
     for field, read in READERS.items():
+        if field not in given:
+            continue
         value = getattr(request, field)
         if value is not None and (answer := read(field, value)) is not None:
             found.append((field, answer))

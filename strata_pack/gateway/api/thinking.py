@@ -58,8 +58,15 @@ class ThinkingWish:
     shown: bool
 
 
+THINKING_NAMES = frozenset(ThinkingFields.model_fields)
+NO_EFFORT_FIELD = "chat_template_kwargs.reasoning_effort"
+NO_WISH = ThinkingWish({}, NO_EFFORT_FIELD, None, shown=True)
+
+
 def wanted_thinking(request: ThinkingFields) -> ThinkingWish:
     """Return the thinking options of ``request``; if two fields contradict, the one that switches thinking off wins."""
+    if not request.model_fields_set & THINKING_NAMES:
+        return NO_WISH
     reasoning = request.reasoning or Reasoning()
     efforts = {
         "reasoning_effort": request.reasoning_effort,
@@ -82,7 +89,7 @@ def wanted_thinking(request: ThinkingFields) -> ThinkingWish:
     )
     return ThinkingWish(
         variables=template_variables(request.chat_template_kwargs, effort, all(given) if given else None),
-        effort_field=field or "chat_template_kwargs.reasoning_effort",
+        effort_field=field or NO_EFFORT_FIELD,
         budget=next((budget for budget in budgets if budget is not None), None),
         shown=request.include_reasoning is not False and not reasoning.exclude,
     )

@@ -173,7 +173,12 @@ def _token_limit(request: ChatRequest) -> int | None:
 
 
 def _sampling(request: ChatRequest) -> dict[str, Any]:
-    fields = {theirs: getattr(request, ours) for ours, theirs in SAMPLING.items() if getattr(request, ours) is not None}
+    given = request.model_fields_set
+    fields = {
+        theirs: value
+        for ours, theirs in SAMPLING.items()
+        if ours in given and (value := getattr(request, ours)) is not None
+    }
     if request.logit_bias:
         try:
             fields["logit_bias"] = [[int(token), bias] for token, bias in request.logit_bias.items()]
