@@ -143,8 +143,12 @@ class ControlTokens:
 
     def mark_all(self, value: Any, mark: str) -> Any:
         """Return a JSON value with every string in it marked, keys too."""
-        # One search for all texts: most values have nothing to mark.
-        return self._marked(value, mark) if self._edge.search("\n".join(texts_in(value))) else value
+        return self._marked(value, mark) if self.may_mark("\n".join(texts_in(value))) else value
+
+    def may_mark(self, texts: str) -> bool:
+        """Return whether any part of ``texts`` may get a mark: one quick search, and most values have nothing to
+        mark."""
+        return self._edge.search(texts) is not None
 
     def _marked(self, value: Any, mark: str) -> Any:
         if isinstance(value, str):

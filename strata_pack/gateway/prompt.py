@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from strata_pack.chat.normalize import normalize_messages
 from strata_pack.chat.render.template import ChatTemplate, TemplateError, TemplateRefused
-from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters
+from strata_pack.gateway.control_tokens import ControlTokens, choose_mark, private_characters, texts_in
 from strata_pack.gateway.failures import ApiError, bad_request
 from strata_pack.gateway.media import OWN_ROLES, MediaPart, settle_media
 from strata_pack.gateway.offload import offload, weight
@@ -39,6 +39,9 @@ KNOWN_BOOLEANS = (
 FALSE_WORDS = (False, "false", "no", "off", "0", "", "none", "null", None)
 TRUE_WORDS = (True, "true", "yes", "on", "1")
 _COMPARED = re.compile(r"\b([a-z_]\w*)\s*(?:\bis\s+(?:not\s+)?|==\s*|!=\s*)(?:[Tt]rue|[Ff]alse)\b")
+
+NO_MARK = ""
+"""The mark of a conversation without control tokens."""
 
 SYSTEM_ROLES = ("system", "developer")
 QWEN = DIALECTS["qwen"]
@@ -121,6 +124,11 @@ def booleans_read(variables: dict[str, Any], names: frozenset[str]) -> dict[str,
     return read
 
 
+def _texts_of(turn: Turn, messages: list[dict[str, Any]]) -> str:
+    """Return all texts that the template gets, one per line."""
+    return "\n".join(texts_in((messages, turn.callable_tools, turn.variables)))
+
+
 def is_sound(text: str) -> bool:
     """Return whether a text can be encoded: not with an unpaired surrogate, which the JSON of an argument
     may contain."""
@@ -195,7 +203,7 @@ class Prompts:
         The marker replaces the template's text for an image. If a template prints nothing, or skips
         some images, each image is inserted into the messages as a text instead.
         """
-        sign = self._mark_for(turn, messages)
+        sign = self._mark_for(_texts_of(turn, messages))
         if not self._image_mark:
             return self._with_markers(self._prompt(turn, image_texts(messages, sign)), images, sign, [])
         try:
@@ -223,16 +231,17 @@ class Prompts:
         )
         return Prompt("".join(pieces), pieces, images=tuple(images[number] for number in shown), dialect=self.dialect)
 
-    def _mark_for(self, turn: Turn, messages: list[dict[str, Any]]) -> str:
-        """Return a character that occurs nowhere in the rendered values."""
+    def _mark_for(self, texts: str) -> str:
+        """Return a character that occurs in none of ``texts``, the rendered values."""
         try:
-            return choose_mark(messages, turn.callable_tools, turn.variables, used=self._template_marks)
+            return choose_mark(texts, used=self._template_marks)
         except ValueError as error:
             raise bad_request(f"messages: {error}", "messages") from None
 
     def _prompt(self, turn: Turn, messages: list[dict[str, Any]]) -> Prompt:
         """Return the prompt of ``messages``, cut where users wrote control tokens."""
-        mark = self._mark_for(turn, messages)
+        texts = _texts_of(turn, messages)
+        mark = self._mark_for(texts) if self.control.may_mark(texts) else NO_MARK
         try:
             text = self._rendered(turn, messages, mark)
         except TemplateRefused as error:
@@ -244,16 +253,17 @@ class Prompts:
             raise bad_request(f"the conversation cannot be rendered: {message}", "messages") from None
         if not is_sound(text):
             text = sound(text)
-        # A template that prints JSON in ASCII escapes the mark.
-        text = text.replace(f"\\u{ord(mark):04x}", mark)
+        if mark:
+            # A template that prints JSON in ASCII escapes the mark.
+            text = text.replace(f"\\u{ord(mark):04x}", mark)
         if self._bos and text.startswith(self._bos):
             text = text[len(self._bos) :]
-        pieces = tuple(text.split(mark))
+        pieces = tuple(text.split(mark)) if mark else (text,)
         text = text.replace(mark, "") if len(pieces) > 1 else text
         return Prompt(text, pieces, dialect=self.dialect)
 
     def _rendered(self, turn: Turn, messages: list[dict[str, Any]], mark: str) -> str:
-        """Return the marked prompt.
+        """Return the prompt, marked unless ``mark`` is ``NO_MARK``.
 
         If the template refuses, variants are tried: the nearest known effort, system
         messages as user messages. Raises the last refusal.
@@ -261,16 +271,17 @@ class Prompts:
         variables = dict(turn.variables)
         if turn.continues:
             variables["continue_final_message"] = True
-        marked = [
-            (self._models_own if message.get("role") == "assistant" else self.control).mark_all(message, mark)
-            for message in messages
-        ]
-        tools = self.control.mark_all(turn.callable_tools, mark) or None
+        marked, tools = messages, turn.callable_tools or None
+        if mark:
+            marked = [
+                (self._models_own if message.get("role") == "assistant" else self.control).mark_all(message, mark)
+                for message in messages
+            ]
+            tools = self.control.mark_all(tools, mark)
+            variables = self.control.mark_all(variables, mark)
 
         def render(conversation: list[dict[str, Any]], given: dict[str, Any]) -> str:
-            return self.template.render(
-                conversation, tools, add_generation_prompt=not turn.continues, **self.control.mark_all(given, mark)
-            )
+            return self.template.render(conversation, tools, add_generation_prompt=not turn.continues, **given)
 
         try:
             return render(marked, variables)
