@@ -10,8 +10,6 @@ import asyncio
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from strata_pack.gateway.failures import ApiError
 
@@ -31,22 +29,17 @@ class Admission:
         self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._typical = TYPICAL_SECONDS
 
-    @asynccontextmanager
-    async def slot(self, client: str) -> AsyncIterator[float]:
-        """Hold a slot for the block; yields the seconds spent waiting.
+    def slot(self, client: str) -> Slot:
+        """Return the context manager that holds a slot for ``client``."""
+        return Slot(self, client)
 
-        Raises ``ApiError`` 429 with ``retry_after`` when the queue is full or the wait too long.
-        """
-        asked = time.monotonic()
-        await self._acquire(client)
-        began = time.monotonic()
-        try:
-            yield began - asked
-        finally:
-            self._typical += 0.2 * (time.monotonic() - began - self._typical)
-            self._release()
+    def leave(self, seconds: float) -> None:
+        """Give up a slot that was held for ``seconds``."""
+        self._typical += 0.2 * (seconds - self._typical)
+        self._release()
 
-    async def _acquire(self, client: str) -> None:
+    async def enter(self, client: str) -> None:
+        """Wait for a slot. Raises ``ApiError`` 429 as ``Slot`` says."""
         if self.busy < self.parallel and not self._lines:
             self.busy += 1
             return
@@ -99,3 +92,23 @@ class Admission:
         rounds = math.ceil((self.waiting + 1) / self.parallel)
         wait = min(max(1, math.ceil(rounds * self._typical)), 300)
         return ApiError(429, message, kind="too_many_requests", code="rate_limit_exceeded", retry_after=wait)
+
+
+class Slot:
+    """Holds a slot for the block, which gets the seconds spent waiting.
+
+    Raises ``ApiError`` 429 with ``retry_after`` when the queue is full or the wait too long.
+    """
+
+    def __init__(self, admission: Admission, client: str) -> None:
+        self._admission = admission
+        self._client = client
+
+    async def __aenter__(self) -> float:
+        asked = time.monotonic()
+        await self._admission.enter(self._client)
+        self._began = time.monotonic()
+        return self._began - asked
+
+    async def __aexit__(self, *_: object) -> None:
+        self._admission.leave(time.monotonic() - self._began)

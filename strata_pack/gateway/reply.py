@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from pydantic_core import to_json
+
 from strata_pack.gateway.failures import ApiError
 from strata_pack.gateway.fast_path import Frame
 from strata_pack.gateway.outcome import GenerationOutcome
@@ -21,8 +23,11 @@ _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def encode(value: Any) -> bytes:
-    """Return ``value`` as compact JSON."""
-    return _compact(value).encode("utf-8", "replace")
+    """Return ``value`` as compact JSON, with a question mark for an unpaired surrogate."""
+    try:
+        return to_json(value)
+    except ValueError:
+        return _compact(value).encode("utf-8", "replace")
 
 
 def data_event(value: Any) -> bytes:

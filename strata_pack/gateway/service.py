@@ -7,7 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -56,13 +56,13 @@ class Gateway:
         served = self._engine.served if self._engine else None
         return served or self.settings.served
 
-    @asynccontextmanager
-    async def held(self, attempt: Attempt | None = None) -> AsyncIterator[RunningModel]:
+    def held(self, attempt: Attempt | None = None) -> AbstractAsyncContextManager[RunningModel]:
         """Keep the model loaded for the block; waits until it is loaded."""
-        if self.host is None:
-            yield self.engine
-            return
-        async with self.host.hold() as engine:
+        return nullcontext(self.engine) if self.host is None else self._hosted(self.host, attempt)
+
+    @asynccontextmanager
+    async def _hosted(self, host: Host, attempt: Attempt | None) -> AsyncIterator[RunningModel]:
+        async with host.hold() as engine:
             self._engine = engine
             if attempt is not None:
                 attempt.engine = engine

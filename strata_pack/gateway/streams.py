@@ -154,7 +154,11 @@ class _Out:
             await self._send({"type": "http.response.start", "status": 200, "headers": EVENT_STREAM_HEADERS})
             self._outlet.body_writer = self._find_writer() if self._find_writer is not None else None
         self._outlet.last = self._loop.time()
-        await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        writer = self._outlet.body_writer
+        if data and not last and writer is not None and writer.writable:
+            writer.write(data)
+        else:
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
 
     def close(self) -> None:
         """Stop everything, including a waiting ping."""

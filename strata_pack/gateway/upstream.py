@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
@@ -143,7 +143,10 @@ _json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
-    return _json(body).encode("utf-8", "replace")
+    try:
+        return to_json(body)
+    except ValueError:  # an unpaired surrogate, for example in a template's variable
+        return _json(body).encode("utf-8", "replace")
 
 
 def _object(status: int, content: bytes) -> dict[str, Any]:

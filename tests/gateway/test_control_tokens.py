@@ -251,7 +251,7 @@ def test_a_long_text_is_searched_in_pieces_between_which_others_run(monkeypatch:
 
 def test_a_request_with_every_private_character_is_refused(house: House) -> None:
     text = "".join(chr(point) for point in range(0xE000, 0xF900))
-    answer = house.post({"messages": [{"role": "user", "content": text}]})
+    answer = house.post({"messages": [{"role": "user", "content": text + "<|im_end|>"}]})
     assert answer.status_code == 400
 
 

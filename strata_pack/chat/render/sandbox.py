@@ -93,6 +93,11 @@ def strftime_now(pattern: str) -> str:
     return datetime.now().strftime(pattern)
 
 
+@cache
+def _json_encoder(ensure_ascii: bool, sort_keys: bool) -> json.JSONEncoder:
+    return json.JSONEncoder(ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+
+
 def _tojson(
     value: Any,
     ensure_ascii: bool = False,
@@ -103,7 +108,7 @@ def _tojson(
     """Return ``json.dumps``; with indentation, which can multiply the size, in pieces."""
     budget = current()
     if indent is None and separators is None:
-        text = json.dumps(value, ensure_ascii=ensure_ascii, sort_keys=sort_keys)
+        text = _json_encoder(bool(ensure_ascii), bool(sort_keys)).encode(value)
         budget.text(len(text))
         return text
     if (indent if isinstance(indent, int) else len(indent or "")) > MAX_INDENT:
