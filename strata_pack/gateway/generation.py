@@ -127,6 +127,8 @@ class Generation:
                     found, over = self._read(batch)
                     if found:
                         yield found
+            self.catch_up()
+            self._plain = None  # it refers back to this object, which then only the garbage collector would free
             ending = over
             reason = "length" if ending.kind == "limit" else "stop"
             if ending.kind == "word" and ending.stop_text in self.turn.stop:

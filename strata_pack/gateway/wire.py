@@ -81,6 +81,9 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._stop_watching()
+        # Each of them refers back to this object, which then only the garbage collector would free.
+        del self._parser
+        self.tap = self.plain = None
         if self._status is not None and not self._framed and error is None:
             self._complete = True  # without length or chunks the end of the connection is the end of the body
         if self._complete:

@@ -17,11 +17,12 @@ class AnswerStates(CallStates):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._in_content_at: dict[str, Callable[[str, int], int]] = {
-            self._call_open: self._call_in_content,
-            self._function_open: self._function_in_content,
-            self._think_close: self._think_close_in_content,
-            self._call_close: self._call_close_in_content,
+        # Functions, not methods: those would refer back to the parser, which then only the garbage collector frees.
+        self._in_content_at: dict[str, Callable[[Any, str, int], int]] = {
+            self._call_open: AnswerStates._call_in_content,
+            self._function_open: AnswerStates._function_in_content,
+            self._think_close: AnswerStates._think_close_in_content,
+            self._call_close: AnswerStates._call_close_in_content,
         }
 
     def _content_tags(self) -> tuple[str, ...]:
@@ -49,7 +50,7 @@ class AnswerStates(CallStates):
             return self._wait(text, end)
         at, tag = found.start(), found[0]
         self._answer(text[pos:at])
-        return self._in_content_at[tag](text, at)
+        return self._in_content_at[tag](self, text, at)
 
     def _at_line_start(self, text: str, pos: int, at: int) -> bool:
         return (text[at - 1] if at > pos else self._last[-1:]) in ("", "\n")

@@ -332,12 +332,12 @@ def _has_more_nodes(tree: nodes.Node, limit: int) -> bool:
 
 def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits: RenderLimits) -> str:
     """Return the prompt that ``template`` renders with ``values``. Raises as ``ChatTemplate.render`` says."""
-    given = {**template.environment.globals, **values}
+    context = template.new_context({**template.environment.globals, **values}, shared=True)
     try:
         with Spending(Budget(limits, values)):
             pieces: list[str] = []
             size = 0
-            for piece in template.root_render_func(template.new_context(given, shared=True)):
+            for piece in template.root_render_func(context):
                 size += len(piece)
                 if size > limits.text_chars:
                     raise LimitExceeded(f"renders more than {limits.text_chars} characters")
@@ -357,6 +357,8 @@ def render_compiled(template: jinja2.Template, values: Mapping[str, Any], limits
         raise TemplateError(f"does what the sandbox forbids: {error}", line=_line_of(error, template)) from error
     except Exception as error:
         raise TemplateError(f"{type(error).__name__}: {error}", line=_line_of(error, template)) from error
+    finally:
+        context.vars.clear()  # its macros refer to it, and only the garbage collector would free them
 
 
 def _line_of(error: BaseException, template: jinja2.Template) -> int | None:

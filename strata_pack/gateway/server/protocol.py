@@ -20,6 +20,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from strata_pack.gateway.streams import BodyWriter
 
 
+def no_writer() -> None:
+    """Return nothing: a lost connection takes no response."""
+
+
 class Connection:
     """One client's connection: ``abort`` drops it, ``on_close`` callbacks run when it is lost; then it is ``closed``.
 
@@ -40,6 +44,7 @@ class Connection:
         self.closed = True
         for tell in tuple(self.on_close):
             tell()
+        self.body_writer = no_writer  # the former one refers to the protocol, which refers to this object
 
 
 class _AnswerBody:
