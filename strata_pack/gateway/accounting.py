@@ -18,7 +18,8 @@ def close_choice(generation: Generation, record: RequestRecord, metrics: Metrics
     outcome, counters = generation.outcome, generation.parser.counters
     counts = {**_counts(counters), "budget_closed": int(outcome.budget_closed)}
     for name in COUNTS:
-        setattr(record, name, getattr(record, name) + counts[name])
+        if counts[name]:
+            setattr(record, name, getattr(record, name) + counts[name])
     for reason, count in counters.rejected_candidates.items():
         record.rejected_candidates[reason] = record.rejected_candidates.get(reason, 0) + count
     usage = outcome.usage

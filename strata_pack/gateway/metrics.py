@@ -36,6 +36,7 @@ COUNTS = (
 """The numeric counters of a reply, by public name."""
 
 TOKENS = ("prompt_tokens", "cached_tokens", "tokens_read_again", "completion_tokens", "reasoning_tokens")
+COUNTED = (*COUNTS, *TOKENS)
 
 
 @dataclass
@@ -135,8 +136,9 @@ class Metrics:
             self._counts["cancelled"] += 1
         elif outcome != "ok":
             self._errors[outcome] += 1
-        for name in (*COUNTS, *TOKENS):
-            self._counts[name] += getattr(record, name)
+        for name in COUNTED:
+            if count := getattr(record, name):
+                self._counts[name] += count
         self._rejected.update(record.rejected_candidates)
         self.durations.observe(record.duration)
         if record.time_to_first_token is not None:

@@ -24,13 +24,18 @@ PER_VALUE = 32
 def weight(*values: Any) -> int:
     """Return the approximate size of values as JSON in characters; counting stops above ``LARGE``."""
     found = 0
-    waiting: list[Any] = [values]
+    waiting: list[Any] = [*values]
     while waiting and found <= LARGE:
         one = waiting.pop()
         if isinstance(one, str):
             found += len(one)
         elif isinstance(one, (dict, list, tuple)):
             found += PER_VALUE * len(one)
-            if found <= LARGE:
-                waiting += (*one, *one.values()) if isinstance(one, dict) else one
+            if found > LARGE:
+                break
+            if isinstance(one, dict):
+                found += sum(map(len, one))
+                waiting += one.values()
+            else:
+                waiting += one
     return found

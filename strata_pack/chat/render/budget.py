@@ -119,7 +119,8 @@ class Budget:
         self._made -= chars
         if self._made < 0:
             raise LimitExceeded(f"makes more than {self.limits.made_chars} characters of text")
-        self.read(chars)
+        if chars > LARGE:
+            self._look_at_the_clock()
 
     def read(self, chars: int) -> None:
         """Charge for reading or creating ``chars`` characters."""

@@ -203,8 +203,9 @@ def _percent(left: Any, right: Any) -> None:
 
 
 def _small_ints(*values: Any) -> None:
-    if any(isinstance(value, int) and value.bit_length() > MAX_INT_BITS for value in values):
-        raise LimitExceeded(f"computes a number of more than {MAX_INT_BITS} bits")
+    for value in values:
+        if isinstance(value, int) and value.bit_length() > MAX_INT_BITS:
+            raise LimitExceeded(f"computes a number of more than {MAX_INT_BITS} bits")
 
 
 OPERATORS: Mapping[str, Callable[[Any, Any], None]] = {
@@ -324,14 +325,14 @@ def guarded(name: str, function: Callable[..., Any], check: GuardCheck | None = 
     def wrapper(*given: Any, **named: Any) -> Any:
         budget = current()
         budget.step()
-        arguments = list(given[skipped:])
-        if eager and arguments:
-            arguments[0] = _run_through(arguments[0])
+        if eager and len(given) > skipped:
+            given = (*given[:skipped], _run_through(given[skipped]), *given[skipped + 1 :])
+        arguments = given[skipped:] if skipped else given
         if walks:
             budget.walk(*arguments, *named.values())
         if check is not None:
             check(*arguments, **named)
-        result = function(*given[:skipped], *arguments, **named)
+        result = function(*given, **named)
         budget.copies(result)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from starlette.requests import Request
 
@@ -20,7 +20,8 @@ HttpMethod = Literal["GET", "POST", "DELETE"]
 T = TypeVar("T")
 B = TypeVar("B", bound=Body)
 
-EXTRA_HEADER = "x-strata"
+EXTRA_HEADER = b"x-strata"
+YES = (b"1", b"true", b"yes")
 
 
 @dataclass(frozen=True)
@@ -46,5 +47,5 @@ def caller_of(request: Request) -> Caller:
 
 def wants_extra(request: Request) -> bool:
     """Return whether the client requests ``x_strata`` in its reply."""
-    value: Any = request.headers.get(EXTRA_HEADER, "")
-    return value.lower() in ("1", "true", "yes")
+    headers: list[tuple[bytes, bytes]] = request.scope["headers"]
+    return any(name == EXTRA_HEADER and value.lower() in YES for name, value in headers)
