@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from strata_pack.gateway.fast_path import FastPath, PlainText
@@ -41,7 +42,8 @@ FINAL_FIELDS = [
 class Generation:
     """The generation of one choice of ``turn``. Iterate ``events`` once; then ``outcome`` and ``parser`` are final.
 
-    The parser must be in the state at the prompt's end. ``constraint`` are fields of ``/completion`` (``grammar`` or
+    ``make_parser`` returns a parser in the state at the prompt's end; it is called when the request is on its way, so
+    that the server does not wait for it. ``constraint`` are fields of ``/completion`` (``grammar`` or
     ``json_schema``) that apply to the answer.
     """
 
@@ -49,7 +51,7 @@ class Generation:
         self,
         turn: Turn,
         prompt: Prompt,
-        parser: OutputParser,
+        make_parser: Callable[[], OutputParser],
         *,
         upstream: Upstream,
         prompts: Prompts,
@@ -57,7 +59,7 @@ class Generation:
         pieces: TokenPieces | None = None,
     ) -> None:
         self.turn = turn
-        self.parser = parser
+        self._make_parser = make_parser
         self.outcome = GenerationOutcome()
         self.until = math.inf
         """Deadline in the event loop's time."""
@@ -88,6 +90,11 @@ class Generation:
         self.call_names: list[str] = []
         self._reasoning: deque[str] = deque(maxlen=TAIL_EVENTS)
 
+    @cached_property
+    def parser(self) -> OutputParser:
+        """The parser of the reply."""
+        return self._make_parser()
+
     @property
     def calls(self) -> int:
         """The calls delivered so far."""
@@ -115,7 +122,7 @@ class Generation:
         reason: FinishReason | None = None
         while reason is None:
             body = await self._body()
-            opened = await self._upstream.open("/completion", body, until=self.until)
+            opened = await self._upstream.open("/completion", body, until=self.until, sent=lambda: self.parser)
             async with opened as stream:
                 if way is not None and not self._may_cut:
                     self._divert(stream, way)

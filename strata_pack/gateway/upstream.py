@@ -100,32 +100,31 @@ class Upstream:
         return wire
 
     async def open(
-        self, path: str, body: Mapping[str, Any], *, until: float = math.inf, silent: bool = False
-    ) -> Stream:  # fmt: skip
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        until: float = math.inf,
+        silent: bool = False,
+        sent: Callable[[], object] = lambda: None,
+    ) -> Stream:
         """Post ``body`` and return the stream after a status of 200. Raises ``ApiError`` for another status.
 
         A stream that has not ended at ``until`` (event loop's time) fails with a 504. ``silent``: nothing is sent
-        before the response is complete, so silence is not a failure.
+        before the response is complete, so silence is not a failure. ``sent`` is called when the server has work to do.
         """
         idle = math.inf if silent else self._idle_seconds
-        return await _answered(await self._send(self._request("POST", path, _encoded(body)), idle, until))
+        stream = Stream(await self._send(self._request("POST", path, _encoded(body)), idle, until))
+        try:
+            sent()
+            await stream.begin()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     def _request(self, method: str, path: str, data: bytes) -> bytes:
         return f"{method} {self._base}{path}{self._headers}Content-Length: {len(data)}\r\n\r\n".encode("latin-1") + data
-
-
-async def _answered(wire: Wire) -> Stream:
-    """Return the stream that answers the request of ``wire``. Raises ``ApiError`` for a refusal."""
-    stream = Stream(wire)
-    try:
-        status = await wire.headers()
-        if status != 200:
-            _object(status, await _all(wire))
-            raise unavailable(f"the llama.cpp server answers with status {status}", kind="upstream_error")
-    except BaseException:
-        stream.close()
-        raise
-    return stream
 
 
 async def _all(wire: Wire) -> bytes:
@@ -187,6 +186,13 @@ class Stream:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._rest = b""
+
+    async def begin(self) -> None:
+        """Wait for the head of the response. Raises ``ApiError`` for another status than 200."""
+        status = await self._wire.headers()
+        if status != 200:
+            _object(status, await _all(self._wire))
+            raise unavailable(f"the llama.cpp server answers with status {status}", kind="upstream_error")
 
     def divert(self, take: Take, plain: Callable[[bytes], bool]) -> None:
         """Pass events to ``take`` while ``events`` waits; ``events`` returns those that it does not take.

@@ -61,18 +61,21 @@ def new_generation(request: UpstreamRequest, index: int, implicit_end: ImplicitE
     spent = prompt.thinking and turn.reasoning_budget == 0
     if spent:
         prompt = prompt.then(prompt.think_close)
-    parser = OutputParser(
-        thinking=prompt.thinking,
-        tools=turn.parsed_tools,
-        stream_tools=turn.stream,
-        implicit_end=implicit_end,
-        call_format=engine.call_format,
-        dialect=engine.dialect,
-    )
+
+    def make_parser() -> OutputParser:
+        return OutputParser(
+            thinking=prompt.thinking,
+            tools=turn.parsed_tools,
+            stream_tools=turn.stream,
+            implicit_end=implicit_end,
+            call_format=engine.call_format,
+            dialect=engine.dialect,
+        )
+
     generation = Generation(
         turn if turn.seed is None else replace(turn, seed=(turn.seed + index) % (1 << 32)),
         prompt,
-        parser,
+        make_parser,
         upstream=engine.upstream,
         prompts=engine.prompts,
         constraint=request.constraint,

@@ -24,13 +24,18 @@ class Body(BaseModel):
 
 
 class Kept(Body):
-    """A part whose unknown fields are kept, because a template may read them."""
+    """A part whose unknown fields are kept, because a template may read them. Its fields are JSON, or ``Kept``."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=())
 
     def given(self) -> dict[str, Any]:
         """Return the fields that the client sent."""
-        return self.model_dump(exclude_unset=True)
+        sent = self.model_fields_set
+        fields = {name: value for name, value in self.__dict__.items() if name in sent}
+        return {
+            name: value.given() if isinstance(value, Kept) else value
+            for name, value in (fields | (self.__pydantic_extra__ or {})).items()
+        }
 
 
 B = TypeVar("B", bound=Body)
