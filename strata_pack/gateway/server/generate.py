@@ -22,7 +22,7 @@ from strata_pack.gateway.failures import ApiError, bad_request, no_route
 from strata_pack.gateway.fleet import Fleet
 from strata_pack.gateway.offload import offload
 from strata_pack.gateway.reply import encode
-from strata_pack.gateway.server.routes import Response, Route, caller_of, read, wants_extra
+from strata_pack.gateway.server.routes import Response, Route, body_of, caller_of, read, wants_extra
 from strata_pack.gateway.streams import ReplyStream
 
 RESPONSE_PATH = "/v1/responses/"
@@ -99,7 +99,7 @@ async def responses(fleet: Fleet, request: Request) -> Response:
     """Answer OpenAI's responses."""
     caller = caller_of(request)
     memory = fleet.first.store.of(caller.client)
-    data = await request.body()
+    data = body_of(request)
 
     def read_all() -> tuple[bytes, str | None, ResponsesTurn]:
         sound = sound_json(data)
@@ -161,7 +161,7 @@ async def count_tokens(fleet: Fleet, request: Request) -> Response:
 
 async def completions(fleet: Fleet, request: Request) -> Response:
     """Pass a prompt on."""
-    data = await request.body()
+    data = body_of(request)
     data = await offload(len(data), lambda: sound_json(data))
     body = read_body(CompletionRequest, data)
     for field in UNKNOWN_CONSTRAINTS:
@@ -187,7 +187,7 @@ async def passed(fleet: Fleet, request: Request) -> Response:
 
 async def native(fleet: Fleet, request: Request) -> Response:
     """Pass on one of llama-server's own endpoints."""
-    data = sound_json(await request.body())
+    data = sound_json(body_of(request))
     query = request.url.query
     path = request.scope["path"] + (f"?{query}" if query else "")
     async with fleet.named(request.query_params.get("model")).held() as engine:

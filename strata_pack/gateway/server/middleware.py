@@ -12,6 +12,7 @@ import re
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -178,7 +179,7 @@ class GatewayMiddleware:
         parts: list[bytes] = []
         size, more = 0, True
         try:
-            with Deadline(self._settings.limits.body_seconds):
+            with nullcontext() if scope.get("strata.received") else Deadline(self._settings.limits.body_seconds):
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
@@ -214,7 +215,6 @@ class _Exchange:
         self.gone = False
         self._send = send
         self._complete = False
-        self._body: bytes | None = None
         self._sending_since: float | None = None
         self._stalled_seconds = stalled_seconds
         self._loop = asyncio.get_running_loop()
@@ -222,7 +222,7 @@ class _Exchange:
 
     async def run(self, app: ASGIApp, body: bytes) -> None:
         """Run ``app``; it is cancelled if the client disconnects or does not read."""
-        self._body = body
+        self.scope["strata.body"] = body
         task = asyncio.current_task()
         assert task is not None
         self._task = task
@@ -246,10 +246,7 @@ class _Exchange:
                 self._insist.cancel()
 
     async def receive(self) -> Message:
-        """Return the body once, then wait for ever: the connection reports a disconnect."""
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
+        """Wait for ever: the body was read, and the connection reports a disconnect."""
         await self._loop.create_future()
         raise AssertionError("unreachable")
 

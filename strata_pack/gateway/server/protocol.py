@@ -127,7 +127,8 @@ class LimitedConfig(uvicorn.Config):
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """One connection of a ``LimitedConfig``. ``scope["strata.connection"]`` is the ``Connection``."""
+    """One connection of a ``LimitedConfig``. ``scope["strata.connection"]`` is the ``Connection``,
+    ``scope["strata.received"]`` whether the whole body was received."""
 
     _timer: asyncio.TimerHandle | None = None
     _fresh = 0
@@ -213,6 +214,7 @@ class LimitedProtocol(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self.scope["strata.received"] = True  # type: ignore[typeddict-unknown-key]
         self._fresh = 0
         self._reading_headers = True
         if not self._answering:

@@ -35,8 +35,14 @@ class Route:
 
 async def read(request: Request, kind: type[B], make: Callable[[B], T]) -> T:
     """Decode the request's body as ``kind`` and return ``make`` of it. Raises ``ApiError`` 400 for an invalid body."""
-    data = await request.body()
+    data = body_of(request)
     return await offload(len(data), lambda: make(read_body(kind, sound_json(data))))
+
+
+def body_of(request: Request) -> bytes:
+    """Return the body, which the middleware has read."""
+    body: bytes = request.scope["strata.body"]
+    return body
 
 
 def caller_of(request: Request) -> Caller:
