@@ -27,14 +27,8 @@ TAIL_EVENTS = 200
 """Pieces of reasoning kept to show the text before an implicit end."""
 
 FINAL_FIELDS = [
-    "content",
-    "stop",
-    "stop_type",
-    "stopping_word",
-    "tokens_predicted",
-    "tokens_evaluated",
-    "completion_probabilities",
-    "timings",
+    *("content", "stop", "stop_type", "stopping_word"),
+    *("tokens_predicted", "tokens_evaluated", "completion_probabilities", "timings"),
 ]
 """Fields of a stream's last event; without this list it repeats the whole prompt."""
 

@@ -6,10 +6,15 @@ begins to work while the event loop still adopts the connection.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+
+from strata_pack.gateway.failures import unavailable
+from strata_pack.gateway.wire import AWAY, Wire
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,24 @@ def send_at_once(host: str, port: int, request: bytes) -> SentRequest | None:
     except BaseException:
         connection.close()
         raise
+
+
+async def adopted(connection: socket.socket, make: Callable[[], Wire]) -> Wire:
+    """Return the exchange that ``make`` returns, over a connection on which its request was begun.
+
+    Raises ``ApiError`` 503 for a lost connection, as one whose request must not be sent again.
+    """
+    loop = asyncio.get_running_loop()
+    # uvloop closes the descriptor itself, and may do so before it learns of the socket, which must then not close the
+    # same number again: it can be another connection's.
+    give_up = connection.close if isinstance(loop, asyncio.BaseEventLoop) else connection.detach
+    try:
+        transport, wire = await loop.create_connection(make, sock=connection)
+    except BaseException as error:
+        give_up()
+        if isinstance(error, OSError):
+            raise unavailable(AWAY, kind="upstream_gone") from error
+        raise
+    if transport.is_closing():
+        give_up()
+    return wire

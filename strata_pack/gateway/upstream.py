@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from strata_pack.errors import WrongUse
 from strata_pack.gateway.deadline import Deadline
 from strata_pack.gateway.failures import ApiError, bad_request, prompt_too_long, unavailable
-from strata_pack.gateway.loopback import is_loopback, send_at_once
+from strata_pack.gateway.loopback import adopted, is_loopback, send_at_once
 from strata_pack.gateway.wire import AWAY, Wire
 
 CONNECT_SECONDS = 5.0
@@ -78,25 +78,23 @@ class Upstream:
 
     async def _send(self, request: bytes, idle_seconds: float, until: float = math.inf) -> Wire:
         """Return the exchange of ``request``, which is sent. Raises ``ApiError`` 503 for an unreachable server."""
-        begun = send_at_once(self._host, self._port, request) if self._on_loopback else None
         loop = asyncio.get_running_loop()
+
+        def make() -> Wire:
+            return Wire(loop, idle_seconds, until)
+
+        begun = send_at_once(self._host, self._port, request) if self._on_loopback else None
+        if begun is not None:
+            wire = await adopted(begun.socket, make)
+            if begun.size < len(request):
+                wire.write(request[begun.size :], begun=True)
+            return wire
         try:
-            if begun is None:
-                with Deadline(CONNECT_SECONDS):
-                    _, wire = await loop.create_connection(
-                        lambda: Wire(loop, idle_seconds, until), self._host, self._port, ssl=self._context
-                    )
-            else:
-                _, wire = await loop.create_connection(lambda: Wire(loop, idle_seconds, until), sock=begun.socket)
-        except BaseException as error:
-            if begun is not None:
-                begun.socket.close()
-            if isinstance(error, OSError):  # a TimeoutError is one
-                raise unavailable(AWAY) from error
-            raise
-        sent = 0 if begun is None else begun.size
-        if sent < len(request):
-            wire.write(request[sent:])
+            with Deadline(CONNECT_SECONDS):
+                _, wire = await loop.create_connection(make, self._host, self._port, ssl=self._context)
+        except OSError as error:  # a TimeoutError is one
+            raise unavailable(AWAY) from error
+        wire.write(request)
         return wire
 
     async def open(

@@ -17,7 +17,7 @@ from typing import cast
 
 import httptools
 
-from strata_pack.gateway.failures import ApiError, unavailable
+from strata_pack.gateway.failures import UNREACHED, ApiError, unavailable
 
 MAX_BUFFERED = 256 << 10
 """Bytes buffered for a slow client before reading from its upstream connection pauses."""
@@ -116,10 +116,11 @@ class Wire(asyncio.Protocol):
 
     # Called by the reading coroutine
 
-    def write(self, request: bytes) -> None:
-        """Send a request, or its rest. Raises ``ApiError`` if the server has already closed the connection."""
+    def write(self, request: bytes, *, begun: bool = False) -> None:
+        """Send a request, or the rest of one that was ``begun``. Raises ``ApiError`` if the server has already closed
+        the connection."""
         if self._open is None:
-            raise unavailable(AWAY)
+            raise unavailable(AWAY, kind="upstream_gone" if begun else UNREACHED)
         self._open.write(request)
 
     async def headers(self) -> int:

@@ -6,13 +6,16 @@ Each of them takes hours where no limit stops it, so that the suite's own time l
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import resource
+import weakref
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata_pack.chat.render.template import ChatTemplate, RenderLimits, TemplateError
 
@@ -58,3 +61,40 @@ def test_any_mixture_of_growing_statements_ends_soon(statements: list[str], firs
     with contextlib.suppress(TemplateError):
         ChatTemplate(source, limits=SHORT).render([{"role": "user", "content": "Hi"}])
     assert _peak_bytes() - peak < MEMORY
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "m.role", "m.nothing is defined", "m.items is callable", "m.get('role')", "m._x", "m.__class__ is defined",
+        "n.a", "n.b", "n.none is none", "n.nothing is defined", "n._a is defined", "n.items is defined",
+        "'Ab'.lower()", "'ab'.nothing is defined", "'ab'.__class__ is defined", "'a b'.split(' ')[1]",
+        "'{}'.format(7)", "'ab'.split(sep='b')[0]", "f(1)", "f(a=2)", "loop is defined",
+    ],
+)  # fmt: skip
+def test_an_expression_means_what_it_means_in_jinja2s_sandbox(expression: str) -> None:
+    """Attributes and calls have short cuts, which change nothing."""
+    head = "{% macro f(a) %}<{{ a }}>{% endmacro %}{% set n = namespace(a=1, b='x', none=none, _a=3, items=4) %}"
+    source = (
+        f"{head}{{% for m in messages %}}{{{{ {expression} }}}}|{{{{ loop.index }}}}{{{{ loop.last }}}}{{% endfor %}}"
+    )
+    messages = [{"role": "user", "items": 1, "_x": 2}]
+    plain = ImmutableSandboxedEnvironment().from_string(source).render(messages=messages)
+    assert ChatTemplate(source).render(messages) == plain
+
+
+class Messages(list[dict[str, str]]):
+    """A list that can have weak references."""
+
+
+def test_a_rendering_leaves_nothing_to_the_garbage_collector() -> None:
+    template = ChatTemplate("{% macro f(a) %}{{ a }}{{ messages }}{% endmacro %}{% set x = messages %}{{ f(1) }}")
+    messages = Messages([{"role": "user"}])
+    left = weakref.ref(messages)
+    gc.disable()
+    try:
+        template.render(messages)
+        del messages
+        assert left() is None
+    finally:
+        gc.enable()
