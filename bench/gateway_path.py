@@ -1,10 +1,11 @@
-"""What the way of a token through the gateway costs, without sockets: chunks of llama-server in, the client's out.
+"""What the ways of a request and of a token through the gateway cost, without sockets: chunks of llama-server in, the
+client's out.
 
 The processor time of one thread, which other processes change little but for the caches: ``--between`` megabytes of
 other memory are read between two tokens, because that is what a gateway next to other programs meets. ``floor`` is a
 loop that writes each chunk as it is.
 
-    python bench/gateway_path.py [--streams 64] [--tokens 22] [--rounds 5] [--between 0 1 4]
+    python bench/gateway_path.py [--streams 64] [--tokens 22] [--rounds 5] [--between 0 1 4] [--requests 600]
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import asyncio
 import json
 import math
+import statistics
 import sys
 import time
 from dataclasses import dataclass, field
@@ -31,7 +33,7 @@ from strata_pack.chat.render.template import ChatTemplate  # noqa: E402
 from strata_pack.gateway.control_tokens import ControlTokens  # noqa: E402
 from strata_pack.gateway.engine import RunningModel  # noqa: E402
 from strata_pack.gateway.prompt import Prompts  # noqa: E402
-from strata_pack.gateway.server.protocol import LimitedProtocol  # noqa: E402
+from strata_pack.gateway.server.protocol import LimitedConfig, LimitedProtocol  # noqa: E402
 from strata_pack.gateway.server.run import uvicorn_config  # noqa: E402
 from strata_pack.gateway.service import Gateway  # noqa: E402
 from strata_pack.gateway.settings import GatewayLimits, Served, Settings  # noqa: E402
@@ -89,27 +91,70 @@ def chunk_of(number: int) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-async def begun(streams: int) -> list[Wire]:
-    """Return the upstream's ends of ``streams`` streams that wait for their first token."""
+def gateway_of(parallel: int) -> tuple[UnconnectedUpstream, LimitedConfig, bytes]:
+    """Return an upstream, the configuration of its gateway, and the bytes of a request."""
     upstream = UnconnectedUpstream()
     template = ChatTemplate(load_shipped(TEMPLATE).source)
     control = ControlTokens(["<|im_start|>", "<|im_end|>"], guess=False)
     engine = RunningModel(upstream, Prompts(template, control, upstream))
-    limits = GatewayLimits(parallel=streams)
+    limits = GatewayLimits(parallel=parallel)
     config = uvicorn_config(Gateway(Settings(Served(model="m"), limits), engine))
     config.load()
     body = json.dumps({**BODY, "tools": TOOLS}).encode()
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return upstream, config, head.encode() + body  # type: ignore[return-value]
+
+
+def asked(config: LimitedConfig, request: bytes) -> tuple[LimitedProtocol, Transport]:
+    """Return a client's connection on which ``request`` has arrived."""
+    protocol = LimitedProtocol(config, ServerState(), {}, _loop=asyncio.get_running_loop())
+    transport = Transport()
+    protocol.connection_made(transport)  # type: ignore[arg-type]
+    protocol.data_received(request)
+    return protocol, transport
+
+
+async def begun(streams: int) -> list[Wire]:
+    """Return the upstream's ends of ``streams`` streams that wait for their first token."""
+    upstream, config, request = gateway_of(streams)
     for _ in range(streams):
-        protocol = LimitedProtocol(config, ServerState(), {}, _loop=asyncio.get_running_loop())  # type: ignore[arg-type]
-        protocol.connection_made(Transport())  # type: ignore[arg-type]
-        protocol.data_received(head.encode() + body)
+        asked(config, request)
     while len(upstream.wires) < streams:
         await asyncio.sleep(0)
     for wire in upstream.wires:
         wire.data_received(HEAD)
     await asyncio.sleep(0.1)
     return upstream.wires
+
+
+async def request_costs(count: int, between: int) -> list[float]:
+    """Return the median seconds of processor time of a request until the upstream has it, from its first token until
+    the client has that, and until the end."""
+    upstream, config, request = gateway_of(1)
+    end = json.dumps({"content": "", "stop": True, "stop_type": "eos", "tokens_predicted": 1, "tokens_evaluated": 900})
+    last = f"{len(end) + 8:x}\r\ndata: {end}\n\n\r\n0\r\n\r\n".encode()
+    other = bytearray(between << 20)
+    costs: list[list[float]] = [[], [], []]
+    for _ in range(count):
+        other.count(1)
+        times = [time.thread_time()]
+        protocol, client = asked(config, request)
+        while not upstream.wires:
+            await asyncio.sleep(0)
+        times.append(time.thread_time())
+        wire = upstream.wires.pop()
+        for data, mark in ((HEAD + chunk_of(0), b'"finish_reason":null'), (last, b"[DONE]")):
+            other.count(1)
+            began = time.thread_time()
+            wire.data_received(data)
+            while not any(mark in piece for piece in client.written):
+                await asyncio.sleep(0)
+            times.append(time.thread_time() - began)
+        protocol.connection_lost(None)
+        wire.connection_lost(None)
+        for found, value in zip(costs, (times[1] - times[0], *times[2:]), strict=True):
+            found.append(value)
+    return [statistics.median(found[len(found) // 5 :]) for found in costs]
 
 
 async def cost(wires: list[Wire], chunks: list[bytes], between: int, *, floor: bool) -> float:
@@ -138,6 +183,12 @@ async def measure(given: argparse.Namespace) -> None:
         print(
             f"{between} MB between two tokens: {1e6 * through:.1f} us a token, floor {1e6 * floor:.1f} us", flush=True
         )
+        asking, first, ending = [1e6 * seconds for seconds in await request_costs(given.requests, between)]
+        print(
+            f"{between} MB before each step of a request: {asking:.0f} us to the upstream, {first:.0f} us for the "
+            f"first token, {ending:.0f} us for the end",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -145,6 +196,7 @@ def main() -> None:
     options.add_argument("--streams", type=int, default=64)
     options.add_argument("--tokens", type=int, default=22)
     options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--requests", type=int, default=600)
     options.add_argument("--between", type=int, nargs="+", default=[0, 1, 4])
     uvloop.run(measure(options.parse_args()))
 
