@@ -40,7 +40,7 @@ def test_beyond_the_queue_it_is_429_with_a_time_to_come_back() -> None:
     async def main() -> ApiError:
         admission = Admission(1, 1, 10)
         async with admission.slot("a"):
-            waiting = asyncio.create_task(admission._acquire("b"))
+            waiting = asyncio.create_task(admission.enter("b"))
             await asyncio.sleep(0)
             with pytest.raises(ApiError) as caught:
                 async with admission.slot("c"):
