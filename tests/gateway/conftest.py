@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx2 as httpx
 import pytest
@@ -138,6 +138,12 @@ class House:
         deltas = [text[i : i + 3] for i in range(0, len(text), 3)] if isinstance(text, str) else text
         self.replay.script.append(Replay(deltas, **more))
 
+    def emptied(self) -> Self:
+        """Forget the script and what the upstream got; the totals go on counting."""
+        self.replay.script.clear()
+        self.replay.bodies.clear()
+        return self
+
     @property
     def prompt(self) -> str:
         """The last prompt that the upstream got, as text."""
@@ -189,9 +195,7 @@ def shared_house() -> Iterator[House]:
 @pytest.fixture
 def house(shared_house: House) -> House:
     """The shared gateway with an empty script; its totals go on counting."""
-    shared_house.replay.script.clear()
-    shared_house.replay.bodies.clear()
-    return shared_house
+    return shared_house.emptied()
 
 
 @pytest.fixture

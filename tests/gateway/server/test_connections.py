@@ -33,8 +33,7 @@ def shared_hasty() -> Iterator[House]:
 @pytest.fixture
 def hasty(shared_hasty: House) -> House:
     """A gateway with short limits, and an upstream with an empty script."""
-    shared_hasty.replay.script.clear()
-    return shared_hasty
+    return shared_hasty.emptied()
 
 
 def connect(house: House, *, receive_buffer: int | None = None) -> socket.socket:

@@ -17,9 +17,7 @@ def shared_seeing() -> Iterator[SeeingHouse]:
 
 @pytest.fixture
 def seeing(shared_seeing: SeeingHouse) -> SeeingHouse:
-    shared_seeing.replay.script.clear()
-    shared_seeing.replay.bodies.clear()
-    return shared_seeing
+    return shared_seeing.emptied()
 
 
 @pytest.fixture(scope="module")

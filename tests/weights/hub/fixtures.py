@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from strata_pack.weights.hub.connection import RetryPolicy
 from strata_pack.weights.hub.outcome import FetchResult
+from tests.hub_repos import Fault
 
 REPO = "org/model"
 WEIGHTS = "model.safetensors"
@@ -17,3 +18,11 @@ SELECTED = ["config.json", WEIGHTS, "tokenizer.json"]
 TOTAL = sum(len(FILES[name]) for name in SELECTED)
 
 Fetch = Callable[..., FetchResult]
+
+ODD_FOR_ALL = {
+    "a redirect off the web": Fault(status=302, headers={"Location": "ftp://127.0.0.1/x"}),
+    "a redirect to a broken address": Fault(status=302, headers={"Location": "http://[::1"}),
+    "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
+    "a longer pause than any limit": Fault(status=429, headers={"Retry-After": "9" * 400}),
+}
+"""Answers that end any request to the Hub with one sentence."""

@@ -13,7 +13,7 @@ from strata_pack.errors import EnvironmentFailure
 from strata_pack.weights.hub.fetch import fetch_repo
 from tests.hub_repos import Fault
 from tests.hub_server import HubServer
-from tests.weights.hub.fixtures import BODY, QUICK, REPO, TOTAL, WEIGHTS, Fetch
+from tests.weights.hub.fixtures import BODY, ODD_FOR_ALL, QUICK, REPO, TOTAL, WEIGHTS, Fetch
 from tests.weights.hub.folder import holds, leave_part, parts
 from tests.weights.hub.test_select import index_of
 
@@ -139,12 +139,9 @@ def test_first_failure_stops_the_others(hub: HubServer, dest: Path) -> None:
 ODD_BODIES = {
     "a page of a proxy": Fault(body=b"<html>log in</html>" * 9, headers={"Content-Type": "text/html"}),
     "JSON of a proxy": Fault(body=b'{"error": "no"}', headers={"Content-Type": "application/json"}),
-    "a redirect off the web": Fault(status=302, headers={"Location": "ftp://127.0.0.1/x"}),
-    "a redirect to a broken address": Fault(status=302, headers={"Location": "http://[::1"}),
-    "a redirect to a name that is too long": Fault(status=302, headers={"Location": f"http://{'a' * 300}.example/"}),
+    **ODD_FOR_ALL,
     "a redirect in a circle": Fault(status=302, headers={"Location": "?again"}),
     "the storage server's 403": Fault(status=403),
-    "a longer pause than any limit": Fault(status=429, headers={"Retry-After": "9" * 400}),
     "a range beyond all": Fault(status=206, headers={"Content-Range": "bytes 0-1/" + "9" * 6000}),
     "packed and broken": Fault(body=b"x", headers={"Content-Encoding": "gzip"}),
 }
