@@ -31,6 +31,15 @@ WHOLE = 4 << 20
 SCALARS = frozenset(bytes([letter]) for letter in b'"-0123456789tfn')
 """First characters of JSON values that are neither objects nor arrays."""
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""The first bytes of a frame with other data, with which a zstd file may begin (RFC 8878, 3.1.2)."""
+BOM = codecs.BOM_UTF8
+BLANK = b" \t\r\n\x00\x1e"
+"""White space around a value: also zeros, which a crash leaves in a file, and the record separator (RFC 7464)."""
+DOCKER = (b'{"log":"', b'{"log": "')
+"""How a line of Docker's log driver ``json-file`` begins."""
+_DECODER = json.JSONDecoder()
+_BETWEEN = re.compile(r"[\s,]*")
 _BOUNDS = re.compile(rb'["\[\]{}\n]')
 _STRING_END = re.compile(rb'[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
@@ -61,7 +70,7 @@ def opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         if magic.startswith(GZIP):
             with gzip.GzipFile(fileobj=raw) as unpacked:
                 yield raw, io.BufferedReader(unpacked)
-        elif magic == ZSTD:
+        elif magic == ZSTD or ZSTD_SKIPPABLE.fullmatch(magic):
             try:
                 import zstandard
             except ImportError:
@@ -118,7 +127,7 @@ def lines(path: Path, progress: Progress) -> Iterator[tuple[int, bytes | None]]:
 def records(path: Path, progress: Progress) -> Iterator[LogRecord]:
     """Yield the records of a log; ``BadInput`` for a missing, damaged or truncated file."""
     try:
-        yield from _records(lines(path, progress))
+        yield from _records(_undressed(lines(path, progress)))
     except (EOFError, gzip.BadGzipFile) as error:
         raise BadInput(f"is damaged or truncated ({error})", where=path) from error
     except Exception as error:
@@ -127,13 +136,23 @@ def records(path: Path, progress: Progress) -> Iterator[LogRecord]:
         raise BadInput(f"is damaged or truncated ({error})", where=path) from error
 
 
+def _undressed(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the lines without a byte order mark, and those of a container as its program wrote them."""
+    for number, line in numbered:
+        if line is not None and line.startswith(DOCKER):
+            entry = _loads(line)
+            inner = entry[0].get("log") if entry is not None and isinstance(entry[0], dict) else None
+            line = inner.encode("utf-8", "surrogatepass") if isinstance(inner, str) else line
+        yield number, line if line is None else line.removeprefix(BOM).rstrip(b"\0")
+
+
 def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord]:
     event: str | None = None
     for number, line in numbered:
         if line is None:
             yield LogRecord(number, None, problem=f"is longer than {MAX_LINE} bytes")
             continue
-        stripped = line.strip(b" \t\r\n\xef\xbb\xbf")
+        stripped = line.strip(BLANK)
         if not stripped:
             event = None
             continue
@@ -151,6 +170,11 @@ def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord
             value = _loads(stripped)
             if value is not None:
                 yield from _elements_of(number, value[0])
+                continue
+            values = list(_several(stripped))
+            if values:
+                for one in values:
+                    yield from _elements_of(number, one)
                 continue
             depth = _depth(stripped)
             if depth is not None and depth > 0:
@@ -170,6 +194,20 @@ def _loads(data: bytes) -> tuple[Any] | None:
         return (json.loads(data),)
     except (ValueError, RecursionError):
         return None
+
+
+def _several(data: bytes) -> Iterator[Any]:
+    """Yield the JSON values of a line that has several, or one before a comma; nothing if anything else is in it."""
+    try:
+        text, at = data.decode(), 0
+        values = []
+        while at < len(text):
+            value, at = _DECODER.raw_decode(text, at)
+            values.append(value)
+            at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return
+    yield from values
 
 
 def _decoded(number: int, data: bytes, event: str | None) -> LogRecord:

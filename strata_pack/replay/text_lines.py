@@ -47,6 +47,11 @@ def _literal(text: str) -> str | None:
 
 def _reply_after_words(line: str) -> dict[str, Any] | None:
     """Return the reply in JSON at the end of any program's log line."""
+    value = _object_after_words(line)
+    return value if value is not None and ("choices" in value or turns_in(value)) else None
+
+
+def _object_after_words(line: str) -> dict[str, Any] | None:
     begin, text = line.find("{"), line.rstrip()
     if begin < 1 or not text.endswith("}"):
         return None
@@ -54,7 +59,7 @@ def _reply_after_words(line: str) -> dict[str, Any] | None:
         value = json.loads(text[begin:])
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) and ("choices" in value or turns_in(value)) else None
+    return value if isinstance(value, dict) else None
 
 
 class TextLines:
@@ -69,7 +74,10 @@ class TextLines:
         found = self._found(line)
         if found:
             return iter(found)
-        return iter(()) if _LOG_LINE.match(line) else None
+        if _LOG_LINE.match(line):
+            return iter(())
+        value = _object_after_words(line)
+        return None if value is None else iter((value,))
 
     def _found(self, line: str) -> list[RecordedTurn | dict[str, Any]]:
         body = _JSON.search(line)

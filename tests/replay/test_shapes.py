@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,54 @@ def test_nothing_in_a_log_raises(tmp_path_factory: pytest.TempPathFactory, value
     path = tmp_path_factory.mktemp("odd") / "log.jsonl"
     path.write_bytes(lines(*values))
     list(read_log(path))
+
+
+def _zstd(data: bytes) -> bytes:
+    compressed: bytes = pytest.importorskip("zstandard").ZstdCompressor().compress(data)
+    return compressed
+
+
+def _each_line(before: bytes, after: bytes = b"\n") -> Callable[[bytes], bytes]:
+    return lambda data: b"".join(before + line + after for line in data.splitlines())
+
+
+WRITTEN: dict[str, Callable[[bytes], bytes]] = {
+    "with a byte order mark": lambda data: b"\xef\xbb\xbf" + data,
+    "with zeros at the end": lambda data: data + b"\0" * 64,
+    "with record separators": _each_line(b"\x1e"),
+    "with commas after the lines": _each_line(b"", b",\n"),
+    "with CR LF": _each_line(b"", b"\r\n"),
+    "without line feeds": _each_line(b"", b""),
+    "by a program that writes the time first": _each_line(b"2026-11-30T10:00:00Z stdout F "),
+    "by Docker": lambda data: b"".join(
+        json.dumps({"log": f"{line}\n", "stream": "stdout"}, separators=(",", ":")).encode() + b"\n"
+        for line in data.decode().splitlines()
+    ),
+    "as zstd frames after one to skip": lambda data: (
+        b"\x50\x2a\x4d\x18\x02\x00\x00\x00ab" + _zstd(data[:100]) + _zstd(data[100:])
+    ),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+@pytest.mark.parametrize("name", ["openai.jsonl", "codex-rollout.jsonl"])
+def test_a_log_is_read_however_its_lines_are_written(name: str, how: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(WRITTEN[how](LOGS[name]))
+    found = list(read_log(path))
+    assert [type(one) for one in found] == [RecordedReply, RecordedReply], found
+    assert found[0].reasoning.strip() == LOST
+
+
+@pytest.mark.parametrize("how", ["with a byte order mark", "with zeros at the end", "by Docker"])
+def test_a_value_of_several_lines_is_read_however_they_are_written(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.json"
+    path.write_bytes(WRITTEN[how](LOGS["openai-pretty-array.json"]))
+    assert [type(one) for one in read_log(path)] == [RecordedReply, RecordedReply]
+
+
+def test_a_file_of_all_shapes_of_lines_has_the_replies_of_each(tmp_path: Path) -> None:
+    every = [data for name, data in LOGS.items() if name.endswith(".jsonl") and not name.startswith("powershell")]
+    path = tmp_path / "mixed.jsonl"
+    path.write_bytes(b"".join(every))
+    assert len(replies(path)) == 2 * len(every)
