@@ -25,6 +25,8 @@ from strata_pack.weights.hub.cache import repo_folder
 Metadata = Mapping[str, Any]
 
 MARK = "endofthisturn"
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Tags inside a turn."""
 _TAG = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 
 TOLERANCE = 1e-6
@@ -64,16 +66,45 @@ def end_of_turn(target: Target, scenario: Scenario, _progress: Progress) -> Iter
     if written is None:
         raise Impossible("the template writes no token after a turn")
     end = written.group(1)
-    named = {key: token_text(header, f"{key}_token_id") for key in ("eos", "eot")}
-    right = end in named.values()
+    named = {key: token_text(header, f"{key}_token_id") for key in ("eos", "eot", "eom")}
+    wrong = [
+        f"tokenizer.ggml.{key}_token_id is {text!r}, which ends no text: a server stops wherever the model writes it"
+        for key, text in named.items()
+        if text is not None and text != end and (text in TAGS or not _TAG.fullmatch(text))
+    ]
+    if end not in (named["eos"], named["eot"]):
+        wrong.insert(
+            0,
+            f"the template ends a turn with {end}, the GGUF's end-of-text token (tokenizer.ggml.eos_token_id) is "
+            f"{named['eos'] or 'not named'}: a server that uses it never stops",
+        )
     yield Check(
         scenario.id,
         scenario.proves,
-        "passed" if right else "failed",
-        f"both end a turn with {end}"
-        if right
-        else f"the template ends a turn with {end}, the GGUF's end-of-text token (tokenizer.ggml.eos_token_id) is "
-        f"{named['eos'] or 'not named'}: a server that uses it never stops",
+        "failed" if wrong else "passed",
+        "; ".join(wrong) or f"both end a turn with {end}",
+        where=str(target.model),
+    )
+
+
+def pre_tokenizer(target: Target, scenario: Scenario, _progress: Progress) -> Iterable[Check]:
+    """Check that the GGUF of a byte-level BPE vocabulary names the rule by which text is split before the merges.
+
+    Without it llama.cpp warns in its log and splits by a default rule.
+    """
+    assert target.model is not None
+    header = read_header(target.model)
+    if header.get("tokenizer.ggml.model") != "gpt2":
+        raise Impossible("only vocabularies of byte-level BPE split text by a rule of their own")
+    rule = header.get("tokenizer.ggml.pre")
+    yield Check(
+        scenario.id,
+        scenario.proves,
+        "passed" if rule else "failed",
+        f"text is split by the rule of {rule}"
+        if rule
+        else "the GGUF does not name its pre-tokenizer (tokenizer.ggml.pre): llama.cpp splits text by a default rule, "
+        "and the model reads tokens that it was not trained on",
         where=str(target.model),
     )
 

@@ -14,10 +14,10 @@ from strata_pack.llama.client import LlamaClient
 from strata_pack.report import Check, Table
 from strata_pack.smoke.builds import build_name, difference_of_build, is_recorded
 from strata_pack.smoke.context import SmokeContext
+from strata_pack.smoke.header import TAGS
 from strata_pack.smoke.scenario import Scenario
 
 TURN_MARKERS = ("<|im_start|>", "<|im_end|>")
-TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
 def template_loaded(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:

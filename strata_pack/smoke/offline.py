@@ -43,13 +43,14 @@ def tensors(target: Target, scenario: Scenario, progress: Progress) -> Iterable[
     shown = [str(fault) for fault in found.faults[:SHOWN_FAULTS]]
     more = len(found.faults) - len(shown)
     unread = f"; not scanned: tensors of the types {', '.join(found.unread)}" if found.unread else ""
+    size = f"{found.tensors:,} tensors, {found.size / (1 << 20):,.0f} MiB"
     yield Check(
         scenario.id,
         scenario.proves,
         "failed" if found.faults else "passed",
         "; ".join(shown) + (f"; and {more} more" if more else "")
         if found.faults
-        else f"{found.tensors:,} tensors, {found.size / (1 << 20):,.0f} MiB, all finite and none of them zero{unread}",
+        else f"{size}, all finite, none of zeros, no row out of proportion{unread}",
         where=str(target.model),
         data={"faults": [str(fault) for fault in found.faults]},
     )
@@ -59,6 +60,7 @@ OFFLINE: Mapping[str, OfflinePlay] = {
     "chat-template": chat_template,
     "tensors": tensors,
     "end-of-turn": header.end_of_turn,
+    "pre-tokenizer": header.pre_tokenizer,
     "source-shape": header.source_shape,
     "projector": header.projector,
 }

@@ -1,8 +1,9 @@
 """Runs ``tensors``: reads every tensor once, in pieces, and finds invalid values.
 
 A grammar makes even a broken model write the expected text, so the weights are scanned directly: for NaN and infinite
-values in plain tensors, NaN and infinite block scales in quantized ones, and tensors of zeros. The position of the
-scales in a block is ggml's layout (``ggml-common.h``).
+values in plain tensors, NaN and infinite block scales in quantized ones, tensors of zeros, a row with a value far
+beyond those of all other rows, and norms that are negative. The position of the scales in a block is ggml's layout
+(``ggml-common.h``).
 """
 
 from __future__ import annotations
@@ -23,6 +24,16 @@ PIECE = 16 << 20
 """Bytes of a tensor that are scanned at a time."""
 
 SHOWN = 5
+
+BEYOND_MEDIAN, BEYOND_SECOND = 256.0, 16.0
+"""A row is faulty if its largest value or scale exceeds the median of those of all rows, and the second largest of
+them, by these factors. In SmolLM2-135M, the greatest are 18 and 4.4, in any of eight quantizations."""
+
+MOSTLY = 0.9
+"""The part of a norm's weights that makes it faulty if they are negative: training begins with ones."""
+
+MANY_ROWS = 1 << 23
+"""Rows above which a tensor's largest values are not compared, to keep memory small."""
 
 FloatKind = Literal["f16", "bf16", "f32", "f64", "e8m0", "ue4m3", "iq1_m"]
 
@@ -133,6 +144,7 @@ def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
     step = max(PIECE // block_size, 1)
     rows: list[int] = []
     count, alive = 0, False
+    largest: list[npt.NDArray[np.float32]] = []
     for start in range(0, len(blocks), step):
         piece = blocks[start : start + step]
         for offset, kind in _SCALES[info.type.name]:
@@ -142,11 +154,42 @@ def tensor_faults(info: TensorInfo, data: memoryview) -> Iterator[Fault]:
                 found = np.flatnonzero(bad)
                 count += len(found)
                 rows += sorted({int(start + place) // row_blocks for place in found[:1000]})
+        largest.append(_magnitudes(piece, info.type.name))
     what = "values" if elements == 1 else "block scales"
     if count:
         yield Fault(info.name, f"has {what} that are NaN or infinite", tuple(sorted(set(rows)))[:SHOWN], count)
     elif not alive and len(blocks) and not _may_be_zero(info):
         yield Fault(info.name, f"is zero in all its {info.elements:,} weights")
+    elif len(info.shape) > 1 and len(blocks) // row_blocks <= MANY_ROWS:
+        yield from _outlier(info.name, np.concatenate(largest).reshape(-1, row_blocks).max(axis=1), what)
+    elif len(info.shape) == 1 and info.name.endswith("norm.weight") and info.type.name == "F32":
+        negative = int((blocks.view("<f4") < 0).sum())
+        if negative > MOSTLY * info.elements:
+            yield Fault(info.name, f"is negative in {negative:,} of its {info.elements:,} weights")
+
+
+def _magnitudes(blocks: npt.NDArray[np.uint8], kind: str) -> npt.NDArray[np.float32]:
+    """Return the absolute value of each block's first scale (of a plain type: of each value); 1 if it is not read."""
+    offset, number = _SCALES[kind][0]
+    field = np.ascontiguousarray(blocks[:, offset : offset + _WIDTHS[number]])
+    if number == "bf16":
+        field = (field.view("<u2").astype("<u4") << 16).view(np.uint8)
+    dtype = {"f16": "<f2", "bf16": "<f4", "f32": "<f4", "f64": "<f8"}.get(number)
+    if dtype is None:
+        return np.ones(len(blocks), np.float32)
+    values: npt.NDArray[np.float32] = np.abs(field.view(dtype)[:, 0]).astype(np.float32)
+    return values
+
+
+def _outlier(tensor: str, rows: npt.NDArray[np.float32], what: str) -> Iterator[Fault]:
+    """Yield the row whose largest value is far beyond those of all other ``rows``."""
+    if len(rows) < 8:
+        return
+    second, first = np.partition(rows, -2)[-2:]
+    median = float(np.median(rows))
+    if median > 0 and first > BEYOND_MEDIAN * median and first > BEYOND_SECOND * second:
+        row = int(rows.argmax())
+        yield Fault(tensor, f"has {what} {first / median:,.0f} times those of other rows", (row,), 1)
 
 
 def _look(field: npt.NDArray[np.uint8], kind: FloatKind) -> tuple[npt.NDArray[np.bool_], bool]:

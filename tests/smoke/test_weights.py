@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_pack.chat.library import load_shipped
+from strata_pack.llama.ggml import Ggml
 from strata_pack.report import Check, Report
 from strata_pack.smoke.header import config_shape
 from strata_pack.smoke.run import SmokeOptions, run_smoke
@@ -87,6 +88,24 @@ def test_blocks_of_zeros_are_a_zeroed_tensor(type):
     assert "is zero" in fault.problem
 
 
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_K", "Q6_K", "BF16", "F16", "F32"])
+@pytest.mark.parametrize(("factor", "found"), [(1.0, False), (1000.0, True)])
+def test_a_block_far_beyond_all_others_is_named(type, factor, found):
+    kind = GGMLQuantizationType[type]
+    values = np.random.default_rng(3).standard_normal((16, 256)).astype(np.float32) / 8
+    values[5, :32] *= factor
+    info = TensorInfo.make("blk.0.ffn_up.weight", (256, 16), kind)
+    faults = list(tensor_faults(info, memoryview(Ggml.load().quantize(kind, values))))
+    assert [fault.rows for fault in faults] == ([(5,)] if found else [])
+
+
+@pytest.mark.parametrize(("sign", "words"), [(1, []), (-1, ["is negative in 64 of its 64 weights"])])
+def test_a_negated_norm_is_named(sign, words):
+    info = TensorInfo.make("blk.0.attn_norm.weight", (64,), GGMLQuantizationType.F32)
+    data = np.full(64, sign, np.float32)
+    assert [fault.problem for fault in tensor_faults(info, memoryview(data.tobytes()))] == words
+
+
 def test_a_bias_may_be_zero():
     info = TensorInfo.make("blk.0.attn_q.bias", (64,), GGMLQuantizationType.F32)
     assert list(tensor_faults(info, memoryview(bytes(256)))) == []
@@ -106,6 +125,9 @@ def test_a_plain_tensor_has_a_fault_exactly_where_numpy_sees_a_number_that_is_no
     ("how", "status", "words"),
     [
         ({}, "passed", "both end a turn with <|im_end|>"),
+        ({"eos": "<|endoftext|>", "eot": "<|im_end|>"}, "passed", "both end a turn with <|im_end|>"),
+        ({"eot": "<tool_call>"}, "failed", "tokenizer.ggml.eot_token_id is '<tool_call>', which ends no text"),
+        ({"eos": "a", "eot": "<|im_end|>"}, "failed", "tokenizer.ggml.eos_token_id is 'a', which ends no text"),
         ({"eos": "<|endoftext|>"}, "failed", "the GGUF's end-of-text token (tokenizer.ggml.eos_token_id) is <|endoft"),
     ],
 )
@@ -113,6 +135,11 @@ def test_the_end_token_of_the_gguf_is_held_against_the_template(tmp_path, how, s
     check = _only(_play(tmp_path, "end-of-turn", **how))
     assert check.status == status
     assert words in check.detail
+
+
+@pytest.mark.parametrize(("pre", "status"), [("qwen2", "passed"), (None, "failed")])
+def test_a_vocabulary_without_a_pre_tokenizer_fails(tmp_path, pre, status):
+    assert _only(_play(tmp_path, "pre-tokenizer", pre=pre)).status == status
 
 
 @pytest.mark.parametrize(

@@ -43,14 +43,16 @@ def write_tiny_model(
     seed: int = 0,
     eos: str | None = None,
     add_bos: bool = False,
+    eot: str | None = None,
+    pre: str | None = "qwen2",
     rope_base: float = 10_000.0,
     filler: int = 0,
     change: Callable[[str, Floats], Floats] | None = None,
 ) -> Path:
     """Write the model to ``path`` and return it.
 
-    ``eos`` is the text of another end token, ``filler`` how many tokens there are that no text uses, ``change`` what is
-    done to each tensor (by name) before it is written.
+    ``eos`` and ``eot`` are the texts of other end tokens, ``pre`` the pre-tokenizer, ``filler`` how many tokens there
+    are that no text uses, ``change`` what is done to each tensor (by name) before it is written.
 
     ``tags`` become user-defined tokens, ``special`` control tokens; the vocabulary otherwise has the 256 bytes and the
     doublings of ``RUNS``.
@@ -74,13 +76,16 @@ def write_tiny_model(
     writer.add_rope_dimension_count(WIDTH // 2)
     writer.add_file_type(gguf.LlamaFileType.ALL_F32)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("qwen2")
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges(merges)
     end = special[-1] if special else letters[0]
     writer.add_bos_token_id(tokens.index(special[0]) if special else 0)
     writer.add_eos_token_id(tokens.index(eos or end))
+    if eot is not None:
+        writer.add_eot_token_id(tokens.index(eot))
     writer.add_add_bos_token(add_bos)
     writer.add_rope_freq_base(rope_base)
     if chat_template is not None:
