@@ -10,6 +10,7 @@ import typer
 from strata_pack.cli.output import Out
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.parsing import CallFormat
+from strata_pack.plural import counted
 
 app = typer.Typer()
 
@@ -57,5 +58,7 @@ def replay(
         if model.suspect_values:
             out.line(f"{name}: {model.suspect_values} string arguments hold a call's tag alone on a line")
     if found.unreadable_lines:
-        out.note(f"{found.unreadable_lines} lines are not replies; the first: {found.first_unreadable}")
+        verb = "contains" if found.unreadable_lines == 1 else "contain"
+        lines = counted(found.unreadable_lines, "line")
+        out.note(f"{lines} {verb} no reply; the first: {found.first_unreadable}")
     out.result(found.to_dict())

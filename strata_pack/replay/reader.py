@@ -21,11 +21,11 @@ def read_record(line: int, raw: bytes) -> Iterator[RecordedReply | BadLine]:
     try:
         record = json.loads(raw)
     except (ValueError, RecursionError):
-        yield BadLine(line, "is no JSON")
+        yield BadLine(line, "is not JSON")
         return
     found = turns_in(record) if isinstance(record, dict) else None
     if found is None:
-        yield BadLine(line, "holds no reply")
+        yield BadLine(line, "contains no reply")
         return
     for turn in found:
         yield turn.reply(line)
@@ -45,7 +45,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Iterator[RecordedR
         else:
             found = text.feed(record.value)
             if found is None:
-                yield BadLine(record.line, "is no JSON")
+                yield BadLine(record.line, "is not JSON")
             for one in found or ():
                 if isinstance(one, RecordedTurn):
                     yield one.reply(record.line)
@@ -57,7 +57,7 @@ def read_log(path: Path, progress: Progress | None = None) -> Iterator[RecordedR
 
 def _replies(value: Any, event: str | None, line: int, chunks: Chunks) -> Iterator[RecordedReply | BadLine]:
     if not isinstance(value, dict):
-        yield BadLine(line, "holds no reply")
+        yield BadLine(line, "contains no reply")
         return
     found = chunks.feed(value, event, line)
     if found is None:
@@ -65,7 +65,7 @@ def _replies(value: Any, event: str | None, line: int, chunks: Chunks) -> Iterat
     if found is None:
         found = turns_in(value)
     if found is None:
-        yield BadLine(line, "holds no reply")
+        yield BadLine(line, "contains no reply")
         return
     for turn in found:
         yield turn.reply(line)

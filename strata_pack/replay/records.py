@@ -180,7 +180,7 @@ def _records(numbered: Iterator[tuple[int, bytes | None]]) -> Iterator[LogRecord
             if depth is not None and depth > 0:
                 yield from _spread(number, stripped, depth, numbered)
                 continue
-            yield LogRecord(number, None, problem="is no JSON")
+            yield LogRecord(number, None, problem="is not JSON")
             continue
         scalar = _loads(stripped) if stripped[:1] in SCALARS else None
         if scalar is not None:
@@ -212,7 +212,7 @@ def _several(data: bytes) -> Iterator[Any]:
 
 def _decoded(number: int, data: bytes, event: str | None) -> LogRecord:
     value = _loads(data)
-    return LogRecord(number, None, problem="is no JSON") if value is None else LogRecord(number, value[0], event=event)
+    return LogRecord(number, None, problem="is not JSON") if value is None else LogRecord(number, value[0], event=event)
 
 
 def _elements_of(number: int, value: Any) -> Iterator[LogRecord]:

@@ -335,7 +335,9 @@ def _mentions(context: SmokeContext, scenario: Scenario) -> Check:
         f"{scenario.id}/mentions",
         scenario.proves,
         "failed" if wrong else "passed",
-        f"a mention moves: {', '.join(wrong)}" if wrong else f"ten mentions in {prompts} histories move nothing",
+        f"text about calls is not rendered like other text: {', '.join(wrong)}"
+        if wrong
+        else f"ten texts about calls, in {prompts} histories, are rendered like other text",
         expected=first[0] if first else None,
         got=first[1] if first else None,
     )

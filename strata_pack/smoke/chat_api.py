@@ -21,7 +21,7 @@ from strata_pack.smoke.data_files import failures, read
 from strata_pack.smoke.generation import grammar_of, parse_whole
 from strata_pack.smoke.history import ways_back
 from strata_pack.smoke.scenario import Impossible, Scenario
-from strata_pack.smoke.wire import Loss, losses, names_of, read_reply, read_stream, refused_reply
+from strata_pack.smoke.wire import OF_TEXT, Loss, losses, names_of, read_reply, read_stream, refused_reply
 
 REPLIES = 8
 STREAMED = 4
@@ -29,6 +29,8 @@ REQUIRED = 5
 REPLY_TOKENS = 400
 REQUIRED_TOKENS = 200
 PROBE = "strata-pack probe"
+SHOWN = 120
+"""Characters of a fault's evidence in a sentence."""
 
 GRAMMAR_FIELDS: Mapping[str, str] = {
     "llama.cpp": "grammar",
@@ -104,9 +106,13 @@ def _seen(found: Sequence[Loss]) -> str | None:
 
 
 def _counted(found: Sequence[Sequence[Loss]], what: str) -> str:
-    """Return a sentence with the number of replies for each kind of loss."""
+    """Return a sentence with the number of replies for each kind of loss, and the first one's evidence if short."""
     kinds = Counter(kind for losses_ in found for kind in {loss.kind for loss in losses_})
-    return "; ".join(f"{count} of {len(found)} {what}: {kind}" for kind, count in kinds.most_common())
+    first = {loss.kind: loss.seen for losses_ in reversed(found) for loss in reversed(losses_)}
+    return "; ".join(
+        f"{count} of {len(found)} {what}: {kind}" + ("" if kind in OF_TEXT else f" ({first[kind][:SHOWN]})")
+        for kind, count in kinds.most_common()
+    )
 
 
 def live_calls(context: SmokeContext, scenario: Scenario) -> Iterable[Check]:
@@ -357,7 +363,7 @@ def loss_table(checks: Sequence[Check]) -> Check | None:
         "losses",
         "what this server loses, over all scenarios",
         "failed" if rows else "passed",
-        f"this server has {', '.join(kinds)}" if rows else "no loss was found",
+        f"faults of this server: {', '.join(kinds)}" if rows else "no fault was found",
         table=Table(
             ("what this server loses", "times", "seen in"),
             tuple((kind, count, where) for (kind, where), count in sorted(rows.items())),

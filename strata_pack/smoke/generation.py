@@ -16,6 +16,7 @@ from typing import Any
 from strata_pack.llama.answers import ChatReply, GarbledAnswer, RequestRefused
 from strata_pack.llama.client import LlamaClient
 from strata_pack.parsing import Event, OutputParser, ToolCall
+from strata_pack.plural import counted
 from strata_pack.report import Check, Table
 from strata_pack.smoke.call_support import beginning
 from strata_pack.smoke.context import SmokeContext
@@ -180,7 +181,8 @@ def _recorded(scenario: Scenario, own: Mapping[str, Any], rows: Sequence[tuple[s
         f"{scenario.id}/server-parser",
         "recorded for comparison: how the server's own /v1/chat/completions parser reads the same replies",
         "passed",
-        f"recorded, not judged: {right} of {len(own)} right, {bogus} call(s){f'; {wrong}' if wrong else ''}",
+        f"only for comparison: the server's parser reads {right} of {len(own)} replies right"
+        f"{f' ({wrong})' if wrong else ''}, and finds {counted(bogus, 'call')}",
         table=Table(("reply", "calls in it", "our parser", "server's parser"), tuple(rows)) if rows else None,
         data={"replies": dict(own)},
     )

@@ -108,11 +108,11 @@ def run_all(
             checks += run_scenario(context, scenario, supervisor, limit_seconds)
         except KeyboardInterrupt:
             checks.append(Check(scenario.id, scenario.proves, "error", INTERRUPTED))
-            checks += skipped(scenarios[number + 1 :], f"not played: {INTERRUPTED}")
+            checks += skipped(scenarios[number + 1 :], f"not run: {INTERRUPTED}")
             raise Interrupted(checks) from None
         except _NoServer as error:
             checks += error.found
-            checks += skipped(scenarios[number + 1 :], f"not played: {error.why}")
+            checks += skipped(scenarios[number + 1 :], f"not run: {error.why}")
             break
         task.advance(1)
     task.done()

@@ -31,6 +31,15 @@ LossKind = Literal[
     "refused histories",
 ]
 
+OF_TEXT: tuple[LossKind, ...] = (
+    "calls left in the thinking",
+    "calls left in the content",
+    "thinking repeated in the content",
+    "control tokens left in the content",
+    "forced calls not delivered",
+)
+"""Kinds whose evidence is a text of the reply."""
+
 THINKING_KEYS = ("reasoning_content", "reasoning", "thinking")
 CUT = "length"
 """The finish reason of a reply that reached its token limit; its truncation is not the server's fault."""

@@ -145,7 +145,7 @@ def test_the_command_prints_a_table_and_the_examples(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(path)])
     assert done.exit_code == 0, done.output
     assert f"{path}:2 (a): run_code; saved by any, guarded, strict" in done.output
-    assert "1 lines are not replies" in done.output
+    assert "1 line contains no reply" in done.output
 
 
 def test_the_command_prints_one_json_object(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_parse_reads_a_log(tmp_path: Path) -> None:
     first, second, third = json.loads(done.stdout)["replies"]
     assert [each["line"] for each in (first, second, third)] == [1, 2, 3]
     assert (first["content"], len(second["calls"])) == ("Hello.", 1)
-    assert third["error"] == "holds no reply"
+    assert third["error"] == "contains no reply"
 
 
 @pytest.mark.parametrize(("content", "why"), [("{", "not JSON"), ("5", "no list of tools")])

@@ -82,7 +82,7 @@ def test_a_server_that_keeps_dying_is_given_up(monkeypatch, tiny, two):
     report = run_smoke(tiny, options=two)
     assert [check.id for check in report.checks] == [FIRST, "restart", SECOND]
     assert report.checks[1].status == "error"
-    assert report.checks[2].detail == "not played: the server is gone"
+    assert report.checks[2].detail == "not run: the server is gone"
 
 
 def test_a_server_that_answers_garbage_is_reported(tiny, two, tmp_path):
