@@ -18,7 +18,7 @@ from strata_pack.cli.app import app
 from strata_pack.compare.fit import errors as fit_errors
 from strata_pack.compare.fit.budget import parse_budget
 from strata_pack.compare.fit.choose import Option, choose, hull, smallest
-from strata_pack.compare.fit.errors import error_table
+from strata_pack.compare.fit.errors import PEAK, error_table, limited
 from strata_pack.compare.fit.search import fit, layer_ranges, nearest_preset
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of
 from strata_pack.errors import WrongUse
@@ -138,6 +138,13 @@ def test_errors_are_found_again_in_the_cache(wide: Path, tmp_path: Path, monkeyp
         first = error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent())
         monkeypatch.setattr(fit_errors, "_error", None)
         assert error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent()) == first
+
+
+def test_one_column_with_all_importance_does_not_hide_the_others() -> None:
+    importances = np.ones((1, 8), np.float32)
+    importances[0, 3] = 1e9
+    assert limited(importances).tolist() == [[1, 1, 1, PEAK, 1, 1, 1, 1]]
+    assert limited(np.eye(1, 8, dtype=np.float32)).max() == 1  # no other column has any
 
 
 @pytest.mark.parametrize("bits", [4.6, 5.5, 7.0])

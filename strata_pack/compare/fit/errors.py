@@ -27,6 +27,10 @@ from strata_pack.weights.tensor_source import SourceTensor, TensorSource
 SAMPLE = 1 << 18
 """Number of sampled weights of a tensor, in whole rows; the sampling error is then a few per thousand."""
 MIN_ROWS = 8
+PEAK = 1000
+"""Largest importance of a column, as a multiple of the median. One column of some tensors has nearly all
+importance, from the first token of each window: without a limit the other columns would not count, and the tensor would
+get the worst type."""
 
 Errors = Mapping[str, Mapping[Q, float]]
 """The relative error by tensor and type; 0 for the tensor's own type."""
@@ -61,6 +65,8 @@ def error_table(
         rows, weights = _sample(source, tensor, imatrix)
         digest = hashlib.sha256(rows.tobytes())
         digest.update(b"" if weights is None else weights.tobytes())
+        if weights is not None and (limited(weights) != weights).any():
+            digest.update(b"limited to %d" % PEAK)
         errors, new = {}, {}
         for type in types:
             if not fits_rows(type, tensor) or (weights is None and ggml.requires_imatrix(type)):
@@ -107,9 +113,15 @@ def _sample(source: TensorSource, tensor: SourceTensor, imatrix: Imatrix | None)
     return rows, np.ascontiguousarray(importances[places // per_matrix])
 
 
+def limited(importances: Floats) -> Floats:
+    """Return the importances of each row, none above ``PEAK`` times the row's median unless that is 0."""
+    median = np.median(importances, axis=1, keepdims=True)
+    return np.minimum(importances, np.where(median > 0, PEAK * median, np.inf)).astype(np.float32)
+
+
 def _error(quantizer: Quantizer, type: Q, rows: Floats, weights: Floats | None) -> float:
     back = round_trip(quantizer, type, rows, weights)
-    importance = np.ones((1, rows.shape[1])) if weights is None else weights
+    importance = np.ones((1, rows.shape[1])) if weights is None else limited(weights)
     whole = float((importance * rows.astype(np.float64) ** 2).sum())
     lost = float((importance * (rows.astype(np.float64) - back) ** 2).sum())
     return lost / whole if whole > 0 else 0.0

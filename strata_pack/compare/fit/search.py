@@ -19,7 +19,7 @@ from typing import Any
 
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, next_step, smallest
-from strata_pack.compare.fit.errors import Errors, error_table, fits_rows
+from strata_pack.compare.fit.errors import PEAK, Errors, error_table, fits_rows
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.texts import Text, texts
 from strata_pack.errors import WrongUse
@@ -250,7 +250,9 @@ def _probe(
     """Return the sensitivity of each group; cached for each source, imatrix and set of texts."""
     probes = {tensor.name: probe_type(errors[tensor.name]).name for tensors in groups.values() for tensor in tensors}
     weights = None if imatrix is None else imatrix.sha256
-    key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, LAYOUT_OF]))
+    key = sha256_text(
+        json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, PEAK, LAYOUT_OF])
+    )
     place = cache_dir() / "fit" / f"{key[:32]}-costs.json"
     known = _read_costs(place)
     found = {group: known[group] for group in groups if group in known}
