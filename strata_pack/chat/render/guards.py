@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sized
 from typing import Any, cast
 
 import jinja2
 from jinja2.exceptions import SecurityError
-from jinja2.filters import FILTERS
+from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.tests import TESTS
 from jinja2.utils import Namespace as JinjaNamespace
 from jinja2.utils import generate_lorem_ipsum
@@ -59,7 +59,7 @@ def _pads(text: str, width: Any = 0, *_fill: Any) -> None:
 
 
 def _joins(text: str, items: Iterable[Any] = ()) -> None:
-    values = items if isinstance(items, (list, tuple, dict, str)) else ()
+    values = items if isinstance(items, Collection) else ()
     current().text(total_chars(values) + len(text) * len(values))
 
 
@@ -225,7 +225,7 @@ OPERATORS: Mapping[str, Callable[[Any, Any], None]] = {
 def _joins_all(value: Any, separator: Any = "", attribute: Any = None, **_named: Any) -> None:
     if isinstance(value, str):
         current().text(len(value) * (1 + printed_chars(separator)))
-    elif isinstance(value, (list, tuple, dict)):
+    elif isinstance(value, Collection):
         chars = printed_chars(value) if attribute is not None else total_chars(value)
         current().text(chars + len(value) * printed_chars(separator))
 
@@ -249,14 +249,17 @@ def _groups(_value: Any, size: Any = 1, *_rest: Any, **_named: Any) -> None:
     _width(size, "a group")
 
 
-def _rounds(_value: Any, precision: Any = 0, *_rest: Any, **_named: Any) -> None:
-    if isinstance(precision, int) and abs(precision) > 100:
-        raise LimitExceeded("rounds to more than 100 digits")
+def _rounds(value: Any, precision: Any = 0, *_rest: Any, **_named: Any) -> None:
+    if isinstance(precision, int):
+        if abs(precision) > 100:
+            raise LimitExceeded("rounds to more than 100 digits")
+        _multiply(value, 10 ** max(precision, 0))  # jinja2 multiplies a text or a list too
 
 
-def _sums(value: Any, *_rest: Any, **_named: Any) -> None:
-    if isinstance(value, (list, tuple)) and any(isinstance(item, (list, tuple, str)) for item in value):
-        current().step(len(value) * current().weigh(value))
+def _reads_int(value: Any, _default: Any = 0, base: Any = 10, **_named: Any) -> None:
+    # Python limits the digits that it reads, but not where the base is a power of two.
+    if base != 10 and isinstance(value, (str, bytes)) and len(value) > MAX_INT_BITS:
+        raise LimitExceeded(f"reads a number of more than {MAX_INT_BITS} digits")
 
 
 def _legacy(value: Any, *_rest: Any, **_named: Any) -> None:
@@ -291,7 +294,7 @@ FILTER_CHECKS: Mapping[str, GuardCheck] = {
     "batch": _groups,
     "slice": _groups,
     "round": _rounds,
-    "sum": _sums,
+    "int": _reads_int,
     "format": _formats,
     "trim": _trims,
     "list": _lists,
@@ -339,15 +342,32 @@ def guarded(name: str, function: Callable[..., Any], check: GuardCheck | None = 
     return wrapper
 
 
+@jinja2.pass_environment
+def _sum(environment: jinja2.Environment, items: Iterable[Any], attribute: Any = None, start: Any = 0) -> Any:
+    """Return jinja2's sum, charging for each addition: that of a list copies everything added before it."""
+    values = items if attribute is None else map(make_attrgetter(environment, attribute), items)
+    return sum(_charged(values), start)
+
+
+def _charged(values: Iterable[Any]) -> Iterator[Any]:
+    length = 0
+    for value in values:
+        length += len(value) if isinstance(value, (list, tuple)) else 0
+        current().elements(length)
+        yield value
+
+
 def guarded_filters() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own filters with their guards."""
-    return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in FILTERS.items()}
+    filters = {**FILTERS, "sum": _sum}
+    return {name: guarded(name, function, FILTER_CHECKS.get(name)) for name, function in filters.items()}
 
 
 def guarded_tests() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own tests; those that compare or read a string have guards."""
     comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
-    checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints}
+    checks: dict[Filter, GuardCheck]
+    checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints, TESTS["divisibleby"]: _small_ints}
     tests = cast("dict[str, Filter]", TESTS)
     return {
         name: guarded(name, test, checks.get(test)) if test in comparing or test in checks else test
@@ -371,7 +391,7 @@ class Namespace(JinjaNamespace):
 
 def lipsum(n: int = 5, html: bool = True, min: int = 20, max: int = 100) -> str:
     """Return jinja2's filler text, limited to a page."""
-    if n * max > MAX_WIDTH:
+    if n > MAX_WIDTH or max > MAX_WIDTH or n * max > MAX_WIDTH:
         raise LimitExceeded(f"asks for more than {MAX_WIDTH} words of filler")
     return generate_lorem_ipsum(n, html, min, max)
 
