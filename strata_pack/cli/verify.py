@@ -32,7 +32,7 @@ def verify(
     *,
     out: Out,
 ) -> None:
-    """Check the manifest, sizes, hashes, the GGUF's structure and all copies of the template (exit code 1 if not).
+    """Check manifest, sizes, hashes, GGUF structure and all copies of the template (exit code 1 if a check fails).
 
     With --key the pack must be signed with that key. A changed byte, an added or missing file, an outdated signature or
     another key fails the check.

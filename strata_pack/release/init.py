@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
 from strata_pack.chat.library import status_of
-from strata_pack.errors import escaped
+from strata_pack.errors import BadInput, escaped
 from strata_pack.files import read_bytes, read_state
+from strata_pack.pack.model_card import CARD_LIMIT, card_head
 from strata_pack.pack.model_source import folder_template, model_name
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.hub.connection import connect
@@ -25,9 +24,7 @@ from strata_pack.weights.preflight import size_text
 from strata_pack.weights.source import HubSource, LocalGguf, parse_source
 
 SMALL = ("config.json", "README.md", "chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-README_LIMIT = 16 << 20
 _GGUF = re.compile(r"(?<=.)[-_.]gguf$", re.IGNORECASE)
-_FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 STATES = {
     "repaired": "the repaired one that ships; auto keeps it",
@@ -73,29 +70,25 @@ def look_at(text: str, progress: Progress | None = None) -> SourceSummary:
 def _of_folder(folder: Path, name: str, format: str, weights: int) -> SourceSummary:
     config = read_state(folder / "config.json")
     kinds = config.get("architectures") or [config.get("model_type")]
-    front = _front_matter(folder / "README.md")
-    licence = front.get("license_name") or front.get("license")
-    gate = front.get("extra_gated_prompt")
+    card = _card(folder / "README.md")
+    licence = card.get("license_name") or card.get("license")
+    gate = card.get("extra_gated_prompt")
     return SourceSummary(
         name=_GGUF.sub("", model_name(name)),
         format=format,
         weights=weights,
         architecture=str(kinds[0]) if isinstance(kinds, list) and kinds and kinds[0] else None,
         template=folder_template(folder) or ("" if format == "gguf" else None),
-        licence=str(licence) if licence else None,
-        gated=str(gate).strip().splitlines()[0][:200] if gate else None,
+        licence=licence if isinstance(licence, str) else None,
+        gated=gate.strip().splitlines()[0][:200] if isinstance(gate, str) and gate.strip() else None,
     )
 
 
-def _front_matter(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
-    match = _FRONT.match(read_bytes(path, README_LIMIT).decode("utf-8", "replace"))
-    try:
-        value = yaml.safe_load(match[1]) if match else None
-    except yaml.YAMLError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _card(path: Path) -> dict[str, Any]:
+    if path.is_file():
+        with suppress(BadInput):
+            return card_head(read_bytes(path, CARD_LIMIT).decode("utf-8", "replace"), str(path))
+    return {}
 
 
 def release_text(text: str, looked: SourceSummary) -> str:

@@ -366,7 +366,7 @@ def guarded_filters() -> dict[str, Callable[..., Any]]:
 def guarded_tests() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own tests; those that compare or read a string have guards."""
     comparing = {operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge, TESTS["in"]}
-    checks: dict[Filter, GuardCheck]
+    checks: dict[Any, GuardCheck]
     checks = {TESTS["upper"]: _prints, TESTS["lower"]: _prints, TESTS["divisibleby"]: _small_ints}
     tests = cast("dict[str, Filter]", TESTS)
     return {
