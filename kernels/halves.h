@@ -50,4 +50,9 @@ INLINE Floats round_to_halves(Floats values, uint16_t halves[LANES]) {
     return rounded;
 }
 
+/* One half into each of `count` blocks of `stride` bytes. */
+INLINE void put_halves(const uint16_t *halves, uint8_t *place, int64_t stride, int count) {
+    for (int lane = 0; lane < count; lane++) memcpy(place + lane * stride, halves + lane, 2);
+}
+
 #endif

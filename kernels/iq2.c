@@ -76,10 +76,6 @@ INLINE void pack_levels(const Found *found, Floats d, Ints some, Ints *words) {
     for (int j = 0; j < 16; j++) words[j / 8] |= scale_level(found->scales[j], d, some) << 4 * (j % 8);
 }
 
-INLINE void put_halves(const uint16_t *halves, uint8_t *place, int64_t stride, int count) {
-    for (int lane = 0; lane < count; lane++) memcpy(place + lane * stride, halves + lane, 2);
-}
-
 KERNEL(iq2_xxs) {
     const Task task = {weights, importances, out, rows, columns};
     const Search search = {SHAPE, 32, 6, 0.1f, REFIT_ALL};

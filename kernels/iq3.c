@@ -86,7 +86,7 @@ KERNEL(iq3_xxs) {
         }
         for (int i = 0; i < 24; i++) words[i] &= some;
         uint8_t *place = out + first * stride;
-        for (int lane = 0; lane < count; lane++) memcpy(place + lane * stride, half_d + lane, 2);
+        put_halves(half_d, place, stride, count);
         scatter_words(words, 24, place + 2, stride, count);
     }
 }

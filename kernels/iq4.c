@@ -123,7 +123,7 @@ KERNEL(iq4_nl) {
         round_to_halves(scale, half_d);
         pack_nibbles(levels, 16, words);
         uint8_t *place = out + first * stride;
-        for (int lane = 0; lane < count; lane++) memcpy(place + lane * stride, half_d + lane, 2);
+        put_halves(half_d, place, stride, count);
         scatter_words(words, 4, place + 2, stride, count);
     }
 }

@@ -211,7 +211,7 @@ INLINE void quantize_small(Task task, int fifth) {
         if (fifth) words[0] = fifth_bits(levels);
         pack_nibbles(levels, 16, words + fifth);
         uint8_t *place = task.out + first * stride;
-        for (int lane = 0; lane < count; lane++) memcpy(place + lane * stride, half_d + lane, 2);
+        put_halves(half_d, place, stride, count);
         scatter_words(words, 4 + fifth, place + 2, stride, count);
     }
 }

@@ -32,7 +32,7 @@ Mutate = Callable[[str, str, str], Kernels]
 
 MUTANTS = {
     "a winner's minimum is not kept": (
-        *("with_minimum.c", "low[p] = choose(better, this_low[p], low[p]);", "(void)low;"),
+        *("minimum_search.h", "low[p] = choose(better, this_low[p], low[p]);", "(void)low;"),
         *(("Q2_K", "Q4_K", "Q5_K"), True),
     ),
     "one inverse scale fewer": ("symmetric.c", "trial <= 9;", "trial <= 8;", ("Q6_K",), True),
