@@ -15,7 +15,11 @@ from strata_pack.cli.shared_flags import with_shared_flags
 if TYPE_CHECKING:
     from strata_pack.cache import CacheEntry
 
-app = typer.Typer(help="Show and empty the cache of built runtimes and probes.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show and empty the cache of built runtimes and probes.",
+    epilog="Example: strata-pack cache list",
+    no_args_is_help=True,
+)
 
 
 @app.command("list", epilog="Example: strata-pack cache list")

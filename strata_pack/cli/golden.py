@@ -16,7 +16,9 @@ from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
 
 app = typer.Typer(
-    help="Golden cases: conversations and the exact prompts that a template must render.", no_args_is_help=True
+    help="Golden cases: conversations and the exact prompts that a template must render.",
+    epilog="Example: strata-pack golden check packs/my-model",
+    no_args_is_help=True,
 )
 
 Target = Annotated[

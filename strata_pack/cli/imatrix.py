@@ -34,6 +34,7 @@ app = typer.Typer(
     cls=_CollectByDefault,
     no_args_is_help=True,
     help="Collect an importance matrix (imatrix MODEL), or show one (imatrix show FILE).",
+    epilog="Example: strata-pack imatrix qwen3-f16.gguf --text calibration.txt --out imatrix.gguf",
 )
 
 

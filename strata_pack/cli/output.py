@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
@@ -127,14 +128,17 @@ class Out:
         print(text, flush=True)
 
     def _spelled(self, value: Any) -> Any:
-        """Return JSON data in which every path that was given, and what lies in it, is spelled as it was given."""
+        """Return JSON data in which every path that was given, and what lies in it, is spelled as it was given.
+
+        JSON has no infinite numbers and no NaN: they become null.
+        """
         if isinstance(value, dict):
             return {key: self._spelled(one) for key, one in value.items()}
         if isinstance(value, list | tuple):
             return [self._spelled(one) for one in value]
         if isinstance(value, str) and value.startswith(tuple(absolute for absolute, _ in self._given)):
             return self.as_given(value)
-        return value
+        return None if isinstance(value, float) and not math.isfinite(value) else value
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

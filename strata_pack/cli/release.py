@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from strata_pack.release.schedule import Schedule
 
 app = typer.Typer(
-    help="Build, check and publish many packs from one file, on one machine or several.", no_args_is_help=True
+    help="Build, check and publish many packs from one file, on one machine or several.",
+    epilog="Example: strata-pack release run release.toml",
+    no_args_is_help=True,
 )
 
 WORKERS = "Workers"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from strata_pack.weights.source import HubSource
 
 app = typer.Typer(
-    help="The llama.cpp runtimes that packs are tested on: list, check, install, build, use.", no_args_is_help=True
+    help="The llama.cpp runtimes that packs are tested on: list, check, install, build, use.",
+    epilog="Example: strata-pack runtime check --model packs/my-model",
+    no_args_is_help=True,
 )
 
 LlamaServerOption = Annotated[

@@ -23,7 +23,11 @@ from strata_pack.cli.shared_flags import with_shared_flags
 if TYPE_CHECKING:
     from strata_pack.chat.library import ShippedTemplate
 
-app = typer.Typer(help="Chat templates: list, repair, lint, check, compare, install.", no_args_is_help=True)
+app = typer.Typer(
+    help="Chat templates: list, repair, lint, check, compare, install.",
+    epilog="Example: strata-pack template status packs/my-model",
+    no_args_is_help=True,
+)
 app.command(epilog="Example: strata-pack template repair model.gguf -o repaired.jinja --diff")(template_repair.repair)
 app.command(epilog="Example: strata-pack template lint chat_template.jinja --ignore ST103")(template_lint.lint)
 app.command(epilog="Example: strata-pack template check packs/my-model")(template_check.check)

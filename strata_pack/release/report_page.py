@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, get_args
 
@@ -59,7 +60,7 @@ def _overview(task: Task, packs: list[str]) -> Check:
     points = []
     for pack in packs:
         built, compared = _data(task, f"pack:{pack}"), _data(task, f"kl:{pack}")
-        if built is not None and compared is not None:
+        if built is not None and compared is not None and math.isfinite(compared["judged"]["kl_mean"]):
             points.append((pack, round(compared["judged"]["size"] / MB, 3), compared["judged"]["kl_mean"]))
     picture = None
     if points:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -33,11 +34,13 @@ def schema() -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """Replace lone surrogates, which UTF-8 cannot encode, recursively."""
+    """Replace lone surrogates, which UTF-8 cannot encode, and numbers that JSON cannot write, recursively."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, Mapping):
         return {_encodable(key): _encodable(entry) for key, entry in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return [_encodable(entry) for entry in value] if isinstance(value, list) else value
 
 

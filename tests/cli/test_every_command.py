@@ -26,6 +26,7 @@ def commands(group: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 ALL = dict(commands(typer.main.get_command(app)))
+GROUPS = sorted({words[0] for words in ALL if len(words) > 1})
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)
@@ -35,6 +36,12 @@ def test_help_shows_an_example_on_one_screen(words: tuple[str, ...], monkeypatch
     assert result.exit_code == 0
     assert f"strata-pack {' '.join(words)}" in " ".join(result.stdout.partition("Example")[2].split())
     assert len(result.stdout.splitlines()) <= SCREEN
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_a_group_shows_an_example(group: str) -> None:
+    shown = CliRunner().invoke(app, [group, "--help"]).stdout
+    assert f"strata-pack {group}" in " ".join(shown.partition("Example")[2].split())
 
 
 @pytest.mark.parametrize("words", ALL, ids=" ".join)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import io
 import json
+import math
 import os
 
 import pytest
@@ -103,6 +104,13 @@ def test_json_goes_to_a_stream_without_an_encoding_too() -> None:
     with contextlib.redirect_stdout(stream):
         Out("json").announce({"name": "é"})
     assert json.loads(stream.getvalue()) == {"ok": True, "name": "é"}
+
+
+def test_json_has_null_for_a_number_that_it_cannot_write() -> None:
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        Out("json").announce({"figures": [math.inf, math.nan, 1.5]})
+    assert json.loads(stream.getvalue()) == {"ok": True, "figures": [None, None, 1.5]}
 
 
 def test_ok_is_what_the_exit_code_says() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import math
 import xml.etree.ElementTree as ET
 
 import jsonschema
 import pytest
 
-from strata_pack.report import Check, Report, junit, sarif, schema, to_json
+from strata_pack.report import Check, Report, Table, junit, sarif, schema, to_json
 
 
 def test_the_schema_is_itself_valid():
@@ -27,6 +28,12 @@ def test_json_keeps_every_text_except_lone_surrogates(full_report):
     checks = json.loads(to_json(full_report))["checks"]
     assert checks[1]["log"] == full_report.checks[1].log.replace("\ud800", "?")
     assert checks[2]["chart"]["series"] == {"echoed": [900, 60], "stripped": [900, 1340]}
+
+
+def test_json_spells_a_number_that_it_cannot_write():
+    check = Check("one", "one", "passed", table=Table(("KL mean",), ((math.inf,),)))
+    written = to_json(Report("report", (check,)))
+    assert (json.loads(written)["checks"][0]["table"]["rows"], b"Infinity" in written) == ([["inf"]], False)
 
 
 def test_junit_counts_and_names_every_check(full_report):

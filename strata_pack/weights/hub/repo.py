@@ -6,6 +6,8 @@ The answer is validated: names that could leave the folder, links, impossible si
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -33,9 +35,10 @@ def read_tree(hub: Hub, repo_id: str, revision: str | None) -> RepoTree:
     where = f"{repo_id}@{wanted}"
     if not is_repo_id(repo_id):
         raise BadInput("is not a valid hub id", where=where, remedy="write org/name")
-    if is_offline():
-        raise EnvironmentFailure("HF_HUB_OFFLINE forbids the network", where=where, remedy="unset it and run again")
-    about = get_json(hub, f"/api/models/{repo_id}/revision/{quote(wanted, safe='')}", where)
+    with _also_no_path(repo_id) if revision is None else nullcontext():
+        if is_offline():
+            raise EnvironmentFailure("HF_HUB_OFFLINE forbids the network", where=where, remedy="unset it and run again")
+        about = get_json(hub, f"/api/models/{repo_id}/revision/{quote(wanted, safe='')}", where)
     commit = about.get("sha") if isinstance(about, dict) else None
     if not isinstance(commit, str) or not _is_hex(commit, 40):
         raise EnvironmentFailure(f"the Hub gave {str(commit)[:80]!r} as its commit", where=where, remedy=NOT_A_HUB)
@@ -49,6 +52,22 @@ def read_tree(hub: Hub, repo_id: str, revision: str | None) -> RepoTree:
     others = [entry.get("path") for entry in entries if entry.get("type") != "file"]
     _refuse_links(others, [file.path for file in files], where)
     return RepoTree(repo_id, wanted, commit, files)
+
+
+@contextmanager
+def _also_no_path(repo_id: str) -> Iterator[None]:
+    """Make an error about ``repo_id`` say first that no such path exists, if it reads like a path into a folder here.
+
+    ``packs/mine`` is a valid hub id, but where there is a folder ``packs`` it is more likely a mistyped path.
+    """
+    try:
+        yield
+    except (BadInput, EnvironmentFailure) as error:
+        path = Path(repo_id)
+        if path.exists() or not path.parent.is_dir():
+            raise
+        problem = f"no such file or folder; read as a hub id: {error.problem}"
+        raise type(error)(problem, where=repo_id, remedy=error.remedy) from error
 
 
 def _checked(entry: dict[str, Any], where: str) -> RepoFile:

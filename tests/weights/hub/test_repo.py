@@ -121,6 +121,15 @@ def test_missing_repository_is_as_wrong_as_a_missing_revision(hub: HubServer) ->
         read(hub, "org/nothing")
 
 
+def test_mistyped_path_is_named_as_a_path_first(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("packs").mkdir()
+    with pytest.raises(BadInput, match=r"^packs/mine: no such file or folder; read as a hub id: no such repository"):
+        read(hub, "packs/mine")
+
+
 ODD_ANSWERS = {
     "a login page": Fault(body=b"<html>log in", headers={"Content-Type": "text/html; charset=utf-8"}),
     "a page that says it is JSON": Fault(body=b"<html>", headers={"Content-Type": "application/json"}),
