@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes
 from strata_pack.pack.manifest import LicenseEntry, SourceEntry
+from strata_pack.weights.card_yaml import MALFORMED, refuse_aliases
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.source import is_repo_id
 
@@ -30,13 +31,17 @@ _HEAD = re.compile(r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$", re.DOTALL | re
 
 
 def card_head(text: str, where: str) -> dict[str, Any]:
-    """Return the YAML head of a model card, empty if there is none; ``BadInput`` if it is not a mapping."""
+    """Return the YAML head of a model card, empty if there is none.
+
+    ``BadInput`` if it is not a mapping or has YAML aliases.
+    """
     found = _HEAD.match(text)
     if found is None:
         return {}
     try:
+        refuse_aliases(found[1], where)
         value = yaml.safe_load(found[1])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise BadInput(
             f"the head of the model card is malformed ({' '.join(str(error).split())})", where=where
         ) from None

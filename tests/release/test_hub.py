@@ -166,7 +166,10 @@ def test_the_words_of_a_card_become_no_lines_of_the_file(hub: HubServer, checkpo
     assert "publish" not in tomllib.loads(release_text("org/Tiny", look_at("org/Tiny")))
 
 
-@pytest.mark.parametrize("head", ["date: 2026-99-99", "x: " + "[" * 5000, "license: [[x]]"])
+MALFORMED = ("date: 2026-99-99", "x: " + "[" * 5000, "license: [[x]]", "x: &x mit\nlicense: *x", "x: !!bool maybe")
+
+
+@pytest.mark.parametrize("head", MALFORMED)
 def test_a_card_with_a_malformed_head_names_no_licence(head: str, hub: HubServer, checkpoint: dict[str, bytes]) -> None:
     hub.repo("org/Tiny", {**checkpoint, "README.md": f"---\n{head}\n---\n".encode()})
     assert look_at("org/Tiny").licence is None

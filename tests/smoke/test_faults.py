@@ -234,7 +234,7 @@ def test_a_url_that_does_not_serve_is_reported(answer, words):
 def test_what_was_asked_wrongly_is_refused_at_once(tiny, tmp_path):
     with pytest.raises(WrongUse, match=r"no scenario is called .nonsense."):
         run_smoke(tiny, options=SmokeOptions(only=("nonsense",)))
-    with pytest.raises(WrongUse, match="choose from qwen"):
+    with pytest.raises(WrongUse, match="no template 'no-such-template'"):
         run_smoke(tiny, template="no-such-template")
     with pytest.raises(WrongUse, match="not an http"):
         run_smoke_url("ftp://x")

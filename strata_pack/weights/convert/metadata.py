@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
 from gguf import GGUFValueType, GGUFWriter, LlamaFileType
-from yaml import YAMLError  # type: ignore[import-untyped]
 
 from strata_pack.errors import BadInput
 from strata_pack.files import read_bytes, read_json_object
+from strata_pack.weights.card_yaml import MALFORMED, refuse_aliases
 from strata_pack.weights.convert.arch import CARD_LIMIT, Architecture
 from strata_pack.weights.convert.config import Config
 from strata_pack.weights.convert.parameters import add_family, add_parameters
@@ -111,13 +112,13 @@ _FLOAT32 = np.dtype("float32")
 
 def _general(folder: Path, parameters: int, name: str | None) -> gguf.Metadata:
     card = folder / "README.md"
-    if card.exists():
-        read_bytes(card, CARD_LIMIT)
+    text = read_bytes(card, CARD_LIMIT).decode("utf-8", "replace") if card.exists() else ""
     generation = folder / "generation_config.json"
     settings = read_json_object(generation) if generation.exists() else {}
     try:
+        refuse_aliases(_head(text), card)
         metadata = gguf.Metadata.load(None, folder, name, parameters)
-    except (YAMLError, ValueError, TypeError, AttributeError, KeyError) as error:
+    except MALFORMED as error:
         reason = " ".join(str(error).split())
         raise BadInput(f"the head of the model card is malformed ({reason})", where=card, remedy="repair it") from error
     # The converter, which is newer than gguf 0.19, reads this name too.
@@ -126,6 +127,12 @@ def _general(folder: Path, parameters: int, name: str | None) -> gguf.Metadata:
     if metadata.name is None:
         metadata.name = folder.name
     return metadata
+
+
+def _head(card: str) -> str:
+    """Return the text that ``gguf.Metadata`` reads as YAML: lines to the next ``---``, or to the end without one."""
+    first, *lines = card.splitlines() or [""]
+    return "\n".join(takewhile(lambda line: line != "---", lines)).replace("\t", "  ") if first == "---" else ""
 
 
 def _tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], special: SpecialTokens) -> None:
@@ -160,5 +167,13 @@ def collected(writer: GGUFWriter, where: Path) -> dict[str, MetaValue]:
         try:
             found[key] = MetaValue(entry.type, value, item_type)
         except ValueError as error:
-            raise BadInput(f"{key} cannot be {str(entry.value)[:80]!r} ({error})", where=where) from error
+            said = f"{key} cannot be {str(entry.value)[:80]!r} ({error})"
+            raise BadInput(said, where=where.with_name(_said_in(key, where.name))) from error
     return found
+
+
+def _said_in(key: str, config: str) -> str:
+    """Return the name of the file that gives ``key`` its value."""
+    if key.startswith("general.sampling."):
+        return "generation_config.json"
+    return "README.md" if key.startswith("general.") else config
