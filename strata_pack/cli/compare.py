@@ -10,6 +10,7 @@ import typer
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, try_file, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.compare.many import ModelComparison
@@ -118,7 +119,7 @@ def _show_many(out: Out, found: list[ModelComparison]) -> None:
 
 def _show_basis(out: Out, judged: ModelComparison) -> None:
     found = judged.total
-    parts = [f"{part.windows} windows of {part.context} of {part.text}" for part in judged.by_text]
+    parts = [f"{counted(part.windows, 'window')} of {part.context} of {part.text}" for part in judged.by_text]
     out.line(f"{found.tokens} tokens scored in {' and '.join(parts)}, from {found.method}")
     for bound in found.bounds:
         out.line(f"note: {bound}")

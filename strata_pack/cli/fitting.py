@@ -40,7 +40,7 @@ def fitted(
     unspent = f"; {found.unspent}" if found.unspent else ""
     out.note(
         f"{found.size:,} of {found.budget:,} bytes, {found.bits_per_weight:.2f} bits per weight, "
-        f"predicted KL divergence {found.predicted_kl:.4f}{unspent}"
+        f"predicted KL divergence {found.predicted_kl:.6f}{unspent}"
     )
     if recipe_file is not None:
         write_atomic(recipe_file, found.text.encode())

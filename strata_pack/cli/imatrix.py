@@ -12,6 +12,7 @@ from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.report_files import HtmlFile, ReportFiles, try_file
 from strata_pack.cli.shared_flags import with_shared_flags
+from strata_pack.plural import counted
 
 if TYPE_CHECKING:
     from strata_pack.weights.imatrix.show import Coverage
@@ -93,7 +94,7 @@ def collect(
     found = coverage_of(result.collected, str(dest))
     rate = f", {result.tokens_per_second:.0f} tokens a second" if result.chunks > result.resumed else ""
     out.line(
-        f"{dest}: {len(found.weights)} weights, {found.chunks} chunks of {found.chunk_size} tokens{rate}"
+        f"{dest}: {len(found.weights)} weights, {counted(found.chunks, 'chunk')} of {found.chunk_size} tokens{rate}"
         + (f"; {found.unseen} of {found.experts} experts were never chosen" if found.unseen else "")
     )
     speed = {"resumed": result.resumed, "tokens_per_second": result.tokens_per_second}
@@ -128,9 +129,8 @@ def _show(out: Out, found: Coverage) -> None:
     from rich.table import Table
 
     text = ", ".join(found.datasets) or "an unnamed text"
-    out.line(
-        f"{found.path}: {len(found.weights)} weights, {found.chunks} chunks of {found.chunk_size} tokens of {text}"
-    )
+    chunks = counted(found.chunks, "chunk")
+    out.line(f"{found.path}: {len(found.weights)} weights, {chunks} of {found.chunk_size} tokens of {text}")
     if found.experts:
         hardly = sum(len(weight.hardly_seen) for weight in found.weights)
         out.line(f"experts: {found.experts}, never chosen: {found.unseen}, given fewer than 16 rows: {hardly}")

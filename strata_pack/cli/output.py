@@ -25,8 +25,11 @@ PIPED_WIDTH = 120
 class Out:
     """The output of a command. No command writes to stdout or stderr directly."""
 
-    def __init__(self, mode: OutputMode, color: Color = "auto", progress: ProgressForm = "auto") -> None:
+    def __init__(
+        self, mode: OutputMode, color: Color = "auto", progress: ProgressForm = "auto", *, quiet: bool = False
+    ) -> None:
         self.mode = mode
+        self._quiet = quiet or mode == "quiet"
         self._color = color
         self._progress = progress
         self._result: dict[str, Any] | None = None
@@ -52,7 +55,7 @@ class Out:
         return text
 
     def line(self, text: str = "") -> None:
-        """Print lines of the command's answer (on stderr in JSON mode, nowhere in quiet mode).
+        """Print lines of the command's answer (on stderr in JSON mode, nowhere with ``--quiet``).
 
         Control characters, which a path or a template may hold, are escaped.
         """
@@ -60,21 +63,21 @@ class Out:
 
     def raw(self, text: str) -> None:
         """Print ``text`` unchanged, for output that is redirected to a file."""
-        if self.mode != "quiet":
+        if not self._quiet:
             print(text, file=sys.stderr if self.mode == "json" else sys.stdout, flush=True)
 
     def note(self, text: str) -> None:
         """Print one line that is not part of the answer, on stderr."""
-        if self.mode != "quiet":
+        if not self._quiet:
             self.error(text)
 
     def error(self, text: str) -> None:
-        """Print why the command fails, on stderr; in quiet mode too."""
+        """Print why the command fails, on stderr; with ``--quiet`` too."""
         print(escaped(self.as_given(text), keep="\n\t"), file=sys.stderr, flush=True)
 
     def show(self, renderable: Any) -> None:
         """Print a rich table or text (its plain form when piped). On a narrow terminal cells are wrapped, never cut."""
-        if self.mode == "quiet":
+        if self._quiet:
             return
         from rich.console import Console
         from rich.table import Table
@@ -145,7 +148,7 @@ class Out:
         """Yield a ``Progress``: bars on a terminal, plain lines when piped, nothing with ``--quiet``."""
         from strata_pack.cli.bars import open_progress
 
-        form = "none" if self.mode == "quiet" and self._progress == "auto" else self._progress
+        form = "none" if self._quiet and self._progress == "auto" else self._progress
         with open_progress(form) as progress:
             self.paused = getattr(progress, "paused", nullcontext)
             try:

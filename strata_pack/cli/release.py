@@ -236,7 +236,7 @@ def _show_published(out: Out, targets: list[PublishedDict]) -> None:
     from rich.table import Table
 
     for target in targets:
-        table = Table("change", "bytes", "file", title=escape(target["target"]), title_justify="left")
+        table = Table("change", "bytes", "file", title=escape(_from_here(target["target"])), title_justify="left")
         for change in target["changes"]:
             table.add_row(escape(str(change["change"])), f"{change['size']:,}", escape(str(change["path"])))
         out.show(table)
@@ -293,10 +293,16 @@ def _end(out: Out, outcome: Outcome) -> None:
         for node, failure in schedule.failures.items():
             out.note(f"strata-pack: {schedule.release.name} {node}: {failure.sentence}")
         if "report" in schedule.found:
-            out.line(f"{schedule.release.out / 'report.html'}")
+            out.line(_from_here(str(schedule.release.out / "report.html")))
     out.result({"releases": [_schedule_dict(schedule) for schedule in outcome.schedules]})
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
+
+
+def _from_here(path: str) -> str:
+    """Return ``path`` relative to the current folder if it lies in it."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _schedule_dict(schedule: Schedule) -> dict[str, Any]:

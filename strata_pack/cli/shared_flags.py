@@ -106,7 +106,7 @@ def with_shared_flags(command: Callable[..., None]) -> Callable[..., None]:
         progress_form: ProgressForm = "auto",
         **kwargs: Any,
     ) -> None:
-        out = Out("json" if json_ else "quiet" if quiet else "terminal", color, progress_form)
+        out = Out("json" if json_ else "quiet" if quiet else "terminal", color, progress_form, quiet=quiet)
         out.remember(kwargs.values())
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminate)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from strata_pack.compare.full import Comparison
 from strata_pack.compare.many import ModelComparison
+from strata_pack.plural import counted
 from strata_pack.report import Check, Point, Report, Scatter, Table
 
 MB = 1e6
@@ -57,10 +58,11 @@ def make_report(found: Sequence[ModelComparison], max_kl: float | None) -> Repor
         chart=picture(found),
     )
     reference = found[0].total
+    scored = [f"{one.text} ({counted(one.windows, 'window')} of {one.context})" for one in found[0].by_text]
     facts = {
         "reference": reference.reference,
         "reference perplexity": f"{reference.reference_perplexity.value:.4f}",
-        "texts": ", ".join(f"{one.text} ({one.windows} windows of {one.context})" for one in found[0].by_text),
+        "texts": ", ".join(scored),
     }
     return Report("Comparison of models", (overview, *(_check(one, max_kl) for one in found)), facts)
 

@@ -38,6 +38,7 @@ class CallState:
         self.status = ReaderStatus.READING
         self.events: list[Event] = []
         self.again: list[str] = []
+        self.half_closer = ""  # of the reply's last call, which is complete without it
         self.calls: list[ToolCall] = []
         self.function_follows = False
         self.unfinished = False

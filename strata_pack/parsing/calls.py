@@ -193,6 +193,7 @@ class CallStates(ThinkingStates):
         self._reader = None
         if self._tools_known and any(call.name not in self._functions for call in reader.calls):
             self._refuse()
+            reader.again.append(reader.half_closer)
         elif reader.function_follows:
             self._strict.write("".join(reader.again))
             self._opener = ""

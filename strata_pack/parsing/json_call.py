@@ -67,6 +67,7 @@ class JsonCall:
         self.calls: list[ToolCall] = []
         self.suspects: list[str] = []
         self.unfinished = False
+        self.half_closer = ""
         self._closer = dialect.call_close
         self._after_tags = (dialect.call_close, dialect.call_open, dialect.think_close)
         self._beginnings = prefixes(self._after_tags)
@@ -99,6 +100,7 @@ class JsonCall:
         """End the text after ``rest``, an incomplete tag."""
         if self._place is _Place.AFTER_OBJECT and not cut and self._closer.startswith(rest):
             self._complete(closed=False)
+            self.half_closer = rest
         else:
             self.unfinished = True
             self.status = ReaderStatus.FAILED

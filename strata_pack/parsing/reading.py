@@ -92,6 +92,8 @@ class CallReading(CallState):
         if closing and self.status is ReaderStatus.FAILED:
             self._raw.write(closing)
             self.again.append(closing)
+        elif closing:
+            self.half_closer = closing
 
     def _look(self, text: str, pos: int) -> int:
         """Read what must follow directly, after white space only."""

@@ -62,6 +62,11 @@ def test_quiet_prints_nothing() -> None:
     assert run(None, "--quiet") == (0, "", "")
 
 
+def test_quiet_leaves_the_object_alone() -> None:
+    code, out, err = run(None, "--quiet", "--json")
+    assert (code, json.loads(out), err) == (0, {"ok": True}, "")
+
+
 def test_a_person_sees_the_line_alone() -> None:
     assert run(None) == (0, "a line\n", "")
 

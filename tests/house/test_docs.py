@@ -1,13 +1,18 @@
-"""What the pages say of the code: quoted sentences are the code's, and sizes are those of plans."""
+"""What the pages say of the code: commands can be called, quoted sentences are its own, sizes are those of plans."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import re
+import shlex
+from typing import Any
 
 import pytest
+import typer.main
 
+from strata_pack.cli.app import app
+from strata_pack.cli.imatrix import DEFAULT
 from tests.conftest import ROOT, load_tool
 from tests.house.imports import trees
 
@@ -22,6 +27,15 @@ IMPORTS = [
 TROUBLES = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
 
 
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINES = [
+    pytest.param(line, id=f"{page.name}: {line}")
+    for page in PAGES
+    for line in re.findall(r"^(?: {4}|\$ )strata-pack (.+)$", page.read_text(encoding="utf-8"), re.M)
+    if not re.search(r"\[|\w\|\w|\.\.\.", line)  # the forms of a command, not one of them
+]
+
+
 def texts() -> str:
     """Return every string constant of the package, those of f-strings included."""
     constants = (node.value for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.Constant))
@@ -31,6 +45,18 @@ def texts() -> str:
 @pytest.mark.parametrize(("module", "name"), IMPORTS)
 def test_a_page_imports_public_names_from_their_package(module: str, name: str) -> None:
     assert name in importlib.import_module(module).__all__
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_command_of_a_page_has_arguments_that_it_takes(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    ends = [place for place, word in enumerate(words) if word in ("|", ">", "||", "&&", "&")]
+    words = words[: min(ends, default=len(words))]
+    command: Any = typer.main.get_command(app)
+    while commands := getattr(command, "commands", None):
+        name, *words = words if words[0] in commands else [DEFAULT, *words]
+        command = commands[name]
+    command.make_context(name, words)
 
 
 @pytest.mark.parametrize("quoted", re.findall(r'"([^"]{8,})"', TROUBLES))

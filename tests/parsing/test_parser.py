@@ -228,6 +228,14 @@ def test_half_a_closing_tag_after_a_refused_call_is_not_lost(refused: str) -> No
     assert check(refused, [9], "stop", thinking=False, tools=TOOLS).content == refused
 
 
+@pytest.mark.parametrize("form", ["xml", "json"])
+def test_half_a_closing_tag_after_a_call_that_strict_refuses_is_not_lost(form: str) -> None:
+    call = "<function=other>\n</function>" if form == "xml" else '{"name": "other", "arguments": {}}'
+    refused = f"<tool_call>\n{call}\n</tool"
+    options: dict[str, Any] = {"thinking": True, "tools": TOOLS, "implicit_end": "strict", "call_format": form}
+    assert check(refused, [9], "stop", **options).reasoning == refused
+
+
 def test_a_second_bracket_after_a_misspelt_closing_tag_is_content_for_every_cut() -> None:
     misspelt = JOBS.replace("</tool_call>", "</tol_call>>")
     assert check(f"{misspelt} b", [3], "stop", thinking=False, tools=TOOLS).content == "> b"

@@ -23,7 +23,7 @@ def states(value: dict[str, Any]) -> set[str]:
     return {node["state"] for node in value["nodes"]}
 
 
-def test_a_release_is_planned_run_and_found_made(tmp_path: Path) -> None:
+def test_a_release_is_planned_run_and_found_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = str(write_release(tmp_path / "r"))
     code, planned = call("plan", file)
     assert (code, states(planned)) == (0, {"to do"})
@@ -32,8 +32,10 @@ def test_a_release_is_planned_run_and_found_made(tmp_path: Path) -> None:
     assert (code, states(ran["releases"][0])) == (0, {"made"})
     code, again = call("run", file)
     assert (code, states(again["releases"][0])) == (0, {"done"})
+    monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(app, ["release", "run", file]).stdout
     assert "nothing to do" in shown
+    assert shown.endswith("\nr/packs/report.html\n")
     code, status = call("status", file)
     assert (code, states(status), status["changes"]) == (0, {"done"}, [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strata_pack.plural import counted
 from strata_pack.report import Chart, Check, Report, Table
 from strata_pack.weights.imatrix.show import Coverage
 
@@ -22,7 +23,7 @@ def make_report(found: Coverage) -> Report:
             "outliers",
             "Weights whose importance lies in few columns",
             "passed",
-            f"{len(found.weights)} weights over {found.chunks} chunks of {found.chunk_size} tokens",
+            f"{len(found.weights)} weights over {counted(found.chunks, 'chunk')} of {found.chunk_size} tokens",
             chart=Chart(
                 "Importance in the top 1 % of columns",
                 "weight",
