@@ -20,6 +20,7 @@ from strata_pack.compare.scores import Doubles, Scores, score_blocks
 from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput
 from strata_pack.llama.logits import LogitsHeader, open_logits
+from strata_pack.llama.row_ring import shared_file
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
 from strata_pack.progress import Progress, Silent
@@ -132,13 +133,14 @@ def score_side_by_side(
     progress: Progress | None = None,
 ) -> tuple[Scores, LogitsHeader]:
     """Score every position of ``text`` with both models running at the same time. Raises as ``compare_full``."""
-    # All threads for each: with a half, the cores of the faster model would wait for the slower one.
+    # All threads for each, in turn: with a half, the cores of the faster model would wait for the slower one.
     options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
     options |= {"parse_special": text.parse_special, "text_name": text.name}
     files = model_file(model), model_file(against)
     with (
-        open_logits(files[0], text.content, **options) as ours,
-        open_logits(files[1], text.content, **options) as theirs,
+        shared_file() as turns,
+        open_logits(files[0], text.content, turns=turns, **options) as ours,
+        open_logits(files[1], text.content, turns=turns, **options) as theirs,
     ):
         check_same_text(ours.header, theirs.header, model, against)
         return score_blocks(ours.blocks(), theirs.blocks(), ours.header, progress or Silent()), ours.header

@@ -134,13 +134,16 @@ def open_logits(
     limit: int | None = None,
     threads: int | None = None,
     parse_special: bool = False,
+    turns: int | None = None,
 ) -> Iterator[LogitStream]:
     """Evaluate ``text`` in windows of ``context`` tokens (at most ``limit`` windows) and yield the stream.
 
     The second half of each window is scored. ``parse_special``: special tokens spelled in the text are tokenized as
-    special. ``text_name`` is for messages. Raises ``BadInput`` if llama.cpp does not load the model or the text is too
-    short, ``LogitsUnavailable`` if the installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the
-    process dies.
+    special. ``text_name`` is for messages. Processes with the same file descriptor ``turns`` (from ``shared_file``)
+    evaluate their windows in turn: otherwise their threads wait for each other's cores.
+
+    Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if the
+    installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the process dies.
     """
     settings = {
         "model": str(model),
@@ -150,6 +153,7 @@ def open_logits(
         "limit": limit,
         "parse_special": parse_special,
         "threads": threads or os.cpu_count() or 1,
+        "turns": turns,
     }
     command = [sys.executable, "-m", "strata_pack.llama.logits_child"]
     pipe = subprocess.PIPE
@@ -157,7 +161,12 @@ def open_logits(
         tempfile.TemporaryFile() as log,
         shared_file() as ring,
         subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=log, env=quiet_threads(), pass_fds=(ring,)
+            command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=log,
+            env=quiet_threads(),
+            pass_fds=(ring,) if turns is None else (ring, turns),
         ) as process,
     ):
         assert process.stdin is not None

@@ -8,9 +8,12 @@ any time, one JSON line with ``error`` ends it instead. A crash of native code o
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -67,7 +70,8 @@ def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> N
         out.write(json.dumps(header).encode() + b"\n")
         number = 0
         for window in windows:
-            model.evaluate(window, first, end)
+            with _turn(settings["turns"]):
+                model.evaluate(window, first, end)
             position = first
             for rows in block_sizes([end - first]):
                 if number >= ring.slots and not released.read(1):
@@ -77,6 +81,19 @@ def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> N
                     position += 1
                 out.write(bytes([rows]))
                 number += 1
+
+
+@contextmanager
+def _turn(descriptor: int | None) -> Iterator[None]:
+    """Evaluate while no other process that shares the file does; the end of a process ends its turn too."""
+    if descriptor is None:
+        yield
+        return
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
 
 
 def _ring(descriptor: int, n_vocab: int) -> RowRing:

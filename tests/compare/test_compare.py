@@ -26,7 +26,7 @@ from strata_pack.compare.texts import PROSE, Text, texts
 from strata_pack.compare.top import score_top
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.llama import logits_native
-from strata_pack.llama.logits import LogitStream
+from strata_pack.llama.logits import LogitStream, close_pipes
 from strata_pack.llama.logits_native import (
     CONTEXT_DEFAULTS,
     ContextParams,
@@ -330,6 +330,7 @@ def test_an_error_amid_the_rows_is_the_childs_own() -> None:
         assert next(blocks).shape == (16, 1)
         with pytest.raises(EnvironmentFailure, match="no room"):
             next(blocks)
+        close_pipes(process)
 
 
 def test_a_ring_smaller_than_its_header_says_is_not_read() -> None:
