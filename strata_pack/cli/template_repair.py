@@ -120,7 +120,7 @@ def _say(target: str, result: RepairResult, written: Path | None, out: Out) -> N
             f"{proof.closed} with a stranded call closed{refused}"
         )
     if written is not None:
-        out.line(f"  written to {written}" if result.changed else f"  {written} is unchanged")
+        out.line(f"  written to {written}" if result.changed else f"  {written}: the template, unchanged")
     elif result.changed:
         out.line("  nothing was written: give -o FILE, or --in-place")
 
