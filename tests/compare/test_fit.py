@@ -99,6 +99,13 @@ def test_a_choice_fits_and_is_within_one_step_of_the_best(tensors: list[list[Opt
     assert cost <= best + step + 1e-9
 
 
+def test_a_large_step_is_taken_though_small_ones_save_more_per_byte() -> None:
+    large = [Option("small", 100, 10.0), Option("large", 200, 1.0)]
+    others = {str(number): [Option("small", 10, 1.1), Option("large", 20, 0.1)] for number in range(2)}
+    chosen = choose({"embedding": large, **others}, 220)
+    assert chosen["embedding"].type == "large"
+
+
 @pytest.mark.parametrize(
     ("name", "group"),
     [

@@ -3,7 +3,8 @@
 Every tensor has options, each with its bytes and its cost. Only options on the lower convex hull of a tensor's bytes
 and costs can be part of an optimal choice for some price of a byte (Everett, "Generalized Lagrange Multiplier Method",
 1963). Steps along the hulls are taken in the order of saved cost per byte; the rest of the budget goes to the best step
-that still fits, then to the next.
+that still fits, then to the next. One step of the largest tensor can be a tenth of the budget, and would be passed over
+if the steps before it leave a little less: so each of its options is tried, with the best choice for the others.
 """
 
 from __future__ import annotations
@@ -54,11 +55,22 @@ def choose(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str,
 
     The cost is within one step of the optimum; for options on their hulls it is the optimum for the bytes used.
     """
+    if (least := smallest(options)) > budget:
+        raise ValueError(f"the smallest choice takes {least} bytes")
+    if not options:
+        return {}
+    largest = max(options, key=lambda name: max(option.nbytes for option in options[name]))
+    others = {name: some for name, some in options.items() if name != largest}
+    room = budget - smallest(others)
+    tried = [_steps({**others, largest: [one]}, budget) for one in options[largest] if one.nbytes <= room]
+    return min(tried, key=lambda chosen: sum(option.cost for option in chosen.values()))
+
+
+def _steps(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str, Option[T]]:
+    """Return the choice by steps along the hulls; the smallest options fit."""
     hulls = {name: hull(some) for name, some in options.items()}
     at = dict.fromkeys(hulls, 0)
     left = budget - sum(steps[0].nbytes for steps in hulls.values())
-    if left < 0:
-        raise ValueError(f"the smallest choice takes {budget - left} bytes")
     waiting = [(-_gain(steps[0], steps[1]), name) for name, steps in hulls.items() if len(steps) > 1]
     heapq.heapify(waiting)
     while waiting:
