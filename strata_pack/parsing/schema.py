@@ -184,6 +184,9 @@ def read_tools(tools: Iterable[Any]) -> dict[str, FunctionSchema]:
     declared: dict[str, FunctionSchema] = {}
     for tool in tools:
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
-            declared[function["name"]] = FunctionSchema(function.get("parameters"))
+        if not isinstance(function, Mapping):
+            continue
+        name = function.get("name")
+        if isinstance(name, str) and name.strip():  # a blank name would be found before every tag
+            declared[name] = FunctionSchema(function.get("parameters"))
     return declared

@@ -236,6 +236,12 @@ def test_half_a_closing_tag_after_a_call_that_strict_refuses_is_not_lost(form: s
     assert check(refused, [9], "stop", **options).reasoning == refused
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_tool_without_a_name_is_none(name: str) -> None:
+    text = "<tool_call>\n<function=<paramet"
+    assert check(text, [21], "stop", thinking=False, tools=[{"name": name}]).content == text
+
+
 def test_a_second_bracket_after_a_misspelt_closing_tag_is_content_for_every_cut() -> None:
     misspelt = JOBS.replace("</tool_call>", "</tol_call>>")
     assert check(f"{misspelt} b", [3], "stop", thinking=False, tools=TOOLS).content == "> b"
