@@ -84,7 +84,7 @@ def _steps(options: Mapping[str, Sequence[Option[T]]], budget: int) -> dict[str,
         if at[name] + 1 < len(steps):
             heapq.heappush(waiting, (-_gain(steps[at[name]], steps[at[name] + 1]), name))
     chosen = {name: hulls[name][place] for name, place in at.items()}
-    return _filled(chosen, options, left)
+    return filled(chosen, options, left)
 
 
 def next_step(
@@ -103,10 +103,8 @@ def next_step(
     return name, option, more
 
 
-def _filled(
-    chosen: dict[str, Option[T]], options: Mapping[str, Sequence[Option[T]]], left: int
-) -> dict[str, Option[T]]:
-    """Spend the rest of the budget on options off the hulls, those that save most cost first."""
+def filled(chosen: dict[str, Option[T]], options: Mapping[str, Sequence[Option[T]]], left: int) -> dict[str, Option[T]]:
+    """Spend ``left`` bytes on options that cost less, those that save most cost first, and return ``chosen``."""
     while True:
         better = [
             (chosen[name].cost - option.cost, name, option)

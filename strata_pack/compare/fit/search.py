@@ -4,7 +4,8 @@
     Path("fit.toml").write_text(result.text)        # gives the same bytes later, without a search
 
 ``errors`` measures the error of every tensor at every type. The cost of an error is measured on the model
-(``sensitivity``) or, for models too large for that, taken from the table below. ``choose`` then chooses the types.
+(``sensitivity``) or, for models too large for that, taken from the table below. ``choose`` then chooses the types, and
+``trial`` compares the mix with llama-quantize's presets of that size.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, next_step, smallest
 from strata_pack.compare.fit.errors import PEAK, Errors, error_table, fits_rows
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
+from strata_pack.compare.fit.trial import Mix, least_divergent, preset_mixes
 from strata_pack.compare.texts import Text, texts
 from strata_pack.errors import WrongUse
 from strata_pack.files import dump_json, read_state, sha256_text, write_atomic
@@ -143,9 +145,27 @@ def fit(
     if probe if probe is not None else plan.parameters <= MEASURED_UP_TO:
         found = _probe(source, groups, errors, imatrix, tuple(over) or texts(), threads, progress)
     options = {tensor.name: _options(plan, tensor, errors, _cost(tensor.name, layers, found)) for tensor in opened}
-    chosen = choose(options, free)
-    text = recipe_text(budget, {name: option.type for name, option in chosen.items()}, layers)
+    chosen: Mix = choose(options, free)
+    if found:
+        rivals = preset_mixes(source, options, free, imatrix)
+        mixes = [(mix, _recipe_of(budget, mix, layers)) for mix in (chosen, *rivals)]
+        place = _place(source, imatrix, tuple(over) or texts(), "mixes")
+        chosen = least_divergent(
+            source, mixes, imatrix, tuple(over) or texts(), cache=place, threads=threads, progress=progress
+        )
+    text = _recipe_of(budget, chosen, layers)
     return replace(_result(source, imatrix, limit, text, chosen, found), unspent=_unspent(chosen, options, free, limit))
+
+
+def _recipe_of(budget: FitBudget, mix: Mix, layers: int) -> str:
+    return recipe_text(budget, {name: option.type for name, option in mix.items()}, layers)
+
+
+def _place(source: TensorSource, imatrix: Imatrix | None, over: Sequence[Text], kind: str, *facts: object) -> Path:
+    """Return the cache file of what was measured on a source with an imatrix and texts."""
+    weights = None if imatrix is None else imatrix.sha256
+    key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], *facts, LAYOUT_OF]))
+    return cache_dir() / "fit" / f"{key[:32]}-{kind}.json"
 
 
 def fit_file(
@@ -249,11 +269,7 @@ def _probe(
 ) -> dict[str, Sensitivity]:
     """Return the sensitivity of each group; cached for each source, imatrix and set of texts."""
     probes = {tensor.name: probe_type(errors[tensor.name]).name for tensors in groups.values() for tensor in tensors}
-    weights = None if imatrix is None else imatrix.sha256
-    key = sha256_text(
-        json.dumps([source.fingerprint, weights, [text.sha256 for text in over], probes, PEAK, LAYOUT_OF])
-    )
-    place = cache_dir() / "fit" / f"{key[:32]}-costs.json"
+    place = _place(source, imatrix, over, "costs", probes, PEAK)
     known = _read_costs(place)
     found = {group: known[group] for group in groups if group in known}
     if len(found) == len(groups):

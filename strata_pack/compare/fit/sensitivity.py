@@ -81,14 +81,7 @@ def measure(
 
     ``folder`` is for the kept logits. Raises as ``open_logits``.
     """
-    kept = []
-    for number, text in enumerate(over):
-        place = folder / f"{number}.logits"
-        with _open(base, text, threads) as stream:
-            write_logits(place, stream, "fit", Silent(), text.name)
-        logits = LogitsFile.open(place, "fit")
-        assert logits is not None
-        kept.append(logits)
+    kept = keep_logits(base, over, folder, threads)
     task = progress.task("cost of errors", len(groups), "groups")
     with GgufFile.open(base) as header, base.open("r+b", buffering=0) as file:
         for group, tensors in groups.items():
@@ -99,24 +92,44 @@ def measure(
                     type = probe_type(errors[tensor.name])
                     spent += errors[tensor.name].get(type, 0.0)
                     saved.append(_round_in_place(file, header, header.tensor(tensor.name), type, tensor, imatrix))
-                seen = []
-                for text, logits in zip(over, kept, strict=True):
-                    with _open(base, text, threads) as stream:
-                        scores = score_blocks(stream.blocks(), logits.blocks(), stream.header, Silent())
-                        seen.append(float(scores.kl.mean()))
+                seen = max(divergence(base, kept, threads), LEAST)
             finally:
                 for start, data in saved:
                     file.seek(start)
                     file.write(data)
-            divergence = max(sum(seen) / len(seen), LEAST)
             task.advance(1)
-            yield Sensitivity(group, divergence / spent if spent > 0 else LEAST, divergence)
+            yield Sensitivity(group, seen / spent if spent > 0 else LEAST, seen)
     task.done()
 
 
-def _open(base: Path, text: Text, threads: int) -> AbstractContextManager[LogitStream]:
+def keep_logits(
+    base: Path, over: Sequence[Text], folder: Path, threads: int, context: int = CONTEXT
+) -> list[tuple[Text, LogitsFile]]:
+    """Evaluate ``base`` over a window of each text; return the texts with their logits, kept in ``folder``."""
+    kept = []
+    for number, text in enumerate(over):
+        place = folder / f"{number}.logits"
+        with _open(base, text, threads, context) as stream:
+            write_logits(place, stream, "fit", Silent(), text.name)
+        logits = LogitsFile.open(place, "fit")
+        assert logits is not None
+        kept.append((text, logits))
+    return kept
+
+
+def divergence(model: Path, kept: Sequence[tuple[Text, LogitsFile]], threads: int, context: int = CONTEXT) -> float:
+    """Return the mean divergence, in nats, of ``model`` from the kept logits; each text counts alike."""
+    seen = []
+    for text, logits in kept:
+        with _open(model, text, threads, context) as stream:
+            scores = score_blocks(stream.blocks(), logits.blocks(), stream.header, Silent())
+            seen.append(float(scores.kl.mean()))
+    return sum(seen) / len(seen)
+
+
+def _open(base: Path, text: Text, threads: int, context: int) -> AbstractContextManager[LogitStream]:
     reading: dict[str, Any] = {"parse_special": text.parse_special, "text_name": text.name}
-    return open_logits(base, text.content, context=CONTEXT, limit=1, threads=threads, **reading)
+    return open_logits(base, text.content, context=context, limit=1, threads=threads, **reading)
 
 
 def _round_in_place(
