@@ -36,18 +36,15 @@ from strata_pack.chat.render.budget import (
 )
 from strata_pack.chat.render.compiler import CountingCode
 from strata_pack.chat.render.failures import TemplateError, TemplateLimit, TemplateRefused
+from strata_pack.chat.render.functions import Namespace, check_format_spec, check_strftime, lipsum
 from strata_pack.chat.render.guards import (
     BUILTINS,
     METHODS,
     OPERATORS,
-    Namespace,
-    check_format_spec,
     check_method,
-    check_strftime,
     guarded,
     guarded_filters,
     guarded_tests,
-    lipsum,
 )
 
 MAX_INDENT = 16

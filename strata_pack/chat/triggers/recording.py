@@ -23,7 +23,7 @@ from jinja2.visitor import NodeTransformer
 
 from strata_pack.chat.render.budget import RenderLimits
 from strata_pack.chat.render.compiler import CountingCode
-from strata_pack.chat.render.guards import check_strftime
+from strata_pack.chat.render.functions import check_strftime
 from strata_pack.chat.render.sandbox import (
     TEMPLATE_FILE,
     SandboxEnvironment,
