@@ -55,6 +55,7 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("against", type=Path)
     parser.add_argument("--perplexity", type=Path, required=True)
+    parser.add_argument("--text", type=Path, default=PROSE, help="the shipped prose by default")
     parser.add_argument("--windows", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -64,7 +65,7 @@ def main() -> int:
     used = {"theirs": 0.0, "ours": 0.0}
     kl_theirs = kl_ours = 0.0
     tokens = 0
-    text = Text.read(PROSE)
+    text = Text.read(options.text)
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
         file.write(text.content)
         file.flush()
