@@ -54,9 +54,9 @@ def test_the_mix_with_the_least_measured_divergence_wins_whatever_its_estimate(
 def test_a_mix_is_tried_once(source: GgufSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = [uniform(source, Q.Q2_K), uniform(source, Q.Q8_0)]
     cache = tmp_path / "mixes.json"
-    least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent())
+    first = least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent())
     monkeypatch.setattr("strata_pack.compare.fit.trial.run_plan", None)
-    least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent())
+    assert least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent()) is first
 
 
 def test_presets_that_fit_become_mixes_within_the_budget(source: GgufSource) -> None:

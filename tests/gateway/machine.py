@@ -1,4 +1,4 @@
-"""Where models are loaded in tests: servers that start, do not fit, fail or die as told."""
+"""Where models are loaded in tests: servers that start, do not fit, fail or die as a test asks."""
 
 from __future__ import annotations
 

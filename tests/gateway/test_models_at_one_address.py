@@ -1,4 +1,4 @@
-"""Several models behind one gateway: chosen by name, waited for, counted apart."""
+"""One gateway serves several models: it chooses by name, waits for loading, and counts each model apart."""
 
 from __future__ import annotations
 
