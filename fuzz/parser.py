@@ -14,8 +14,9 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 with atheris.instrument_imports(include=["strata_pack.parsing"]):
+    from strata_pack.parsing import parser  # noqa: F401, else imported by the first reply, too late to be instrumented
     from tests.parsing import invariants, reference
-    from tests.parsing.pieces import PIECES
+    from tests.parsing.pieces import pieces_of
 
 POLICIES = ["guarded", "strict", "any", "off"]
 FORMATS = ["auto", "xml", "json"]
@@ -34,15 +35,18 @@ def one_input(data: bytes) -> None:
         "dialect": source.PickValueInList(DIALECTS),
     }
     finish_reason = source.PickValueInList(["stop", "length"])
+    pieces = pieces_of(str(options["dialect"]))
     parts = []
     cuts = []
     while source.remaining_bytes() and len(parts) < 60:
-        choice = source.ConsumeIntInRange(0, len(PIECES) + 8)
-        parts.append(PIECES[choice] if choice < len(PIECES) else source.ConsumeUnicodeNoSurrogates(3))
+        choice = source.ConsumeIntInRange(0, len(pieces) + 8)
+        parts.append(pieces[choice] if choice < len(pieces) else source.ConsumeUnicodeNoSurrogates(3))
         if source.ConsumeBool():
             cuts.append(sum(map(len, parts)) - source.ConsumeIntInRange(0, min(3, len(parts[-1]))))
     text = "".join(parts)
     outcome = invariants.check(text, sorted(cuts), finish_reason, **options)
+    specials = [source.PickValueInList([None, False, True]) for _ in range(3)]
+    invariants.check_specials(text, sorted(cuts), finish_reason, specials, **options)
     if options["tools"] == [] and options["dialect"] != "seed-oss":
         expected = reference.without_calls(text, thinking=bool(options["thinking"]))
         assert (outcome.reasoning, outcome.content) == expected

@@ -18,8 +18,8 @@ class CallActions(CallEnds):
     # The header.
 
     def _read_name(self, tag: Tag, text: str, pos: int) -> int:
-        self._name = tag.name
-        self._schema = self._functions.get(tag.name, UNDECLARED)
+        self._name = self._spelling.spelled_out(tag.name)
+        self._schema = self._functions.get(self._name, UNDECLARED)
         return self._move(Place.BODY, tag, text, pos)
 
     def _read_name_from_parameter(self, tag: Tag, text: str, pos: int) -> int:
@@ -29,7 +29,8 @@ class CallActions(CallEnds):
 
     def _header_again(self, tag: Tag, text: str, pos: int) -> int:
         """Accept a repeated opening tag; another function's opening tag before this one has ended means: not a call."""
-        return self._absorb(tag, text, pos) if tag.name == self._name else self._fail(tag, text, pos)
+        same = self._spelling.spelled_out(tag.name) == self._name
+        return self._absorb(tag, text, pos) if same else self._fail(tag, text, pos)
 
     # Words where a tag is expected.
 

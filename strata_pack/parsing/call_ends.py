@@ -75,7 +75,11 @@ class CallEnds(CallReading):
 
     def _follows(self, pending: Pending, doubt: Doubt) -> bool:
         """Return whether the doubtful end is of this kind and directly before this tag."""
-        return pending.doubt is doubt and not self._raw.tail(self._raw.size - pending.call_end).strip()
+        if pending.passed or pending.doubt is not doubt:
+            return False
+        passed = bool(self._raw.tail(self._raw.size - pending.call_end).strip())
+        self._pending = pending._replace(passed=passed)
+        return not passed
 
     def _swapped_call_closer(self, tag: Tag, text: str, pos: int, pending: Pending) -> int:
         """Read ``</tool_call></function>``, or ``</tool_call>`` in place of ``</function>``."""

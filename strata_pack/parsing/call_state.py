@@ -13,6 +13,7 @@ from strata_pack.parsing.events import Event, ToolCall
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.places import Doubt, Pending, Place, ReaderStatus
 from strata_pack.parsing.schema import TEXT, UNDECLARED, UNTYPED, ArgumentType, FunctionSchema
+from strata_pack.parsing.spelling import Spelling
 from strata_pack.parsing.streamed import ArgumentStream, value_text
 from strata_pack.parsing.tags import Tags
 from strata_pack.parsing.tokens import Tag
@@ -30,6 +31,7 @@ class CallState:
         functions: dict[str, FunctionSchema],
         call_id: str,
         tags: Tags,
+        spelling: Spelling,
         *,
         bare: bool,
         stream: bool,
@@ -48,6 +50,7 @@ class CallState:
         self._functions = functions
         self._call_id = call_id
         self._tags = tags
+        self._spelling = spelling
         self._bare = bare or not tags.dialect.wrapped
         self._untagged = not tags.dialect.function_open
         self._streams = stream
@@ -59,6 +62,7 @@ class CallState:
         self._argument = ""
         self._type = UNTYPED
         self._arguments: dict[str, Any] = {}
+        self._delivered: dict[str, Any] = {}  # the same with spelled tags written out
         self._order: list[str] = []
         # The text: one segment for the header, and one for each value with the tags after it.
         self._raw = HeldText()
@@ -146,7 +150,7 @@ class CallState:
 
     def _begin_sending(self, text: str) -> None:
         if self._stream is not None:
-            self._stream.begin_text(self._argument)
+            self._stream.begin_text(self._spelling.spelled_out(self._argument))
             self._sending = self._stream
             self._sending.text(text)
 
@@ -184,6 +188,10 @@ class CallState:
         self._doubtful |= end != self._closed_at and (text.endswith(("\n", "<")) or self._tags.ends_in_half_tag(text))
         self._doubtful |= segment.startswith(">")  # a repeated one of the opening tag, or part of the value
         value, fits = read_value(text, self._type)
+        name, spelled_out = self._argument, value
+        if self._spelling.used:
+            name = self._spelling.spelled_out(name)
+            spelled_out, fits = read_value(self._spelling.spelled_out(text), self._type)
         self.coercion_failures += not fits
         self.dropped_text += end == self._remark_end
         old = self._arguments.get(self._argument)
@@ -191,20 +199,21 @@ class CallState:
             self._order.append(self._argument)
         self._doubtful |= isinstance(old, str) and self._tags.looks_structural(old)
         if isinstance(value, str) and self._tags.holds_line(value):
-            self.suspects.append(self._argument)
+            self.suspects.append(name)
         self._arguments[self._argument] = value
+        self._delivered[name] = spelled_out
         if self._sending is not None:
             self._release(end)
             self._sending.end_text()
             self._sending = None
         elif self._stream is not None:
-            self._stream.whole_value(self._argument, value)
+            self._stream.whole_value(name, spelled_out)
         self._value_open = self._probing = False
         self._pending = None
 
     def _announce(self) -> ArgumentStream:
         if self._stream is None:
-            self._stream = ArgumentStream(ToolCall(self._name, {}, self._call_id), self.events)
+            self._stream = ArgumentStream(ToolCall(self._name, {}, self._call_id), self.events, self._spelling)
             self._stream.announce()
         return self._stream
 
@@ -217,7 +226,7 @@ class CallState:
         if not self._is_sound():
             self._give_up()
             return
-        call = ToolCall(self._name, self._arguments, self._call_id)
+        call = ToolCall(self._name, self._delivered, self._call_id)
         self.calls.append(call)
         if self._streams:
             self._announce().close()

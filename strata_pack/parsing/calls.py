@@ -24,7 +24,7 @@ class CallStates(ThinkingStates):
             return end
         if text[end] == "{" and self._reads_json():
             self._opener = self._take_held()
-            self._reader = JsonCall(self.dialect)
+            self._reader = JsonCall(self.dialect, self._spelling)
             self._state = ParserState.CALL
             return end
         token = Token.TEXT if self._format == "json" else self._header_at(text, end)
@@ -81,6 +81,7 @@ class CallStates(ThinkingStates):
             self._functions,
             new_id(),
             self._tags,
+            self._spelling,
             bare=bare,
             stream=stream,
             in_thinking=self._thinking or self._think_close_due,

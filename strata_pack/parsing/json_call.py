@@ -15,6 +15,7 @@ from strata_pack.parsing.dialect import Dialect
 from strata_pack.parsing.events import Event, ToolCall, new_id
 from strata_pack.parsing.held import HeldText
 from strata_pack.parsing.places import ReaderStatus
+from strata_pack.parsing.spelling import Spelling
 from strata_pack.parsing.tags import WHITESPACE, prefixes
 from strata_pack.parsing.values import read_json
 
@@ -60,7 +61,7 @@ class JsonCall:
     dropped_text = 0
     holds = True
 
-    def __init__(self, dialect: Dialect) -> None:
+    def __init__(self, dialect: Dialect, spelling: Spelling) -> None:
         self.status = ReaderStatus.READING
         self.events: list[Event] = []
         self.again: list[str] = []
@@ -68,6 +69,7 @@ class JsonCall:
         self.suspects: list[str] = []
         self.unfinished = False
         self.half_closer = ""
+        self._spelling = spelling
         self._closer = dialect.call_close
         self._after_tags = (dialect.call_close, dialect.call_open, dialect.think_close)
         self._beginnings = prefixes(self._after_tags)
@@ -158,7 +160,7 @@ class JsonCall:
 
     def _complete(self, *, closed: bool) -> None:
         text = self._raw.text()
-        found = [read_call(text[start:end]) for start, end in self._objects]
+        found = [read_call(self._spelling.spelled_out(text[start:end])) for start, end in self._objects]
         calls = [ToolCall(each[0], each[1], new_id()) for each in found if each is not None]
         if len(calls) < len(found):
             self.status = ReaderStatus.FAILED

@@ -13,7 +13,6 @@ from strata_pack.parsing.dialect import QWEN, Dialect, read_dialect
 from strata_pack.parsing.events import Event, EventKind, new_event
 from strata_pack.parsing.fences import MarkdownTracker
 from strata_pack.parsing.machine import ParserState
-from strata_pack.parsing.spelling import spelled_out
 
 CUT_REASONS = frozenset({"length", "max_tokens", "abort", "cancelled", "timeout", "error"})
 """Finish reasons of a truncated reply, in which nothing without its end is completed."""
@@ -102,15 +101,15 @@ class LayeredParser(AnswerStates):
             kind = self._kind
             if kind is not None:
                 return self._feed_content(delta) if kind == "content" else self._feed_reasoning(delta)
-            reader = self._taking
-            if reader is not None:
-                events = reader.take_value(delta)
-                if events is not None:
-                    return events
+        if special is None and (self._spelling.rest or not delta.isascii()):
+            delta = self._spelling.read(delta, None)
+        reader = self._taking
+        if reader is not None and "<" not in delta:
+            events = reader.take_value(delta)
+            if events is not None:
+                return events
         if self._finished:
             raise RuntimeError("the reply was finished; make a new parser for the next one")
-        if special is None and self._spelling.rest:
-            delta = self._spelling.read(delta, None)
         self._consume([(delta, True)])
         self._settle()
         return self._take_events()
@@ -198,7 +197,7 @@ class LayeredParser(AnswerStates):
         if len(out) > 1:
             out = _joined(out)
         if self._spelling.used:
-            out = [spelled_out(event) for event in out]
+            out = [self._spelling.event(event) for event in out]
         self._out = []
         return out
 

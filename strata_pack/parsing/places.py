@@ -68,8 +68,12 @@ class Doubt(Enum):
 
 
 class Pending(NamedTuple):
-    """A doubtful end, with its positions in the current segment of the call's text."""
+    """A doubtful end, with its positions in the current segment of the call's text.
+
+    ``passed``: more than white space is known to have come after it.
+    """
 
     doubt: Doubt
     value_end: int
     call_end: int
+    passed: bool = False

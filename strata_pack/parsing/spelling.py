@@ -1,48 +1,52 @@
 """Treats a tag as text if the caller knows that ordinary tokens spell it.
 
-Such a tag passes through the machine with ``SPELLED`` in place of its ``<``, so that no state recognises it; the events
-get the ``<`` back.
+Such a tag passes through the machine with a stand-in for its ``<``, so that no state recognises it. Before a value is
+read, and in events, the stand-in becomes ``<`` again. A stand-in is a character that the reply has not contained so
+far; if the reply contains it later, that character gets a stand-in of its own.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from itertools import chain
 
 from strata_pack.parsing.dialect import Dialect
-from strata_pack.parsing.events import Event, ToolCall
+from strata_pack.parsing.events import Event
 from strata_pack.parsing.tags import held_from, prefixes
 
-SPELLED = "\ufdd0"
-"""A noncharacter, which Unicode reserves for internal use: exchanged text does not contain it."""
-
-_ESCAPED = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd0")
-"""The same in JSON text that is written in ASCII."""
+_POSSIBLE = re.compile("[\ufdd0-\ufdef\U000f0000-\U0010ffff]")
+"""The possible stand-ins: noncharacters, which exchanged text rarely contains, and two planes for private use."""
 
 
 class Spelling:
     """Marks the tags that ordinary tokens spell.
 
-    ``rest`` is the beginning of an incomplete tag; ``used`` is whether the reply contained such a tag.
+    ``rest`` is the beginning of an incomplete tag; ``used`` is whether a stand-in stands for another character.
     """
 
-    __slots__ = ("_beginnings", "_tags", "rest", "used")
+    __slots__ = ("_beginnings", "_free", "_inside", "_outside", "_tags", "rest", "used")
 
     def __init__(self, dialect: Dialect) -> None:
         self._tags = dialect.tags
         self._beginnings = prefixes(dialect.tags)
+        self._inside: dict[str, str] = {}
+        """The stand-in of ``<`` and of each possible stand-in that the reply contains, most often itself."""
+        self._outside: dict[str, str] = {}
+        """The reverse."""
+        self._free = chain(range(0xFDD0, 0xFDF0), range(0xF0000, 0x110000))
         self.rest = ""
         self.used = False
 
     def read(self, text: str, special: bool | None) -> str:
         """Return the part of the text so far that goes to the machine now."""
+        if not text.isascii():
+            text = _POSSIBLE.sub(lambda found: self._stand_in(found[0]), text)
         text, self.rest = self.rest + text, ""
         if special is not False:
             return text
         for tag in self._tags:
             if tag in text:
-                self.used = True
-                text = text.replace(tag, SPELLED + tag[1:])
+                text = text.replace(tag, self._stand_in("<") + tag[1:])
         end = held_from(text, 0, self._beginnings)
         text, self.rest = text[:end], text[end:]
         return text
@@ -52,22 +56,24 @@ class Spelling:
         rest, self.rest = self.rest, ""
         return rest
 
+    def _stand_in(self, character: str) -> str:
+        known = self._inside.get(character)
+        if known is not None:
+            return known
+        chosen = character
+        if character == "<" or character in self._outside:
+            chosen = next((free for free in map(chr, self._free) if free not in self._outside), character)
+            self.used = True
+        self._inside[character] = chosen
+        self._outside[chosen] = character
+        return chosen
 
-def spelled_out(event: Event) -> Event:
-    """Return ``event`` with the ``<`` of its tags restored."""
-    text, call = event.text, event.call
-    if event.kind == "tool_args":
-        text = _ESCAPED.sub(r"\1<", text)
-    if call is not None and call.arguments:
-        call = ToolCall(call.name, _spelled_out(call.arguments), call.id)
-    return Event(event.kind, text.replace(SPELLED, "<"), call)
+    def spelled_out(self, text: str) -> str:
+        """Return ``text``, which passed through the machine, with the characters that the reply has."""
+        if not self.used or text.isascii():
+            return text
+        return _POSSIBLE.sub(lambda found: self._outside.get(found[0], found[0]), text)
 
-
-def _spelled_out(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.replace(SPELLED, "<")
-    if isinstance(value, list):
-        return [_spelled_out(item) for item in value]
-    if isinstance(value, dict):
-        return {_spelled_out(key): _spelled_out(item) for key, item in value.items()}
-    return value
+    def event(self, event: Event) -> Event:
+        """Return ``event`` with the characters that the reply has; arguments have them already."""
+        return event if event.call is not None else Event(event.kind, self.spelled_out(event.text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strata_pack.parsing.events import Event, ToolCall, json_string_body, json_text, new_event
+from strata_pack.parsing.spelling import Spelling
 
 
 def value_text(raw: str) -> str:
@@ -22,11 +23,12 @@ def held_line_end(text: str) -> int:
 class ArgumentStream:
     """Turns arguments into ``tool_start`` and ``tool_args`` events, appended to ``events``."""
 
-    __slots__ = ("_announced", "_call", "_count", "_events", "_fresh", "_held")
+    __slots__ = ("_announced", "_call", "_count", "_events", "_fresh", "_held", "_spelling")
 
-    def __init__(self, call: ToolCall, events: list[Event]) -> None:
+    def __init__(self, call: ToolCall, events: list[Event], spelling: Spelling) -> None:
         self._call = call
         self._events = events
+        self._spelling = spelling
         self._announced = False
         self._count = 0
         self._fresh = False
@@ -67,6 +69,8 @@ class ArgumentStream:
 
     def text(self, piece: str) -> None:
         """Write the next piece of the string, except a line end that may belong to the closing tag."""
+        if self._spelling.used:
+            piece = self._spelling.spelled_out(piece)
         if not self._held and not self._fresh and not piece.endswith(("\n", "\r")):
             if piece:
                 self._events.append(new_event(Event, ("tool_args", json_string_body(piece), self._call)))

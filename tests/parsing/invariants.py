@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, NoReturn
 
 from strata_pack.parsing import Event, OutputParser, ToolCall
@@ -90,13 +91,19 @@ def read_events(events: Sequence[Event], *, stream_tools: bool) -> Outcome:
     return outcome
 
 
-def run(text: str, cuts: Sequence[int], finish_reason: str, **options: Any) -> Outcome:
-    """Parse ``text`` cut at ``cuts``."""
+def run(
+    text: str,
+    cuts: Sequence[int],
+    finish_reason: str,
+    specials: Sequence[bool | None] = (None,),
+    **options: Any,
+) -> Outcome:
+    """Parse ``text`` cut at ``cuts``; ``specials``, over and over, say of each delta whether it is a special token."""
     parser = OutputParser(**options)
     events: list[Event] = []
     last = 0
-    for cut in [*cuts, len(text)]:
-        events += parser.feed(text[last:cut])
+    for cut, special in zip([*cuts, len(text)], cycle(specials)):
+        events += parser.feed(text[last:cut], special)
         last = cut
     events += parser.finish(finish_reason)
     outcome = read_events(events, stream_tools=bool(options.get("stream_tools")))
@@ -116,6 +123,20 @@ def check_pending(text: str, cut: int, **options: Any) -> None:
     if not parser.pending:
         late = [event for event in parser.finish("length") if event.kind in ("reasoning", "content")]
         assert not late, f"held back although nothing was pending: {late}"
+
+
+def check_specials(
+    text: str, cuts: Sequence[int], finish_reason: str, specials: Sequence[bool | None], **options: Any
+) -> None:
+    """Check that a stream tells what the whole reply does where special tokens are known, and that the cuts of text in
+    ordinary tokens do not matter."""
+    for flags, places in ((specials, cuts), ([False], cuts), ([False], range(1, len(text)))):
+        whole = run(text, places, finish_reason, flags, **options)
+        streamed = run(text, places, finish_reason, flags, stream_tools=True, **options)
+        assert (streamed.reasoning, streamed.calls) == (whole.reasoning, whole.calls)
+        assert streamed.counters == whole.counters
+        if flags == [False]:
+            assert whole == run(text, [], finish_reason, flags, **options), "another cut, another result"
 
 
 def check(text: str, cuts: Sequence[int], finish_reason: str, **options: Any) -> Outcome:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from strata_pack.parsing import DIALECTS
+
 PIECES: tuple[str, ...] = (
     "<think>",
     "</think>",
@@ -75,4 +79,23 @@ PIECES: tuple[str, ...] = (
     "👨\u200d👩\u200d👧",
     "\u2028",
     "\x00",
+    "\ufdd0",
+    "\ufdd1",
 )
+
+
+@cache
+def pieces_of(dialect: str) -> tuple[str, ...]:
+    """Return the pieces in the tags of ``dialect``."""
+    letters = DIALECTS[dialect]
+    return tuple(
+        piece.replace("<tool_call>", letters.call_open).replace("</tool_call>", letters.call_close)
+        .replace("<think>", letters.think_open).replace("</think>", letters.think_close)
+        .replace("<parameter=text>", letters.parameter_open + "text" + letters.parameter_opened)
+        .replace("<parameter=count>", letters.parameter_open + "count" + letters.parameter_opened)
+        .replace("</parameter>", letters.parameter_close)
+        .replace("<function=save>", letters.function_open + "save" + letters.function_opened)
+        .replace("<function=jobs>", letters.function_open + "jobs" + letters.function_opened)
+        .replace("</function>", letters.function_close)
+        for piece in PIECES
+    )  # fmt: skip

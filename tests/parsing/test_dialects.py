@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strata_pack.parsing import DIALECTS, Dialect, DialectName, OutputParser, dialect_of, parse, thinking_open
 from tests.parsing.data import read_object
 from tests.parsing.invariants import check
-from tests.parsing.pieces import PIECES
+from tests.parsing.pieces import pieces_of
 
 DATA = read_object("dialects.json")
 TOOLS = DATA["tools"]
@@ -33,24 +33,10 @@ def test_every_dialect_has_its_cases() -> None:
     assert all(len(cases) >= 20 for cases in DATA["dialects"].values())
 
 
-LETTERS = {
-    name: [
-        piece.replace("<tool_call>", letters.call_open).replace("</tool_call>", letters.call_close)
-        .replace("<think>", letters.think_open).replace("</think>", letters.think_close)
-        .replace("<parameter=text>", letters.parameter_open + "text" + letters.parameter_opened)
-        .replace("</parameter>", letters.parameter_close)
-        .replace("<function=save>", letters.function_open + "save" + letters.function_opened)
-        .replace("</function>", letters.function_close)
-        for piece in PIECES
-    ]
-    for name, letters in DIALECTS.items()
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("dialect", FAMILIES)
 def test_every_cut_gives_the_same_reply_in_a_dialect(dialect: str) -> None:
     @settings(derandomize=True, deadline=None, max_examples=60)
-    @given(st.lists(st.sampled_from(LETTERS[dialect]), max_size=20).map("".join), st.booleans(), st.booleans())
+    @given(st.lists(st.sampled_from(pieces_of(dialect)), max_size=20).map("".join), st.booleans(), st.booleans())
     def holds(text: str, thinking: bool, cut: bool) -> None:
         check(text, [len(text) // 3], "length" if cut else "stop", thinking=thinking, tools=TOOLS, dialect=dialect)
 

@@ -16,6 +16,7 @@ import pytest
 
 import strata_pack.parsing
 from strata_pack.parsing import Event, OutputParser, aparse, parse, thinking_open
+from strata_pack.parsing.held import HeldText
 from tests.parsing.invariants import check, strict_json
 
 TOOLS: list[dict[str, Any]] = [
@@ -374,3 +375,13 @@ def test_cost_grows_with_the_text_and_not_with_its_square(name: str) -> None:
     for options in policy:
         few, many = (seconds(lead + repeated(unit, size), **options) for size in (1_500, 18_000))
         assert many < 48 * few + 0.05, f"12 times the text took {many / few:.0f} times as long ({options})"
+
+
+@pytest.mark.parametrize("closer", ["x</tool_call>", "x</function>"])
+def test_text_behind_a_doubtful_end_is_looked_at_once(closer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    tail = HeldText.tail
+    monkeypatch.setattr(HeldText, "tail", lambda held, count: looked.append(count) or tail(held, count))
+    text = f"{VALUE}v\n</parameter>\n</tool_call>\n{closer * 200}"
+    parse(text, thinking=False, tools=TOOLS)
+    assert sum(looked) < 64 * 2 * 200 + len(text)

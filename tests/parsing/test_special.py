@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata_pack.parsing import Event, OutputParser
-from tests.parsing.invariants import TOOLS, Outcome, read_events
+from tests.parsing.invariants import TOOLS, Outcome, check_specials, read_events
 from tests.parsing.pieces import PIECES
 
 TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -84,6 +84,37 @@ def test_spelled_tags_read_as_any_other_text(pieces: list[str], size: int, think
         plain.content = plain.content.replace(stand_in, tag)
     assert (spelled.reasoning, spelled.content) == (plain.reasoning, plain.content)
     assert [name for name, _ in spelled.calls] == [name for name, _ in plain.calls]
+
+
+@settings(derandomize=True, deadline=None, max_examples=100)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=16).map("".join),
+    st.lists(st.floats(0, 1), max_size=5),
+    st.lists(st.sampled_from([None, False, True]), min_size=1, max_size=3),
+)
+def test_a_stream_tells_what_the_whole_reply_does(text: str, cuts: list[float], specials: list[bool | None]) -> None:
+    places = sorted(int(cut * len(text)) for cut in cuts)
+    check_specials(text, places, "stop", specials, thinking=False, tools=TOOLS)
+
+
+@pytest.mark.parametrize("stream_tools", [False, True])
+@pytest.mark.parametrize("spelled_at", [0, 1, 2])
+def test_characters_that_stand_in_for_a_bracket_keep_their_meaning(spelled_at: int, stream_tools: bool) -> None:
+    value = ["a\ufdd0", "b\ufdd1\ufdd0", "c"]
+    value[spelled_at] += "<think>"
+    json = '{"k": "\\ufdd0<think>\ufdd0"}'
+    parts = ("<parameter=text>\n", *value, "\n</parameter>\n<parameter=data>\n", json, "\n</parameter>\n")
+    pieces: list[tuple[str, bool | None]] = [
+        ("x \ufdd0\n", None),
+        ("<tool_call>", True),
+        ("\n<function=save>\n", False),
+        *((part, False if "<think>" in part else None) for part in parts),
+        ("</function>\n", False),
+        ("</tool_call>", True),
+    ]
+    outcome = read(pieces, thinking=False, stream_tools=stream_tools)
+    assert outcome.content == "x \ufdd0"
+    assert outcome.calls == [("save", {"text": "".join(value), "data": {"k": "\ufdd0<think>\ufdd0"}})]
 
 
 def texts(events: list[Event], kind: str) -> str:
