@@ -24,6 +24,7 @@ from strata_pack.pack.paths import (
 )
 from strata_pack.pack.recovery import recover
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
+from strata_pack.weights.tokenizer.chat_templates import refuse_too_many
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,15 @@ def gguf_templates(path: Path) -> dict[str, str]:
     """
     recover(path)
     with GgufFile.open(shard_paths(path)[0]) as gguf:
-        return named_templates(gguf.metadata)
+        return named_templates(gguf.metadata, gguf.path)
 
 
-def named_templates(metadata: Mapping[str, MetaValue]) -> dict[str, str]:
-    """Return the templates in a GGUF's metadata by name, the default one first."""
+def named_templates(metadata: Mapping[str, MetaValue], where: str | Path) -> dict[str, str]:
+    """Return the templates in a GGUF's metadata by name, the default one first; ``BadInput``, which names ``where``,
+    for too many."""
     main = metadata.get(TEMPLATE_KEY)
     others = {key.removeprefix(NAMED_KEY): value for key, value in metadata.items() if key.startswith(NAMED_KEY)}
     others.pop(DEFAULT_NAME, None)
     found = others if main is None else {DEFAULT_NAME: main, **others}
+    refuse_too_many(len(found), where)
     return {name: str(value.value) for name, value in found.items()}

@@ -171,7 +171,7 @@ def source_variants(model: Model, metadata: Mapping[str, MetaValue]) -> dict[str
     """Return the source's templates of other names (``tool_use``), by name."""
     if model.folder is not None:
         return folder_variants(model.folder)
-    return {name: text for name, text in named_templates(metadata).items() if name != DEFAULT_NAME}
+    return {name: text for name, text in named_templates(metadata, model.files[0].path).items() if name != DEFAULT_NAME}
 
 
 def folder_variants(folder: Path) -> dict[str, str]:
@@ -195,7 +195,7 @@ def folder_template(folder: Path) -> str | None:
         path = folder / name
         if not path.is_file():
             continue
-        template = chat_templates(read_json_object(path).get("chat_template")).get(DEFAULT_NAME)
+        template = chat_templates(read_json_object(path).get("chat_template"), path).get(DEFAULT_NAME)
         if template is not None:
             return template
     return None

@@ -18,6 +18,8 @@ INDEX = "model.safetensors.index.json"
 INDEX_SUFFIX = ".safetensors.index.json"
 INDEX_LIMIT = 256 << 20
 """Maximum bytes of an index; that of a large mixture of experts has about 10 MB."""
+_SHOWN = 80
+"""Characters of a name that a message shows: an index may hold any text."""
 SINGLE = "model.safetensors"
 _ADAPTER = "adapter_model.safetensors"
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
@@ -46,9 +48,9 @@ def read_index(data: bytes, where: str | Path) -> dict[str, str]:
         weight_map = json.loads(data)["weight_map"]
         for name, file in weight_map.items():
             if not isinstance(name, str) or not isinstance(file, str):
-                raise TypeError(f"{name!r} has no file")
+                raise TypeError(f"{str(name)[:_SHOWN]!r} has no file")
             if not file.endswith(".safetensors"):
-                raise ValueError(f"{file!r} is not a safetensors file")
+                raise ValueError(f"{file[:_SHOWN]!r} is not a safetensors file")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"is malformed ({error})", where=where, remedy="fetch it again") from error
     if not weight_map:

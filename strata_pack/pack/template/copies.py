@@ -86,5 +86,6 @@ def _text(path: Path) -> str:
 def _from_json(path: Path) -> Iterator[NamedTemplate]:
     """Yield the templates of a tokenizer's JSON file."""
     data = read_json(path)
-    for name, text in chat_templates(data.get("chat_template") if isinstance(data, dict) else None).items():
+    value = data.get("chat_template") if isinstance(data, dict) else None
+    for name, text in chat_templates(value, path).items():
         yield NamedTemplate(text, str(path) if name == DEFAULT_NAME else f"{path}: {name!r}", name)

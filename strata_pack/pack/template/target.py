@@ -31,7 +31,7 @@ from strata_pack.pack.paths import (
 )
 from strata_pack.pack.recovery import state_folder
 from strata_pack.weights.gguf.file import GgufFile, open_shards, shard_paths
-from strata_pack.weights.tokenizer.chat_templates import chat_templates
+from strata_pack.weights.tokenizer.chat_templates import chat_templates, refuse_too_many
 
 TOKENIZER_CONFIG = f"{TOKENIZER_DIR}/tokenizer_config.json"
 NAMES_KEY = "tokenizer.chat_templates"
@@ -212,11 +212,12 @@ def open_target(path: Path) -> TemplateTarget:
 
 
 def _gguf_copies(gguf: GgufFile) -> Iterator[TemplateCopy]:
-    for key in gguf.metadata:
-        if key == TEMPLATE_KEY or key.startswith(NAMED_KEY):
-            text = gguf.text(key) or ""
-            name = DEFAULT_NAME if key == TEMPLATE_KEY else key.removeprefix(NAMED_KEY)
-            yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, name)
+    keys = [key for key in gguf.metadata if key == TEMPLATE_KEY or key.startswith(NAMED_KEY)]
+    refuse_too_many(len(keys), gguf.path)
+    for key in keys:
+        text = gguf.text(key) or ""
+        name = DEFAULT_NAME if key == TEMPLATE_KEY else key.removeprefix(NAMED_KEY)
+        yield TemplateCopy(f"{gguf.path.name}: {key}", "gguf", text, name)
 
 
 def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
@@ -227,7 +228,7 @@ def _folder_copies(root: Path) -> Iterator[TemplateCopy]:
         )
     config = read_tokenizer_config(root)
     value = None if config is None else config.get("chat_template")
-    for name, text in chat_templates(value).items():
+    for name, text in chat_templates(value, root / TOKENIZER_CONFIG).items():
         place = f"{TOKENIZER_CONFIG}: chat_template" + ("" if isinstance(value, str) else f" {name!r}")
         yield TemplateCopy(place, "config", text, name)
     for file in sorted((root / TOKENIZER_DIR / ADDITIONAL_DIR).glob("*.jinja")):

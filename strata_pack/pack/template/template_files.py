@@ -74,7 +74,7 @@ def _in_metadata(metadata: Mapping[str, MetaValue], place: str) -> Iterator[Temp
 
     if said("general.type") not in NOT_MODELS and said("general.architecture") != "clip":
         identity = "/".join(filter(None, map(said, _NAME_KEYS))) if said(_NAME_KEYS[0]) else said("general.name")
-        yield TemplateFile(place, named_templates(metadata), is_gguf=True, identity=identity)
+        yield TemplateFile(place, named_templates(metadata, place), is_gguf=True, identity=identity)
 
 
 def _never() -> bool:

@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
+from unicodedata import normalize
 
 from strata_pack.errors import BadInput
 from strata_pack.weights.checkpoint_index import NoModel, checkpoint_files
 from strata_pack.weights.hub.tree import RepoFile, RepoTree
+from strata_pack.weights.tokenizer.chat_templates import refuse_too_many
 
 SIDE_FILES = frozenset(
     {
@@ -74,6 +76,9 @@ def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
     ``path`` restricts it to one GGUF (any of its shards) or to one folder. Without it, safetensors take precedence over
     GGUF, and a repository with several GGUF models is refused with their names. ``read`` returns the bytes of a small
     file of the repository, such as a checkpoint's index.
+
+    ``BadInput`` for selected names that differ only in case, on every disk: the same source gives the same files
+    everywhere, and the folder can be copied to a disk that would merge them.
     """
     where = f"{tree.repo_id}@{tree.revision}"
     weights = choose_weights((file.path for file in tree.files), path, where, read)
@@ -84,9 +89,24 @@ def select_files(tree: RepoTree, path: str | None, read: ReadFile) -> Selection:
         # A GGUF in a subfolder usually leaves its config and tokenizer at the top of the repository.
         near = folder + name
         wanted.add(near if near in present else name)
-    wanted |= {name for name in present if ADDITIONAL_TEMPLATE.fullmatch(name.removeprefix(folder))}
+    templates = {name for name in present if ADDITIONAL_TEMPLATE.fullmatch(name.removeprefix(folder))}
+    refuse_too_many(len(templates), where)
+    wanted |= templates
     files = tuple(file for file in tree.files if file.path in wanted)
+    _refuse_merged([file.path for file in files], where)
     return Selection(weights, files, tuple(file for file in tree.files if file.path not in wanted))
+
+
+def _refuse_merged(names: Iterable[str], where: str) -> None:
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(normalize("NFC", name).casefold(), name)
+        if other != name:
+            raise BadInput(
+                f"the files {other[:80]} and {name[:80]} are one file on a disk that ignores case",
+                where=where,
+                remedy="rename one of them in the repository",
+            )
 
 
 def choose_weights(names: Iterable[str], path: str | None, where: str, read: ReadFile) -> Weights:

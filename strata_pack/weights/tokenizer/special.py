@@ -162,7 +162,7 @@ def _set(ids: dict[str, int], role: str, value: Any, limit: int | None) -> None:
 
 def _templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     found = tokenizer_config["chat_template"] if "chat_template" in tokenizer_config else _template_file(folder)
-    return chat_templates(found)
+    return chat_templates(found, folder)
 
 
 def _template_file(folder: Path) -> Any:

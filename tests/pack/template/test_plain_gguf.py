@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from strata_pack.pack.recovery import recover
 from strata_pack.pack.template import plan as template_install_plan
 from strata_pack.pack.template.choice import HidesSomething
 from strata_pack.pack.template.install import TemplateNotRecognised, install_template, rollback_template
+from strata_pack.pack.template.target import open_target
 from strata_pack.weights.gguf import copy as gguf_edit_copy
 from strata_pack.weights.gguf.edit import PAD_KEY, TEMPLATE_KEY, pad_value
 from strata_pack.weights.gguf.file import GgufFile, MetaValue, shard_paths
+from strata_pack.weights.tokenizer.chat_templates import MAX_TEMPLATES
 from tests.conftest import ROOT
 from tests.pack.template.texts import HIDING, HUGE, LONG, SAME, SHORT, first_logits, weights_of
 from tests.pack.tiny_gguf import STOCK, metadata, tensors, write_file, write_shards, write_tiny
@@ -123,6 +126,14 @@ def test_auto_repairs_the_template_for_tools_on_the_given_engines_and_keeps_it(
     assert result.plan["removed_keys"] == []
     assert found == {"default": prelude("xml") + stock, "tool_use": prelude("xml") + for_tools, "rag": "r"}
     assert not install_template(path, engines=[MinijinjaEngine()]).changed
+
+
+@pytest.mark.parametrize("read", [gguf_templates, open_target])
+def test_more_templates_than_a_model_has_are_refused(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    named = {f"{TEMPLATE_KEY}.t{number}": MetaValue.string("t") for number in range(MAX_TEMPLATES)}
+    path = write_tiny(tmp_path / "m.gguf", extra=named)
+    with pytest.raises(BadInput, match=r"m\.gguf: has 101 chat templates; at most 100 are read"):
+        read(path)
 
 
 def test_a_template_with_a_trigger_is_refused_and_nothing_changes(tmp_path: Path, put: Any) -> None:

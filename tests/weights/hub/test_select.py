@@ -74,6 +74,22 @@ def test_no_single_answer_is_refused(names: tuple[str, ...], path: str | None, s
         choose(*names, path=path)
 
 
+@pytest.mark.parametrize("pair", [("Tool.jinja", "tool.jinja"), ("\u00e9.jinja", "e\u0301.jinja")])
+def test_names_that_a_disk_without_case_merges_are_refused(pair: tuple[str, str]) -> None:
+    names = ["model.safetensors", *(f"additional_chat_templates/{name}" for name in pair)]
+    tree = RepoTree("org/name", "main", "0" * 40, tuple(RepoFile(name, 1, "0" * 40) for name in names))
+    with pytest.raises(BadInput, match=f"files .*{pair[0]} and .*{pair[1]} are one file on a disk that ignores case"):
+        select_files(tree, None, lambda _name: b"")
+
+
+@pytest.mark.parametrize("file", ["x" * 5000, ["x" * 5000]])
+def test_a_message_about_an_index_shows_the_beginning_of_a_long_name(file: object) -> None:
+    data = json.dumps({"weight_map": {"t" * 5000: file}}).encode()
+    with pytest.raises(BadInput) as refused:
+        choose(*SHARDS, INDEX, index=data)
+    assert len(str(refused.value)) < 400
+
+
 NAMED = {
     "a head of its own": (*SHARDS, "mtp.safetensors"),
     "a head called like a model": (*SHARDS, "model-mtp.safetensors"),

@@ -97,6 +97,11 @@ def test_chat_templates(tmp_path: Path, files: dict[str, str], in_config: Json, 
     assert special_tokens(tmp_path, tokenizer(), {"a": 1, **in_config}, {}).templates == templates
 
 
+def test_more_templates_than_a_model_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has 101 chat templates"):
+        special_tokens(tmp_path, tokenizer(), {"chat_template": {f"t{number}": "" for number in range(101)}}, {})
+
+
 def test_template_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(BadInput, match="is not UTF-8"):
