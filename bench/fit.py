@@ -28,6 +28,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from strata_pack.compare.fit.budget import FitBudget  # noqa: E402
+from strata_pack.compare.fit.planner import FileShape  # noqa: E402
 from strata_pack.compare.fit.search import fit  # noqa: E402
 from strata_pack.compare.many import CompareOptions, compare_many  # noqa: E402
 from strata_pack.files import dump_json  # noqa: E402
@@ -83,7 +84,7 @@ def judge(
         run_plan(plan, theirs)
     size = theirs.stat().st_size
     started = time.perf_counter()
-    found = fit(source, FitBudget(f"{size} bytes", size), imatrix)
+    found = fit(source, FitBudget(f"{size} bytes", size), imatrix, shape=FileShape(allow_requantize=True))
     seconds = time.perf_counter() - started
     if not ours.exists():
         run_plan(plan_quantization(source, found.recipe, imatrix, allow_requantize=True), ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -75,10 +76,10 @@ def build(
     """
     from strata_pack.errors import WrongUse
     from strata_pack.pack.build import build_packs
-    from strata_pack.pack.build_dir import check_target
     from strata_pack.pack.build_plan import replaced_packs
     from strata_pack.pack.request import BuildRequest, requests_by_recipe
     from strata_pack.weights.gguf.edit import RESERVE
+    from strata_pack.weights.quantize.recipes import make_recipe
 
     if no_mmproj and (mmproj is not None or mmproj_type != "auto"):
         raise WrongUse(
@@ -87,14 +88,12 @@ def build(
         )
     if converter == "reference" and flags.fit is not None:
         raise WrongUse("--fit needs the tool's own converter", where="--converter", remedy="convert the source first")
-    if flags.fit is not None and not dry_run:
-        check_target(out_dir, force=force)  # before the search, which takes minutes
+    flags.check_fit()
     edits, split_bytes = flags.edits(), flags.split_bytes()
-    recipes = flags.recipes(source, out_dir.parent / f"{out_dir.name}.fit.toml", out, reserve=RESERVE)
     request = BuildRequest(
         source=source,
         out=out_dir,
-        recipe=recipes[0],
+        recipe=make_recipe(),
         template=template,
         golden=golden,
         allow_triggers=allow_triggers,
@@ -115,6 +114,10 @@ def build(
         edits=edits,
         split_bytes=split_bytes,
     )
+    projector = _projector_bytes(request) if flags.fit is not None else 0
+    place = out_dir.parent / f"{out_dir.name}.fit.toml"
+    recipes = flags.recipes(source, place, out, reserve=RESERVE, projector=projector, mtp=not no_mtp)
+    request = replace(request, recipe=recipes[0])
     requests = [request] if len(recipes) == 1 else requests_by_recipe(request, recipes)
     if dry_run:
         _show_plans(requests, out)
@@ -128,6 +131,14 @@ def build(
     if seconds:
         out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items()))
     out.result(answers[0] if len(answers) == 1 else {"ok": True, "packs": answers})
+
+
+def _projector_bytes(request: BuildRequest) -> int:
+    """Check all that a build checks before it writes, because a search takes minutes; return the projector's bytes."""
+    from strata_pack.pack.build_plan import plan_packs
+
+    with plan_packs([replace(request, allow_requantize=True)]) as ((_, needs),):
+        return needs.need.projector
 
 
 def _show_plans(requests: Sequence[BuildRequest], out: Out) -> None:

@@ -93,8 +93,9 @@ def collect(
         result = make_imatrix(request, progress)
     found = coverage_of(result.collected, str(dest))
     rate = f", {result.tokens_per_second:.0f} tokens a second" if result.chunks > result.resumed else ""
+    weights, evaluated = counted(len(found.weights), "weight"), counted(found.chunks, "chunk")
     out.line(
-        f"{dest}: {len(found.weights)} weights, {counted(found.chunks, 'chunk')} of {found.chunk_size} tokens{rate}"
+        f"{dest}: {weights}, {evaluated} of {found.chunk_size} tokens{rate}"
         + (f"; {found.unseen} of {found.experts} experts were never chosen" if found.unseen else "")
     )
     speed = {"resumed": result.resumed, "tokens_per_second": result.tokens_per_second}
@@ -130,7 +131,7 @@ def _show(out: Out, found: Coverage) -> None:
 
     text = ", ".join(found.datasets) or "an unnamed text"
     chunks = counted(found.chunks, "chunk")
-    out.line(f"{found.path}: {len(found.weights)} weights, {chunks} of {found.chunk_size} tokens of {text}")
+    out.line(f"{found.path}: {counted(len(found.weights), 'weight')}, {chunks} of {found.chunk_size} tokens of {text}")
     if found.experts:
         hardly = sum(len(weight.hardly_seen) for weight in found.weights)
         out.line(f"experts: {found.experts}, never chosen: {found.unseen}, given fewer than 16 rows: {hardly}")

@@ -126,18 +126,27 @@ class QuantFlags:
     allow_requantize: AllowRequantize = False
     allow_nonfinite: AllowNonfinite = False
 
-    def recipes(self, source: str, place: Path | None, out: Out, *, reserve: int = 0) -> list[Recipe]:
+    def recipes(
+        self,
+        source: str,
+        place: Path | None,
+        out: Out,
+        *,
+        reserve: int = 0,
+        projector: int = 0,
+        mtp: bool = True,
+    ) -> list[Recipe]:
         """Return a recipe a preset, or the one of ``--fit``, which is left in ``place``.
 
-        ``reserve`` is what the file holds beyond the quantized model, in bytes. Raises as ``make_recipe`` and
-        ``fit_file``.
+        ``reserve``, ``projector`` and ``mtp``: see ``fitted``. Raises as ``make_recipe`` and ``fit_file``.
         """
-        from strata_pack.cli.fitting import fitted, refuse_with_fit
+        from strata_pack.cli.fitting import fitted
         from strata_pack.weights.quantize.recipes import make_recipe
 
         if self.fit is not None:
-            refuse_with_fit(self.quant, self.recipe)
-        named = [
+            self.check_fit()
+            return [fitted(source, self, place, out, reserve=reserve, projector=projector, mtp=mtp)]
+        return [
             make_recipe(
                 preset,
                 self.recipe,
@@ -149,9 +158,15 @@ class QuantFlags:
             )
             for preset in self.quant or (None,)
         ]
-        if self.fit is None:
-            return named
-        return [fitted(source, self.fit, self.imatrix, self.fit_probe, self.threads, place, out, reserve=reserve)]
+
+    def check_fit(self) -> None:
+        """Raise ``WrongUse`` if --fit is combined with a flag that names types, or its size is none."""
+        from strata_pack.cli.fitting import refuse_with_fit
+        from strata_pack.compare.fit.budget import parse_budget
+
+        if self.fit is not None:
+            refuse_with_fit(self)
+            parse_budget(self.fit)
 
     def edits(self) -> Edits:
         """Return the changes to the model; raises as ``make_edits``."""

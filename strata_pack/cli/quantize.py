@@ -49,6 +49,7 @@ def quantize(
     if html is not None and not dry_run:
         raise WrongUse("--html writes the plan that --dry-run shows")
     ReportFiles(html=html).try_all(source, flags.imatrix)
+    flags.check_fit()
     if flags.fit is not None and not dry_run:
         check_file_output(target_file(dest), force=force)  # before the search, which takes minutes
     edits, split_bytes = flags.edits(), flags.split_bytes()

@@ -109,7 +109,7 @@ class LogitsFile:
             rows = len(header.targets) * row_bytes(header.n_vocab)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error) as error:
             raise BadInput(f"is damaged ({error})", where=path, remedy=_REMOVE) from None
         if path.stat().st_size != start + rows:
             raise BadInput("is truncated", where=path, remedy=_REMOVE)
@@ -124,7 +124,8 @@ class LogitsFile:
                 rows = np.fromfile(file, layout, size)
                 if len(rows) < size:
                     raise BadInput("became shorter while it was read", where=self.path)
-                if any(zlib.crc32(row.tobytes()[:-4]) != row["crc"] for row in rows):
+                wrong = any(zlib.crc32(row.tobytes()[:-4]) != row["crc"] for row in rows)
+                if wrong or (rows["places"] >= self.header.n_vocab).any():
                     raise BadInput("is damaged (a checksum differs)", where=self.path, remedy=_REMOVE)
                 low, step = rows["scale"][:, :1], rows["scale"][:, 1:]
                 logs = low + rows["levels"].astype(np.float32) * step

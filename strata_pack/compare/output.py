@@ -53,7 +53,7 @@ def make_report(found: Sequence[ModelComparison], max_kl: float | None) -> Repor
         "overview",
         "All models against the reference",
         "passed",
-        f"{len(found)} models over {found[0].total.tokens:,} scored tokens, {found[0].total.method}",
+        f"{counted(len(found), 'model')} over {found[0].total.tokens:,} scored tokens, {found[0].total.method}",
         table=Table(headers, rows),
         chart=picture(found),
     )

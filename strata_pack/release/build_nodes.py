@@ -113,6 +113,7 @@ def _imatrix_of(task: Task, results: Results) -> Path | None:
 
 def recipe(task: Task, results: Results, progress: Progress) -> NodeOutput:
     """Search the best mix for a size and keep it as a recipe file."""
+    from strata_pack.compare.fit.planner import FileShape
     from strata_pack.compare.fit.search import fit_file
 
     model = brought_model(task.source, results.out, task.result("fetch"))
@@ -120,7 +121,7 @@ def recipe(task: Task, results: Results, progress: Progress) -> NodeOutput:
         str(first_weights(model)),
         task.settings["fit"],
         _imatrix_of(task, results),
-        reserve=RESERVE,
+        shape=FileShape(reserve=RESERVE),
         threads=task.threads,
         progress=progress,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,16 +20,19 @@ from strata_pack.compare.fit import errors as fit_errors
 from strata_pack.compare.fit.budget import parse_budget
 from strata_pack.compare.fit.choose import Option, choose, hull, smallest
 from strata_pack.compare.fit.errors import PEAK, error_table, limited
+from strata_pack.compare.fit.planner import FileShape
 from strata_pack.compare.fit.search import fit, layer_ranges, nearest_preset
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of
 from strata_pack.errors import WrongUse
 from strata_pack.llama.memory import OVERHEAD
 from strata_pack.progress import Silent
+from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.plan import plan_quantization
 from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.run import run_plan
 from strata_pack.weights.tensor_source import GgufSource
 from tests.compare.test_compare import write_wide
+from tests.pack.tiny_gguf import STOCK, metadata, tensors, write_file
 
 SHAPE = {
     "general.architecture": "llama",
@@ -132,7 +136,7 @@ def test_fewer_bits_have_larger_errors_and_the_own_type_none(wide: Path) -> None
     with GgufSource(wide) as source:
         tensors = [tensor for tensor in source.tensors if tensor.name == "blk.0.ffn_up.weight"]
         types = (Q.Q2_K, Q.Q4_K, Q.Q6_K, Q.Q8_0, Q.F16, Q.F32)
-        table = error_table(source, tensors, types, None, threads=1, cache=None, progress=Silent())
+        table = error_table(source, tensors, {tensors[0].name: types}, None, threads=1, cache=None, progress=Silent())
     errors = [table["blk.0.ffn_up.weight"][type] for type in types]
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] == 0
@@ -142,9 +146,10 @@ def test_errors_are_found_again_in_the_cache(wide: Path, tmp_path: Path, monkeyp
     cache = tmp_path / "errors.json"
     with GgufSource(wide) as source:
         tensors = [tensor for tensor in source.tensors if len(tensor.shape) == 2]
-        first = error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent())
+        types = {tensor.name: (Q.Q4_K,) for tensor in tensors}
+        first = error_table(source, tensors, types, None, threads=1, cache=cache, progress=Silent())
         monkeypatch.setattr(fit_errors, "_error", None)
-        assert error_table(source, tensors, (Q.Q4_K,), None, threads=1, cache=cache, progress=Silent()) == first
+        assert error_table(source, tensors, types, None, threads=1, cache=cache, progress=Silent()) == first
 
 
 def test_one_column_with_all_importance_does_not_hide_the_others() -> None:
@@ -200,7 +205,7 @@ def test_a_size_that_nothing_fits_is_refused_with_the_smallest(wide: Path) -> No
     [
         (("quantize", "{wide}", "{there}"), "exists already"),
         (("quantize", "{wide}"), "no FILE to write is given"),
-        (("build", "{wide}", "--out", "{folder}"), "is a folder with other files in it"),
+        (("build", "{wide}", "--out", "{folder}"), "in it is read by this command"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_before_the_search(
@@ -249,3 +254,61 @@ def test_an_interrupted_measurement_continues_after_the_last_group(wide: Path, m
 @given(st.floats(0.5, 32.0), st.sets(st.sampled_from([Q.Q2_K, Q.Q4_K, Q.Q5_0, Q.Q6_K, Q.IQ4_XS, Q.F16]), min_size=1))
 def test_the_base_of_a_mix_is_a_preset_of_one_of_its_types(bits: float, types: set[Q]) -> None:
     assert PRESETS[nearest_preset(bits, types)].base in types
+
+
+def test_a_size_is_one_line_of_the_recipe() -> None:
+    assert parse_budget("16GiB\n card AT  32K context").text == "16GiB card AT 32K context"
+
+
+def test_bits_per_weight_are_those_of_the_tensors(tmp_path: Path) -> None:
+    long = {"tokenizer.chat_template": MetaValue.string("x" * 50_000)}
+    write_file(tmp_path / "long.gguf", {**metadata(STOCK, 256), **long}, tensors(0, 256, 0.1))
+    with GgufSource(tmp_path / "long.gguf") as source:
+        assert fit(source, parse_budget("6bpw"), probe=False, threads=1).bits_per_weight > 5.9
+
+
+@pytest.mark.parametrize("flags", [("--tensor-type", "attn_q=F32"), ("--pure",), ("--quant", "Q4_K_M")])
+def test_flags_that_name_types_are_refused_with_a_size(wide: Path, flags: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["quantize", str(wide), "--dry-run", "--fit", "5bpw", *flags])
+    assert result.exit_code == 2
+    assert f"it excludes {flags[0]}" in result.stderr
+
+
+def test_a_quantized_source_keeps_its_types_unless_that_is_allowed(tmp_path: Path) -> None:
+    with GgufSource(write_wide(tmp_path / "eight.gguf", Q.Q8_0)) as source:
+        with pytest.raises(WrongUse, match="--allow-requantize"):
+            fit(source, parse_budget("5bpw"), probe=False, threads=1)
+        kept = fit(source, parse_budget("12bpw"), probe=False, threads=1)
+        smaller = fit(source, parse_budget("5bpw"), shape=FileShape(allow_requantize=True), probe=False, threads=1)
+    assert set(kept.types.values()) == {Q.Q8_0}
+    assert Q.Q8_0 not in smaller.types.values()
+
+
+def test_a_search_sees_the_model_without_the_pruned_layers(tmp_path: Path) -> None:
+    deep = tensors(0, 256, 0.1)
+    deep |= {name.replace("blk.0", "blk.1"): data for name, data in deep.items() if "blk.0" in name}
+    two = MetaValue.uint32(2)
+    write_file(tmp_path / "deep.gguf", {**metadata(STOCK, 256), "llama.block_count": two}, deep)
+    given = ["quantize", str(tmp_path / "deep.gguf"), str(tmp_path / "out.gguf"), "--prune-layers", "0"]
+    assert CliRunner().invoke(app, [*given, "--fit", "700kB"]).exit_code == 0
+    assert 680_000 < (tmp_path / "out.gguf").stat().st_size <= 700_000
+
+
+def test_an_interrupted_error_table_keeps_what_it_has(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def error(*_: object) -> float:
+        asked.append(1)
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return 0.5
+
+    asked: list[int] = []
+    monkeypatch.setattr(fit_errors, "_error", error)
+    cache = tmp_path / "errors.json"
+    with GgufSource(wide) as source:
+        some = [tensor for tensor in source.tensors if len(tensor.shape) == 2]
+        types = {tensor.name: (Q.Q4_K,) for tensor in some}
+        with pytest.raises(KeyboardInterrupt):
+            error_table(source, some, types, None, threads=1, cache=cache, progress=Silent())
+    assert len(json.loads(cache.read_text())) == 2

@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType as Q
 
 from strata_pack.compare.fit.budget import FitBudget
 from strata_pack.compare.fit.choose import Option
+from strata_pack.compare.fit.planner import FileShape, Planner
 from strata_pack.compare.fit.search import recipe_text
 from strata_pack.compare.fit.trial import RIVALS, Mix, least_divergent, preset_mixes
 from strata_pack.compare.texts import texts
@@ -37,6 +38,10 @@ def options_of(source: GgufSource) -> Mapping[str, Sequence[Option[Q]]]:
     }
 
 
+def planner(source: GgufSource) -> Planner:
+    return Planner(source, None, FileShape())
+
+
 def uniform(source: GgufSource, type: Q) -> tuple[Mix, str]:
     mix = {name: next(one for one in some if one.type is type) for name, some in options_of(source).items()}
     return mix, recipe_text(FitBudget("x", 1), dict.fromkeys(mix, type), 2)
@@ -47,16 +52,16 @@ def test_the_mix_with_the_least_measured_divergence_wins_whatever_its_estimate(
 ) -> None:
     coarse, fine = uniform(source, Q.Q2_K), uniform(source, Q.Q8_0)
     cache = tmp_path / "mixes.json"
-    won = least_divergent(source, [coarse, fine], None, texts(), cache=cache, threads=1, progress=Silent())
+    won = least_divergent(planner(source), [coarse, fine], texts(), cache=cache, threads=1, progress=Silent())
     assert won is fine[0]
 
 
 def test_a_mix_is_tried_once(source: GgufSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mixes = [uniform(source, Q.Q2_K), uniform(source, Q.Q8_0)]
     cache = tmp_path / "mixes.json"
-    first = least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent())
+    first = least_divergent(planner(source), mixes, texts(), cache=cache, threads=1, progress=Silent())
     monkeypatch.setattr("strata_pack.compare.fit.trial.run_plan", None)
-    assert least_divergent(source, mixes, None, texts(), cache=cache, threads=1, progress=Silent()) is first
+    assert least_divergent(planner(source), mixes, texts(), cache=cache, threads=1, progress=Silent()) is first
 
 
 def test_presets_that_fit_become_mixes_within_the_budget(source: GgufSource) -> None:

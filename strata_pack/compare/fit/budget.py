@@ -21,7 +21,7 @@ UNITS = {
     "TiB": 1 << 40,
 }
 _SIZE = re.compile(r"(?P<number>\d{1,15}(?:\.\d+)?)\s*(?P<unit>[A-Za-z]+)")
-_CARD = re.compile(r"(?P<size>.+?)\s+card\s+at\s+(?P<context>\d+)(?P<k>k?)\s+context")
+_CARD = re.compile(r"(?P<size>.+?) card at (?P<context>\d{1,12})(?P<k>k?) context", re.IGNORECASE)
 EXAMPLE = "write for example 600MiB, 4.5bpw or '16GiB card at 32k context'"
 
 
@@ -58,14 +58,15 @@ class FitBudget:
 
 def parse_budget(text: str) -> FitBudget:
     """Return the budget that ``text`` describes; the message of ``WrongUse`` has an example."""
+    text = " ".join(text.split())
     where = f"--fit {text}"
-    card = _CARD.fullmatch(text.strip())
+    card = _CARD.fullmatch(text)
     if card is not None:
         size = parse_budget(card["size"])
         if size.size is None:
             raise WrongUse("a card has a size in bytes", where=where, remedy=EXAMPLE)
         return FitBudget(text, size.size, context=int(card["context"]) * (1024 if card["k"] else 1))
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text)
     if match is None:
         raise WrongUse("is no size", where=where, remedy=EXAMPLE)
     number, unit = float(match["number"]), match["unit"]

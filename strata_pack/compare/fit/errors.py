@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,6 +33,9 @@ PEAK = 1000
 importance, from the first token of each window: without a limit the other columns would not count, and the tensor would
 get the worst type."""
 
+SAVE_EVERY = 10.0
+"""Seconds after which new errors are saved, for a search that is interrupted."""
+
 Errors = Mapping[str, Mapping[Q, float]]
 """The relative error by tensor and type; 0 for the tensor's own type."""
 
@@ -44,19 +48,19 @@ def fits_rows(type: Q, tensor: SourceTensor) -> bool:
 def error_table(
     source: TensorSource,
     tensors: Sequence[SourceTensor],
-    types: Iterable[Q],
+    types: Mapping[str, Sequence[Q]],
     imatrix: Imatrix | None,
     *,
     threads: int,
     cache: Path | None,
     progress: Progress,
 ) -> Errors:
-    """Return the relative error of each of ``tensors`` at each of ``types`` that fits its rows.
+    """Return the relative error of each of ``tensors`` at each of its ``types`` that fits its rows.
 
     ``cache``: a file with errors of earlier runs, by hash of the sampled bytes, importances, type and library; new
     errors are added to it. Types that need importances are skipped for tensors without them.
     """
-    quantizer, ggml, types = Quantizer.load(), Ggml.load(), tuple(types)
+    quantizer, ggml = Quantizer.load(), Ggml.load()
     known = _read(cache)
     task = progress.task("errors of types", sum(tensor.elements for tensor in tensors), "weights")
     table: dict[str, dict[Q, float]] = {}
@@ -68,7 +72,7 @@ def error_table(
         if weights is not None and (limited(weights) != weights).any():
             digest.update(b"limited to %d" % PEAK)
         errors, new = {}, {}
-        for type in types:
+        for type in types[tensor.name]:
             if not fits_rows(type, tensor) or (weights is None and ggml.requires_imatrix(type)):
                 continue
             if is_too_large(type, rows, weights):
@@ -80,19 +84,33 @@ def error_table(
         return tensor.name, errors, new
 
     found: dict[str, float] = {}
-    with ThreadPoolExecutor(threads, thread_name_prefix="errors") as pool:
-        for tensor, (name, errors, new) in zip(tensors, pool.map(work, tensors), strict=True):
-            table[name] = errors
-            found |= new
-            task.advance(tensor.elements)
+    saved, saved_at = 0, time.monotonic()
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="errors") as pool:
+            for tensor, (name, errors, new) in zip(tensors, pool.map(work, tensors), strict=True):
+                table[name] = errors
+                found |= new
+                task.advance(tensor.elements)
+                if time.monotonic() - saved_at > SAVE_EVERY:
+                    _write(cache, {**known, **found})
+                    saved, saved_at = len(found), time.monotonic()
+    finally:
+        if len(found) > saved:
+            _write(cache, {**known, **found})
     task.done()
-    if cache is not None and found:
-        write_atomic(cache, dump_json({**known, **found}))
     return table
 
 
 def _read(cache: Path | None) -> dict[str, float]:
-    return {} if cache is None else {key: float(error) for key, error in read_state(cache).items()}
+    try:
+        return {} if cache is None else {key: float(error) for key, error in read_state(cache).items()}
+    except (ValueError, TypeError):
+        return {}
+
+
+def _write(cache: Path | None, errors: Mapping[str, float]) -> None:
+    if cache is not None:
+        write_atomic(cache, dump_json(errors))
 
 
 def _sample(source: TensorSource, tensor: SourceTensor, imatrix: Imatrix | None) -> tuple[Floats, Floats | None]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from typing import Any
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
 from strata_pack.compare.fit.choose import Option, choose, next_step, smallest
 from strata_pack.compare.fit.errors import PEAK, Errors, error_table, fits_rows
+from strata_pack.compare.fit.planner import ONE_FILE, FileShape, Planner
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.fit.trial import Mix, least_divergent, preset_mixes
 from strata_pack.compare.texts import Text, texts
-from strata_pack.errors import WrongUse
+from strata_pack.errors import BadInput, WrongUse
 from strata_pack.files import dump_json, read_state, sha256_text, write_atomic
-from strata_pack.llama.ggml import Ggml
+from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.logits_native import LAYOUT_OF
@@ -34,8 +36,9 @@ from strata_pack.progress import Progress, Silent
 from strata_pack.resources import cache_dir
 from strata_pack.weights.gguf.file import align, tensor_nbytes
 from strata_pack.weights.quantize.command import open_tensors
+from strata_pack.weights.quantize.edits import NO_EDITS, EditedSource, Edits, edit_imatrix
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
-from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
+from strata_pack.weights.quantize.plan import QuantPlan
 from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.recipes import Recipe, read_recipe
 from strata_pack.weights.quantize.roles import Role, is_quantizable, role_of
@@ -66,6 +69,8 @@ KNOWN_COSTS: Mapping[str, float] = {
     "ffn_gate": 0.3,
 }
 """Cost in nats of one unit of relative error, by the tensor's role; 1 for others. Divided by the number of layers."""
+SCRATCH = "strata-fit-"
+_BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -101,21 +106,21 @@ def fit(
     budget: FitBudget,
     imatrix: Imatrix | None = None,
     *,
+    shape: FileShape = ONE_FILE,
     probe: bool | None = None,
     over: Sequence[Text] = (),
-    reserve: int = 0,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Return the recipe for the best file within ``budget``, leaving ``reserve`` bytes for a larger header.
+    """Return the recipe for the best file within ``budget``.
 
-    ``probe``: measure sensitivities on the model (``None``: up to two billion weights). ``over``: the texts to measure
-    on. Raises ``WrongUse`` if the smallest mix is larger than the budget, and as ``plan_quantization``.
+    ``shape``: what else is in the file, and what is allowed. ``probe``: measure sensitivities on the model (``None``:
+    up to two billion weights). ``over``: the texts to measure on. Raises ``WrongUse`` if the smallest mix is larger
+    than the budget, and as ``plan_quantization``.
     """
     progress, threads = progress or Silent(), threads or usable_cores()
-    plan = plan_quantization(source, "Q8_0", imatrix, allow_requantize=True)
-    metadata = {key: value.value for key, value in source.metadata.items()}
-    limit = budget.file_bytes(plan.parameters, metadata)
+    planner, over = Planner(source, imatrix, shape), tuple(over) or texts()
+    plan = planner.plan("Q8_0")
     ggml = Ggml.load()
     opened = [
         tensor.source
@@ -124,48 +129,88 @@ def fit(
     ]
     names = {tensor.name for tensor in opened}
     fixed = sum(align(tensor.nbytes, plan.alignment) for tensor in plan.tensors if tensor.name not in names)
-    header = sum(output_sizes(plan)) - plan.padded_bytes + reserve
+    header = sum(output_sizes(plan)) - plan.padded_bytes + shape.reserve
+    limit = _limit(budget, plan, header, shape.projector)
     free = limit - fixed - header
-    errors = _errors(source, opened, 8 * free / max(sum(t.elements for t in opened), 1), imatrix, threads, progress)
-    layers = int(metadata.get(f"{metadata.get('general.architecture')}.block_count", 0) or 0)
-    least = smallest({tensor.name: _options(plan, tensor, errors, 1.0) for tensor in opened})
-    if least > free:
+    types = _types(opened, 8 * free / max(sum(t.elements for t in opened), 1), imatrix, shape)
+    options = {one.name: _options(plan, one, dict.fromkeys(types[one.name], 0.0), 1.0) for one in opened}
+    if (least := smallest(options)) > free:
         # Before anything is measured: that takes minutes.
-        raise WrongUse(
-            f"the smallest mix takes {least + fixed + header:,} bytes and the budget is {limit:,}",
-            where=f"--fit {budget.text}",
-            remedy="allow more"
-            if imatrix is not None
-            else "allow more, or give an --imatrix, which allows smaller types",
-        )
+        raise _too_small(budget, least + fixed + header, limit, planner)
+    cache = cache_dir() / "fit" / f"{sha256_text(source.fingerprint)[:32]}.json"
+    errors = error_table(source, opened, types, imatrix, threads=threads, cache=cache, progress=progress)
+    options = {one.name: _options(plan, one, errors[one.name], 1.0) for one in opened}
+    if (least := smallest(options)) > free:
+        raise _too_small(budget, least + fixed + header, limit, planner)
+    layers = _layers(opened)
     groups: dict[str, list[SourceTensor]] = {}
     for tensor in opened:
-        groups.setdefault(group_of(tensor.name, layers), []).append(tensor)
+        if len(errors[tensor.name]) > 1:
+            groups.setdefault(group_of(tensor.name, layers), []).append(tensor)
     found: dict[str, Sensitivity] = {}
-    if probe if probe is not None else plan.parameters <= MEASURED_UP_TO:
-        found = _probe(source, groups, errors, imatrix, tuple(over) or texts(), threads, progress)
-    options = {tensor.name: _options(plan, tensor, errors, _cost(tensor.name, layers, found)) for tensor in opened}
+    is_exact = sum(align(tensor.nbytes, plan.alignment) for tensor in opened) <= free
+    if not is_exact and (probe if probe is not None else plan.parameters <= MEASURED_UP_TO):
+        with _named(source):
+            found = _probe(planner, groups, errors, over, threads, progress)
+    options = {one.name: _options(plan, one, errors[one.name], _cost(one.name, layers, found)) for one in opened}
     chosen: Mix = choose(options, free)
     if found:
         rivals = preset_mixes(source, options, free, imatrix)
         mixes = [(mix, _recipe_of(budget, mix, layers)) for mix in (chosen, *rivals)]
-        place = _place(source, imatrix, tuple(over) or texts(), "mixes")
-        chosen = least_divergent(
-            source, mixes, imatrix, tuple(over) or texts(), cache=place, threads=threads, progress=progress
-        )
+        place = _place(planner, over, "mixes")
+        chosen = least_divergent(planner, mixes, over, cache=place, threads=threads, progress=progress)
     text = _recipe_of(budget, chosen, layers)
-    return replace(_result(source, imatrix, limit, text, chosen, found), unspent=_unspent(chosen, options, free, limit))
+    return replace(_result(planner, limit, text, chosen, found), unspent=_unspent(chosen, options, free, limit))
+
+
+@contextmanager
+def _named(source: TensorSource) -> Iterator[None]:
+    """Say of a copy that llama.cpp does not load which source it is a copy of."""
+    try:
+        yield
+    except BadInput as error:
+        if error.where is None or SCRATCH not in error.where:
+            raise
+        remedy = "use the table of typical costs: --no-fit-probe"
+        raise BadInput(
+            f"a copy of it cannot be measured: {error.problem}", where=source.label, remedy=remedy
+        ) from error
+
+
+def _limit(budget: FitBudget, plan: QuantPlan, header: int, projector: int) -> int:
+    """Return the maximum bytes of the file. Bits per weight are those of the tensors, without the header."""
+    metadata = {key: value.value for key, value in {**plan.source.metadata, **plan.closing}.items()}
+    limit = budget.file_bytes(plan.parameters, metadata)
+    if budget.bits is not None:
+        return limit + header
+    return limit if budget.context is None else limit - projector
+
+
+def _too_small(budget: FitBudget, least: int, limit: int, planner: Planner) -> WrongUse:
+    more = ["allow more"]
+    if not planner.shape.allow_requantize and any(one.type not in FLOAT_TYPES for one in planner.source.tensors):
+        more.append("start from the F16 or BF16 model, or quantize it again with --allow-requantize")
+    if planner.imatrix is None:
+        more.append("give an --imatrix, which allows smaller types")
+    problem = f"the smallest mix takes {least:,} bytes and the budget is {limit:,}"
+    return WrongUse(problem, where=f"--fit {budget.text}", remedy="; ".join(more))
+
+
+def _layers(tensors: Sequence[SourceTensor]) -> int:
+    numbers = [int(match[1]) for tensor in tensors if (match := _BLOCK.match(tensor.name))]
+    return max(numbers, default=-1) + 1
 
 
 def _recipe_of(budget: FitBudget, mix: Mix, layers: int) -> str:
     return recipe_text(budget, {name: option.type for name, option in mix.items()}, layers)
 
 
-def _place(source: TensorSource, imatrix: Imatrix | None, over: Sequence[Text], kind: str, *facts: object) -> Path:
+def _place(planner: Planner, over: Sequence[Text], kind: str, *facts: object) -> Path:
     """Return the cache file of what was measured on a source with an imatrix and texts."""
-    weights = None if imatrix is None else imatrix.sha256
-    key = sha256_text(json.dumps([source.fingerprint, weights, [text.sha256 for text in over], *facts, LAYOUT_OF]))
-    return cache_dir() / "fit" / f"{key[:32]}-{kind}.json"
+    imatrix = planner.imatrix
+    weights = None if imatrix is None else [imatrix.sha256, sorted(imatrix.entries)]
+    key = [planner.source.fingerprint, weights, [text.sha256 for text in over], *facts, LAYOUT_OF]
+    return cache_dir() / "fit" / f"{sha256_text(json.dumps(key))[:32]}-{kind}.json"
 
 
 def fit_file(
@@ -173,16 +218,24 @@ def fit_file(
     size: str,
     imatrix: Path | None = None,
     *,
+    edits: Edits = NO_EDITS,
+    mtp: bool = True,
+    shape: FileShape = ONE_FILE,
     probe: bool | None = None,
-    reserve: int = 0,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> FitResult:
-    """Return ``fit`` of the local model ``source`` for a size such as ``600MiB``."""
+    """Return ``fit`` of the local model ``source`` for a size such as ``600MiB``.
+
+    ``edits`` are applied to it first; without ``mtp`` a checkpoint's draft head is left out.
+    """
     budget = parse_budget(size)
     importances = None if imatrix is None else read_imatrix(imatrix)
-    with open_tensors(source) as opened:
-        return fit(opened, budget, importances, probe=probe, reserve=reserve, threads=threads, progress=progress)
+    with open_tensors(source, mtp=mtp) as opened:
+        edited = EditedSource(opened, edits)
+        kept = None if importances is None else edit_imatrix(importances, edited, edits)
+        shape = replace(shape, closing=edited.closing)
+        return fit(edited, budget, kept, shape=shape, probe=probe, threads=threads, progress=progress)
 
 
 def _unspent(chosen: Mapping[str, Option[Q]], options: Mapping[str, Sequence[Option[Q]]], free: int, limit: int) -> str:
@@ -200,8 +253,7 @@ def _unspent(chosen: Mapping[str, Option[Q]], options: Mapping[str, Sequence[Opt
 
 
 def _result(
-    source: TensorSource,
-    imatrix: Imatrix | None,
+    planner: Planner,
     limit: int,
     text: str,
     chosen: Mapping[str, Option[Q]],
@@ -211,7 +263,7 @@ def _result(
         path = Path(folder) / "fit.toml"
         path.write_text(text, encoding="utf-8")
         recipe = read_recipe(path)
-    plan = plan_quantization(source, recipe, imatrix, allow_requantize=True)
+    plan = planner.plan(recipe)
     return FitResult(
         budget=limit,
         size=sum(output_sizes(plan)),
@@ -224,27 +276,26 @@ def _result(
     )
 
 
-def _errors(
-    source: TensorSource,
-    opened: Sequence[SourceTensor],
-    bits: float,
-    imatrix: Imatrix | None,
-    threads: int,
-    progress: Progress,
-) -> Errors:
-    types = {*CANDIDATES, *(tensor.type for tensor in opened)}
-    if bits < SMALL_BITS and imatrix is not None:
-        types |= set(SMALL_CANDIDATES)
-    cache = cache_dir() / "fit" / f"{sha256_text(source.fingerprint)[:32]}.json"
-    return error_table(source, opened, sorted(types), imatrix, threads=threads, cache=cache, progress=progress)
+def _types(
+    opened: Sequence[SourceTensor], bits: float, imatrix: Imatrix | None, shape: FileShape
+) -> Mapping[str, Sequence[Q]]:
+    """Return the types that each tensor may get."""
+    small = SMALL_CANDIDATES if bits < SMALL_BITS and imatrix is not None else ()
+    return {
+        tensor.name: sorted({*CANDIDATES, *small, tensor.type})
+        if shape.allow_requantize or tensor.type in FLOAT_TYPES
+        else [tensor.type]
+        for tensor in opened
+    }
 
 
-def _options(plan: QuantPlan, tensor: SourceTensor, errors: Errors, cost: float) -> list[Option[Q]]:
+def _options(plan: QuantPlan, tensor: SourceTensor, errors: Mapping[Q, float], cost: float) -> list[Option[Q]]:
     least = LEAST_BITS.get(role_of(tensor.name), 0.0)
     return [
         Option(type, align(tensor_nbytes(tensor.shape, type), plan.alignment), cost * error)
-        for type, error in errors[tensor.name].items()
-        if fits_rows(type, tensor) and 8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] >= least
+        for type, error in errors.items()
+        if type is tensor.type
+        or (fits_rows(type, tensor) and 8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] >= least)
     ]
 
 
@@ -259,27 +310,25 @@ def _cost(name: str, layers: int, found: Mapping[str, Sensitivity]) -> float:
 
 
 def _probe(
-    source: TensorSource,
+    planner: Planner,
     groups: Mapping[str, Sequence[SourceTensor]],
     errors: Errors,
-    imatrix: Imatrix | None,
     over: Sequence[Text],
     threads: int,
     progress: Progress,
 ) -> dict[str, Sensitivity]:
     """Return the sensitivity of each group; cached for each source, imatrix and set of texts."""
     probes = {tensor.name: probe_type(errors[tensor.name]).name for tensors in groups.values() for tensor in tensors}
-    place = _place(source, imatrix, over, "costs", probes, PEAK)
+    place = _place(planner, over, "costs", probes, PEAK)
     known = _read_costs(place)
     found = {group: known[group] for group in groups if group in known}
     if len(found) == len(groups):
         return found
-    with tempfile.TemporaryDirectory(prefix="strata-fit-") as folder:
+    with tempfile.TemporaryDirectory(prefix=SCRATCH) as folder:
         base = Path(folder) / "base.gguf"
-        half = plan_quantization(source, "F16", allow_requantize=True)
-        run_plan(half, base, threads=threads)
+        run_plan(planner.trial("F16"), base, threads=threads)
         rest = {group: tensors for group, tensors in groups.items() if group not in found}
-        for new in measure(base, rest, errors, imatrix, over, Path(folder), threads=threads, progress=progress):
+        for new in measure(base, rest, errors, planner.imatrix, over, Path(folder), threads=threads, progress=progress):
             found[new.group] = new
             # At once: a group takes minutes on a large model, and an interrupted search continues here.
             write_atomic(place, dump_json({name: [one.cost, one.measured] for name, one in found.items()}))

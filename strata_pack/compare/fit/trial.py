@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from strata_pack.compare.fit.choose import Option, filled
+from strata_pack.compare.fit.planner import Planner
 from strata_pack.compare.fit.sensitivity import divergence, keep_logits
 from strata_pack.compare.texts import Text
 from strata_pack.errors import WrongUse
@@ -55,16 +56,15 @@ def preset_mixes(
 
 
 def least_divergent(
-    source: TensorSource,
+    planner: Planner,
     mixes: Sequence[tuple[Mix, str]],
-    imatrix: Imatrix | None,
     over: Sequence[Text],
     *,
     cache: Path,
     threads: int,
     progress: Progress,
 ) -> Mix:
-    """Return the mix whose file diverges least from ``source``; each comes with the text of its recipe.
+    """Return the mix whose file diverges least from the source of ``planner``; each comes with the text of its recipe.
 
     ``cache``: a file with the divergences of earlier trials, by recipe. Raises as ``open_logits``.
     """
@@ -74,15 +74,14 @@ def least_divergent(
         folder = Path(scratch)
         if any(recipe not in known for _, recipe in mixes):
             base = folder / "base.gguf"
-            run_plan(plan_quantization(source, "F16", allow_requantize=True), base, threads=threads)
+            run_plan(planner.trial("F16"), base, threads=threads)
             kept = keep_logits(base, over, folder, threads, CONTEXT)
             base.unlink()
         for _, recipe in mixes:
             if recipe not in known:
                 place, file = folder / "mix.toml", folder / "mix.gguf"
                 place.write_text(recipe, encoding="utf-8")
-                plan = plan_quantization(source, read_recipe(place), imatrix, allow_requantize=True)
-                run_plan(plan, file, threads=threads)
+                run_plan(planner.trial(read_recipe(place)), file, threads=threads)
                 known[recipe] = divergence(file, kept, threads, CONTEXT)
                 file.unlink()
                 write_atomic(cache, dump_json(known))

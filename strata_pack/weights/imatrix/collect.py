@@ -97,7 +97,7 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
         sums, _ = load_state(state, key)
         parts.insert(0, Collected(sums, chunks, request.context, tuple(name for name, _ in texts)))
     if not parts:
-        raise BadInput("there is nothing to write", where=request.out, remedy="give --text or --merge")
+        raise BadInput("there is nothing to write", where=request.out, remedy="give --merge, or at least one chunk")
     collected = merge(parts)
     write_imatrix(request.out, collected)
     state.unlink(missing_ok=True)

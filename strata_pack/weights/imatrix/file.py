@@ -9,8 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from strata_pack.errors import BadInput
 from strata_pack.files import atomic_writer
@@ -25,6 +27,8 @@ PLAIN = ".in_sum"
 """Suffix of the plain sums, which only statistics use."""
 CHUNK = 512
 """Default tokens per chunk for files without that value."""
+MOST = (1 << 31) - 1
+"""Largest number of rows or chunks that is believed; ``.dat`` files count in 32 bits."""
 _F32 = GGMLQuantizationType.F32
 
 
@@ -63,7 +67,7 @@ def _gguf_parts(collected: Collected) -> list[bytes]:
         ):
             if values.size == 0:
                 continue
-            raw = values.astype("<f4").tobytes()
+            raw = _single(name, values)
             infos.append(TensorInfo.make(name + suffix, (width, values.size // width), _F32, offset))
             data.append(raw.ljust(align(len(raw), DEFAULT_ALIGNMENT), b"\0"))
             offset += len(data[-1])
@@ -84,12 +88,21 @@ def _dat_parts(collected: Collected) -> list[bytes]:
         calls = -(-int(sums.counts.max()) // collected.chunk_size)
         counts = np.repeat(sums.counts, sums.squares.size // sums.counts.size)
         means = np.where(counts > 0, sums.squares.reshape(-1) / np.maximum(counts, 1), 1.0)
-        values = (means * calls).astype("<f4").tobytes()
+        values = _single(name, means * calls)
         encoded = name.encode()
         parts.append(struct.pack("<i", len(encoded)) + encoded + struct.pack("<ii", calls, means.size) + values)
     dataset = ", ".join(collected.datasets).encode()
     parts.append(struct.pack("<ii", collected.chunks, len(dataset)) + dataset)
     return parts
+
+
+def _single(name: str, values: npt.NDArray[Any]) -> bytes:
+    """Return ``values`` in single precision; ``BadInput`` if one is too large for it."""
+    with np.errstate(over="ignore"):
+        single = values.astype("<f4")
+    if not np.isfinite(single).all():
+        raise BadInput(f"the sums of {name} are too large for an imatrix", remedy="leave out the damaged file")
+    return single.tobytes()
 
 
 def read_collected(path: Path) -> Collected:
@@ -115,7 +128,7 @@ def read_collected(path: Path) -> Collected:
             if plain.size not in (0, squares.size) or not np.isfinite(plain).all():
                 plain = empty
             known = np.nan_to_num(counts.reshape(-1), nan=0.0, posinf=0.0, neginf=0.0)
-            rows = np.rint(known).astype(np.int64)
+            rows = np.rint(np.clip(known, 0, MOST)).astype(np.int64)
             sums[name] = Sums(squares, plain.reshape(squares.shape) if plain.size else plain, rows)
         chunk_size = file.integer("imatrix.chunk_size") or CHUNK
     return Collected(sums, imatrix.chunks or 0, chunk_size, imatrix.datasets)
@@ -157,4 +170,5 @@ def merge(parts: Sequence[Collected]) -> Collected:
             else:
                 kept.counts += sums.counts
     names = [name for part in parts for name in part.datasets]
-    return Collected(total, sum(part.chunks for part in parts), parts[0].chunk_size, tuple(dict.fromkeys(names)))
+    chunks = min(sum(part.chunks for part in parts), MOST)
+    return Collected(total, chunks, parts[0].chunk_size, tuple(dict.fromkeys(names)))

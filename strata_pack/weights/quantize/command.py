@@ -47,9 +47,10 @@ class QuantizeRequest:
 
 
 @contextmanager
-def open_tensors(text: str) -> Iterator[TensorSource]:
+def open_tensors(text: str, *, mtp: bool = True) -> Iterator[TensorSource]:
     """Open the model ``text``: a GGUF, a folder with a GGUF, or a folder with safetensors.
 
+    ``mtp``: see ``open_weights``.
     Raises ``WrongUse`` for a model on the Hub, ``BadInput`` for a folder without weights or with several models.
     """
     named = parse_source(text)
@@ -61,7 +62,7 @@ def open_tensors(text: str) -> Iterator[TensorSource]:
         raise WrongUse(
             "quantize reads local files", where=text, remedy="fetch it first, or do all in one with strata-pack build"
         )
-    with open_weights(named.path, find_weights(named.path)) as opened:
+    with open_weights(named.path, find_weights(named.path), mtp=mtp) as opened:
         yield opened
 
 

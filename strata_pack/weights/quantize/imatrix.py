@@ -95,8 +95,11 @@ def read_imatrix(path: Path) -> Imatrix:
         raise EnvironmentFailure(f"cannot be read ({error.strerror})", where=path) from error
     imatrix = _read_gguf(path, sha256) if magic == MAGIC else _read_dat(path, sha256)
     for name, entry in imatrix.entries.items():
-        if not np.isfinite(entry.load()).all():
+        values = entry.load()
+        if not np.isfinite(values).all():
             raise BadInput(f"has a NaN or infinite importance for {name}", where=path)
+        if (values < 0).any():
+            raise BadInput(f"has a negative importance for {name}", where=path)
     return imatrix
 
 

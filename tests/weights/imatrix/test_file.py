@@ -108,3 +108,17 @@ def test_a_column_that_dominates_is_an_outlier() -> None:
 def test_a_count_that_is_no_number_counts_no_rows(tmp_path: Path, count: float) -> None:
     path = write_gguf(tmp_path / "i.gguf", {"w.in_sum2": ((2, 1), [1.0, 2.0]), "w.counts": ((1, 1), [count])})
     assert read_collected(path).sums["w"].counts.tolist() == [0]
+
+
+@pytest.mark.parametrize(("values", "what"), [([-1.0, 2.0], "negative"), ([float("nan"), 2.0], "NaN")])
+def test_an_importance_that_no_text_gives_is_refused(tmp_path: Path, values: list[float], what: str) -> None:
+    path = write_gguf(tmp_path / "i.gguf", {"w.in_sum2": ((2, 1), values), "w.counts": ((1, 1), [1.0])})
+    with pytest.raises(BadInput, match=what):
+        read_collected(path)
+
+
+def test_sums_that_overflow_are_not_written(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "i.gguf", {"w.in_sum2": ((2, 1), [3e38, 3e38]), "w.counts": ((1, 1), [1.0])})
+    with pytest.raises(BadInput, match="too large"):
+        write_imatrix(tmp_path / "out.gguf", merge([read_collected(path)] * 2))
+    assert not (tmp_path / "out.gguf").exists()
