@@ -9,7 +9,7 @@ import typer
 
 from strata_pack.cli import complete
 from strata_pack.cli.output import Out
-from strata_pack.cli.report_files import HtmlFile, ReportFiles, write_late
+from strata_pack.cli.report_files import HtmlFile, ReportFiles, SvgFile, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def calls(
     limit: Annotated[int, typer.Option(min=16, help="Maximum tokens of a reply.")] = 768,
     template: Annotated[Path | None, typer.Option(metavar="FILE", help="Template in place of the model's own.")] = None,
     html: HtmlFile = None,
+    svg: SvgFile = None,
     runtime: Annotated[
         str, typer.Option(metavar="NAME", help="See `runtime list`.", autocompletion=complete.runtimes)
     ] = "auto",
@@ -52,7 +53,7 @@ def calls(
     Decoding is greedy, so a second run gives the same numbers. Each share has its 95 % confidence interval.
     """
     from strata_pack import report
-    from strata_pack.compare.calls.output import make_report, wanted
+    from strata_pack.compare.calls.output import make_report, picture, wanted
     from strata_pack.compare.calls.run import CallsOptions, ask_model, ask_url, check_model
     from strata_pack.errors import WrongUse
     from strata_pack.llama.runtimes import pick_runtime
@@ -61,7 +62,7 @@ def calls(
         raise WrongUse("needs exactly one of PACK|GGUF and --url")
     if url is not None and template is None:
         raise WrongUse("--url needs a --template, which renders the prompts")
-    ReportFiles(html=html).try_all(model, against, template)
+    ReportFiles(html=html, svg=svg).try_all(model, against, template)
     chosen = None if url is not None and against is None else pick_runtime(runtime, llama_server)
     options = CallsOptions(seed, tasks, limit, template, chosen, threads)
     if against is not None:
@@ -88,6 +89,7 @@ def calls(
         share = wanted(reference, minimum)
         out.note(f"strata-pack: {found.model}: {found.total.value:.1%} right calls are below {share:.1%}")
     code = write_late(html, lambda: report.html(page), out)
+    code = max(code, write_late(svg, lambda: report.standalone(picture(found, reference)), out))
     raise typer.Exit(1 if not page.ok else code)
 
 

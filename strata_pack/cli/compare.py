@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strata_pack.cli.output import Out
-from strata_pack.cli.report_files import HtmlFile, try_file, write_late
+from strata_pack.cli.report_files import HtmlFile, ReportFiles, SvgFile, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
 
@@ -43,7 +43,7 @@ def compare(
         Path | None, typer.Option(metavar="DIR", help="Keep the reference's logits here for later runs.")
     ] = None,
     html: HtmlFile = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an SVG chart for a model card.")] = None,
+    svg: SvgFile = None,
     threads: Annotated[int | None, typer.Option("--threads", "-t", min=1, help="Default: all cores.")] = None,
     llama_server: Annotated[
         Path | None, typer.Option(help="Use the top tokens that this llama-server reports: bounds, not exact figures.")
@@ -57,12 +57,8 @@ def compare(
     from strata_pack.compare.many import CompareOptions, compare_many
     from strata_pack.compare.output import make_report, picture
     from strata_pack.compare.texts import texts
-    from strata_pack.outputs import check_outputs
 
-    check_outputs([html, svg], [*model, against, *(text or ())])
-    for file in (html, svg):
-        if file is not None:
-            try_file(file)
+    ReportFiles(html=html, svg=svg).try_all(*model, against, *(text or ()))
     options = CompareOptions(context, windows, threads, keep_logits, llama_server)
     with out.progress() as progress:
         found = compare_many(model, against, texts(text or (), parse_special=parse_special), options, progress)

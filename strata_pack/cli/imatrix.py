@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
-from strata_pack.cli.report_files import HtmlFile, ReportFiles, try_file
+from strata_pack.cli.report_files import HtmlFile, ReportFiles, SvgFile, try_file, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 from strata_pack.plural import counted
 
@@ -107,22 +107,22 @@ def collect(
 def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An imatrix, as GGUF or .dat.")],
     html: HtmlFile = None,
+    svg: SvgFile = None,
     *,
     out: Out,
 ) -> None:
     """Show what an imatrix covers: chunks, experts never seen, weights whose importance is concentrated in few
     columns."""
     from strata_pack import report
-    from strata_pack.files import write_atomic
-    from strata_pack.weights.imatrix.output import make_report
+    from strata_pack.weights.imatrix.output import make_report, picture
     from strata_pack.weights.imatrix.show import coverage
 
-    ReportFiles(html=html).try_all(file)
+    ReportFiles(html=html, svg=svg).try_all(file)
     found = coverage(file)
-    if html is not None:
-        write_atomic(html, report.html(make_report(found)))
     _show(out, found)
     out.result({"ok": True, **found.to_dict()})
+    code = write_late(html, lambda: report.html(make_report(found)), out)
+    raise typer.Exit(max(code, write_late(svg, lambda: report.standalone(picture(found)), out)))
 
 
 def _show(out: Out, found: Coverage) -> None:

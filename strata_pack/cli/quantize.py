@@ -11,7 +11,7 @@ import typer
 from strata_pack.cli.confirm import Yes, consent
 from strata_pack.cli.output import Out
 from strata_pack.cli.quant_options import QuantFlags, with_quant_flags
-from strata_pack.cli.report_files import ReportFiles
+from strata_pack.cli.report_files import ReportFiles, write_late
 from strata_pack.cli.shared_flags import with_shared_flags
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def quantize(
     yes: Yes = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show every tensor's type and size, and stop.")] = False,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="With --dry-run: the plan as a page.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="With --dry-run: sizes by type as an SVG.")] = None,
     *,
     flags: QuantFlags,
     out: Out,
@@ -46,9 +47,10 @@ def quantize(
     from strata_pack.outputs import check_file_output
     from strata_pack.weights.quantize.command import QuantizeRequest, existing_outputs, quantize_files, target_file
 
-    if html is not None and not dry_run:
-        raise WrongUse("--html writes the plan that --dry-run shows")
-    ReportFiles(html=html).try_all(source, flags.imatrix)
+    pictures = ReportFiles(html=html, svg=svg)
+    if pictures != ReportFiles() and not dry_run:
+        raise WrongUse("--html and --svg write the plan that --dry-run shows")
+    pictures.try_all(source, flags.imatrix)
     flags.check_fit()
     if flags.fit is not None and not dry_run:
         check_file_output(target_file(dest), force=force)  # before the search, which takes minutes
@@ -69,7 +71,7 @@ def quantize(
         split_bytes=split_bytes,
     )
     if dry_run:
-        _show_plans(request, recipes, html, out)
+        _show_plans(request, recipes, pictures, out)
         return
     if force:
         consent(
@@ -87,17 +89,16 @@ def quantize(
     out.result({"ok": True, **(answers[0] if len(answers) == 1 else {"outputs": outputs})})
 
 
-def _show_plans(request: QuantizeRequest, recipes: Sequence[Recipe], html: Path | None, out: Out) -> None:
+def _show_plans(request: QuantizeRequest, recipes: Sequence[Recipe], pictures: ReportFiles, out: Out) -> None:
     from strata_pack import report
-    from strata_pack.files import write_atomic
     from strata_pack.weights.quantize.command import open_plans
-    from strata_pack.weights.quantize.output import make_report
+    from strata_pack.weights.quantize.output import make_report, picture
 
     with open_plans(request, recipes) as plans:
         shown = [show_plan(plan, out) for plan in plans]
-        if html is not None:
-            write_atomic(html, report.html(make_report(plans)))
-    out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
+        out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
+        code = write_late(pictures.html, lambda: report.html(make_report(plans)), out)
+        raise typer.Exit(max(code, write_late(pictures.svg, lambda: report.standalone(picture(plans)), out)))
 
 
 def show_plan(plan: QuantPlan, out: Out) -> dict[str, Any]:

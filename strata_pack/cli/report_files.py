@@ -24,6 +24,10 @@ PANEL = "The report"
 HtmlFile = Annotated[
     Path | None, typer.Option("--html", help="Write the report as a web page.", metavar="FILE", rich_help_panel=PANEL)
 ]
+SvgFile = Annotated[
+    Path | None,
+    typer.Option("--svg", help="Write the chart as an SVG for a model card.", metavar="FILE", rich_help_panel=PANEL),
+]
 JunitFile = Annotated[
     Path | None, typer.Option("--junit", help="Write the report as JUnit XML.", metavar="FILE", rich_help_panel=PANEL)
 ]
@@ -63,11 +67,12 @@ class ReportFiles:
     html: Path | None = None
     junit: Path | None = None
     sarif: Path | None = None
+    svg: Path | None = None
 
     def try_all(self, *inputs: Path | str | None) -> None:
         """Raise if one of the files cannot be written or would destroy one of ``inputs``."""
-        check_outputs((self.html, self.junit, self.sarif), inputs)
-        for path in (self.html, self.junit, self.sarif):
+        check_outputs((self.html, self.junit, self.sarif, self.svg), inputs)
+        for path in (self.html, self.junit, self.sarif, self.svg):
             if path is not None:
                 try_file(path)
 

@@ -16,7 +16,7 @@ from strata_pack.errors import BadInput
 from strata_pack.llama.memory import OVERHEAD, kv_cache_bytes
 from strata_pack.pack.layout import Pack
 from strata_pack.report.model import Point, Scatter
-from strata_pack.report.scatter import STYLE, scatter_svg
+from strata_pack.report.picture import STYLE, drawing
 from strata_pack.weights.gguf.file import GgufFile
 from strata_pack.weights.preflight import size_text
 
@@ -253,6 +253,4 @@ def _picture(packs: Sequence[Pack], facts: CardFacts) -> str | None:
     if len(points) < 2:
         return None
     marked = [Point(p.name, p.x, p.y, not any(q.x <= p.x and q.y < p.y for q in points)) for p in points]
-    return scatter_svg(
-        Scatter("Size against KL divergence", "GiB", "mean KL divergence", tuple(marked), log_y=True), STYLE
-    )
+    return drawing(Scatter("Size against KL divergence", "GiB", "mean KL divergence", tuple(marked), log_y=True), STYLE)

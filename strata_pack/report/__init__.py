@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from strata_pack.report.model import Status as Status
     from strata_pack.report.model import Table as Table
     from strata_pack.report.page import html as html
-    from strata_pack.report.scatter import standalone as standalone
+    from strata_pack.report.picture import standalone as standalone
     from strata_pack.report.screen import terminal as terminal
 
 __getattr__, __dir__, __all__ = door(
@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = door(
         "report.machine": ("junit", "sarif", "schema", "to_json"),
         "report.model": ("Chart", "Check", "Point", "Report", "Scatter", "Status", "Table"),
         "report.page": ("html",),
-        "report.scatter": ("standalone",),
+        "report.picture": ("standalone",),
         "report.screen": ("terminal",),
     },
 )

@@ -12,11 +12,10 @@ from importlib import resources
 from urllib.parse import quote
 
 from strata_pack import __version__
-from strata_pack.report.chart import svg
 from strata_pack.report.diff import differences, shorten, visible
 from strata_pack.report.folding import fold, worst_first
-from strata_pack.report.model import STATUSES, Check, Report, Scatter, Table
-from strata_pack.report.scatter import scatter_svg
+from strata_pack.report.model import STATUSES, Check, Report, Table
+from strata_pack.report.picture import drawing
 
 TEXT_LIMIT = 200_000
 """Maximum characters of one prompt or log that the page shows."""
@@ -90,7 +89,7 @@ def _parts(check: Check) -> Iterable[str]:
     if check.links:
         yield f"<p class=links>{' · '.join(_link(name, path) for name, path in check.links.items())}</p>"
     if check.chart:
-        yield scatter_svg(check.chart) if isinstance(check.chart, Scatter) else svg(check.chart)
+        yield drawing(check.chart)
     if check.table:
         yield _table(check.table)
     if check.expected is not None and check.got is not None and check.expected != check.got:

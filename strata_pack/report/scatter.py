@@ -1,6 +1,6 @@
 """Draws a scatter plot as inline SVG; a line joins the marked points.
 
-In a page the colours come from the page's style sheet; ``standalone`` makes an image for a model card or a README.
+In a page the colours come from the page's style sheet.
 """
 
 from __future__ import annotations
@@ -12,10 +12,6 @@ from strata_pack.report.model import Scatter
 
 STEPS = 4
 """Number of grid lines of a linear axis."""
-STYLE = (
-    "svg{font:12px system-ui,sans-serif;background:#fff}.grid{stroke:#ddd}.front{fill:none;stroke:#0b6e99}"
-    ".point{fill:#8a8f98}.marked{fill:#0b6e99}.tick,.axis,.label{fill:#333}"
-)
 
 
 def scatter_svg(scatter: Scatter, style: str = "") -> str:
@@ -59,11 +55,6 @@ def scatter_svg(scatter: Scatter, style: str = "") -> str:
         f"{svg_text(scatter.x_label)}</text>"
     )
     return "".join([*parts, "</svg>"])
-
-
-def standalone(scatter: Scatter) -> bytes:
-    """Return the plot as a separate SVG file with its own colours."""
-    return (scatter_svg(scatter, STYLE) + "\n").encode()
 
 
 def _linear_ticks(scatter: Scatter) -> list[float]:

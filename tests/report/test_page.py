@@ -72,3 +72,14 @@ def test_a_chart_of_nothing_is_still_a_picture():
 )
 def test_an_axis_ends_at_a_round_number(value, ceiling):
     assert nice_ceiling(value) == ceiling
+
+
+def test_labels_that_would_overlap_are_turned_and_cut():
+    short, long = (Chart("t", "x", "y", tuple(f"{name}{n}" for n in range(16)), {}) for name in ("a", "w" * 99))
+    assert "rotate" not in svg(short)
+    assert svg(long).count("rotate") == 16
+    assert "w" * 30 not in svg(long)
+
+
+def test_a_tick_has_its_own_value():
+    assert ">7.5<" in svg(Chart("t", "x", "y", ("a",), {"s": (9.0,)}))

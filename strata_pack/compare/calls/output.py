@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from strata_pack.compare.calls.run import CallsResult
 from strata_pack.compare.calls.score import CallScore, Share
@@ -18,22 +19,21 @@ def percent(share: Share) -> str:
     return f"{share.right} of {share.tasks}, {share.value:.0%} ({100 * low:.0f} to {100 * high:.0f})".replace("%", " %")
 
 
+def picture(found: CallsResult, reference: CallsResult | None) -> Chart:
+    """Return the plot of right calls by kind of task."""
+    results = [found] if reference is None else [found, reference]
+    kinds = tuple(found.by_kind)
+    shares = [tuple(round(100 * one.by_kind[kind].value, 1) for kind in kinds) for one in results]
+    names = [Path(one.model).name for one in results]
+    names[1:] = [f"{name} (reference)" for name in names[1:]]
+    series = dict(zip(names, shares, strict=True))
+    return Chart("Right tool calls by kind of task", "kind", "percent", kinds, series)
+
+
 def make_report(found: CallsResult, reference: CallsResult | None, least: float | None) -> Report:
     """Return the report. ``least``: the required share of the reference's right calls (or of all tasks)."""
     enough = least is None or found.total.value >= wanted(reference, least)
-    names = [found.model] if reference is None else [found.model, reference.model]
     results = [found] if reference is None else [found, reference]
-    kinds = tuple(found.by_kind)
-    chart = Chart(
-        "Right tool calls by kind of task",
-        "kind",
-        "percent",
-        kinds,
-        {
-            name: tuple(round(100 * result.by_kind[kind].value, 1) for kind in kinds)
-            for name, result in zip(names, results, strict=True)
-        },
-    )
     detail = percent(found.total)
     if reference is not None:
         detail += f"; reference: {percent(reference.total)}"
@@ -42,7 +42,7 @@ def make_report(found: CallsResult, reference: CallsResult | None, least: float 
         "Right tool calls over all tasks",
         "passed" if enough else "failed",
         detail,
-        chart=chart,
+        chart=picture(found, reference),
         table=Table(
             ("model", "right", "of", "stranded", "drifted"),
             tuple((one.model, one.total.right, one.total.tasks, *_counts(one.scores)) for one in results),
@@ -51,7 +51,7 @@ def make_report(found: CallsResult, reference: CallsResult | None, least: float 
     facts = {"model": found.model, "seed": str(found.seed), "tasks": str(found.total.tasks)}
     if reference is not None:
         facts["reference"] = reference.model
-    return Report("Tool calls", (overview, *(_kind(found, kind) for kind in kinds)), facts)
+    return Report("Tool calls", (overview, *(_kind(found, kind) for kind in found.by_kind)), facts)
 
 
 def wanted(reference: CallsResult | None, least: float) -> float:

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from strata_pack.plural import counted
 from strata_pack.report import Chart, Check, Report, Table
-from strata_pack.weights.imatrix.show import Coverage
+from strata_pack.weights.imatrix.show import Coverage, WeightCoverage
 
 SHOWN = 16
-"""Number of weights in the plot of outliers."""
+"""Number of weights in a plot."""
+
+
+def picture(found: Coverage) -> Chart:
+    """Return the plot of the weights whose importance lies in the fewest columns."""
+    outliers = found.outliers(SHOWN)
+    return Chart(
+        "Importance in the top 1 % of columns",
+        "weight",
+        "percent",
+        _labels(outliers),
+        {"top 1 % of columns": tuple(round(100 * weight.top_share, 1) for weight in outliers)},
+    )
+
+
+def _labels(weights: Sequence[WeightCoverage]) -> tuple[str, ...]:
+    return tuple(weight.name.removesuffix(".weight") for weight in weights)
 
 
 def make_report(found: Coverage) -> Report:
     """Return the report; its checks never fail, but it names experts that were never chosen."""
-    outliers = found.outliers(SHOWN)
-    top: Mapping[str, tuple[float, ...]] = {
-        "percent in the top 1 % of columns": tuple(round(100 * weight.top_share, 1) for weight in outliers)
-    }
+    weights, chunks = counted(len(found.weights), "weight"), counted(found.chunks, "chunk")
     checks = [
         Check(
             "outliers",
             "Weights whose importance lies in few columns",
             "passed",
-            f"{len(found.weights)} weights over {counted(found.chunks, 'chunk')} of {found.chunk_size} tokens",
-            chart=Chart(
-                "Importance in the top 1 % of columns",
-                "weight",
-                "percent",
-                tuple(weight.name.removesuffix(".weight") for weight in outliers),
-                top,
-            ),
+            f"{weights} over {chunks} of {found.chunk_size} tokens",
+            chart=picture(found),
             table=Table(
                 ("weight", "columns", "rows seen", "percent in the top 1 %"),
                 tuple((one.name, one.columns, one.rows, round(100 * one.top_share, 2)) for one in found.weights),
@@ -39,6 +46,7 @@ def make_report(found: Coverage) -> Report:
     ]
     experts = [weight for weight in found.weights if weight.matrices > 1]
     if experts:
+        fewest = sorted(experts, key=lambda weight: -len(weight.unseen) - len(weight.hardly_seen))[:SHOWN]
         checks.append(
             Check(
                 "experts",
@@ -49,10 +57,10 @@ def make_report(found: Coverage) -> Report:
                     "Experts never chosen",
                     "weight",
                     "experts",
-                    tuple(weight.name.removesuffix(".weight") for weight in experts),
+                    _labels(fewest),
                     {
-                        "never chosen": tuple(float(len(weight.unseen)) for weight in experts),
-                        "fewer than 16 rows": tuple(float(len(weight.hardly_seen)) for weight in experts),
+                        "never chosen": tuple(float(len(weight.unseen)) for weight in fewest),
+                        "fewer than 16 rows": tuple(float(len(weight.hardly_seen)) for weight in fewest),
                     },
                 ),
                 table=Table(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from strata_pack.report import Chart, Check, Report, Table
 from strata_pack.weights.quantize.plan import QuantPlan, requantize_note
@@ -20,11 +21,26 @@ def make_report(plans: Sequence[QuantPlan]) -> Report:
     )
 
 
-def _check(plan: QuantPlan) -> Check:
-    by_type: dict[str, int] = {}
+def picture(plans: Sequence[QuantPlan]) -> Chart:
+    """Return the plot of MiB by type, a series for each plan."""
+    sizes = [_sizes(plan) for plan in plans]
+    names = sorted({name for one in sizes for name in one}, key=lambda name: -max(one.get(name, 0) for one in sizes))
+    series = {
+        plan.recipe.label: tuple(round(one.get(name, 0) / MIB, 1) for name in names)
+        for plan, one in zip(plans, sizes, strict=True)
+    }
+    return Chart("MiB by type", "type", "MiB", tuple(names), series)
+
+
+def _sizes(plan: QuantPlan) -> Mapping[str, int]:
+    """Return the bytes of the plan's tensors by type."""
+    sizes: Counter[str] = Counter()
     for tensor in plan.tensors:
-        by_type[tensor.type.name] = by_type.get(tensor.type.name, 0) + tensor.nbytes
-    names = tuple(sorted(by_type, key=lambda name: -by_type[name]))
+        sizes[tensor.type.name] += tensor.nbytes
+    return sizes
+
+
+def _check(plan: QuantPlan) -> Check:
     note = requantize_note(plan)
     detail = f"{sum(output_sizes(plan)):,} bytes, {plan.bits_per_weight:.2f} bits per weight"
     return Check(
@@ -32,13 +48,7 @@ def _check(plan: QuantPlan) -> Check:
         f"{plan.recipe.label}: types and sizes",
         "passed",
         detail if note is None else f"{detail}; {note}",
-        chart=Chart(
-            "MiB by type",
-            "type",
-            "MiB",
-            names,
-            {plan.recipe.label: tuple(round(by_type[name] / MIB, 1) for name in names)},
-        ),
+        chart=picture([plan]),
         table=Table(
             ("tensor", "shape", "from", "to", "MiB", "bits", f"in {plan.recipe.base.name}"),
             tuple(

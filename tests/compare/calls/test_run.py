@@ -117,13 +117,14 @@ def test_planted_damage_is_found(serve: Callable[..., Scripted]) -> None:
 
 
 def test_the_gate_fails_below_the_share_and_names_it(serve: Callable[..., Scripted], tmp_path: Path) -> None:
-    page = tmp_path / "calls.html"
+    page, card = tmp_path / "calls.html", tmp_path / "calls.svg"
     arguments = ["calls", "--url", url(serve(noisy)), "--template", str(TEMPLATE), "--min", "0.95"]
-    result = CliRunner().invoke(app, [*arguments, "--html", str(page), "--json"])
+    result = CliRunner().invoke(app, [*arguments, "--html", str(page), "--svg", str(card), "--json"])
     assert result.exit_code == 1
     assert json.loads(result.stdout)["ok"] is False
     assert "right calls are below 95.0%" in result.stderr
     assert b"none-needed" in page.read_bytes()
+    assert b"none-needed" in card.read_bytes()
 
 
 def test_too_small_a_context_is_found_before_the_first_task(serve: Callable[..., Scripted]) -> None:
