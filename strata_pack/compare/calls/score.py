@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,22 +96,19 @@ def _verdict(
     return "right"
 
 
-def _same(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether the arguments are equal; numbers are compared by value, a final newline of a string is ignored."""
-    return _plain(expected) == _plain(found)
-
-
-def _plain(value: Any) -> str:
-    def clean(one: Any) -> Any:
-        if isinstance(one, str):
-            return one.strip()
-        if isinstance(one, Mapping):
-            return {key: clean(inner) for key, inner in one.items()}
-        if isinstance(one, list):
-            return [clean(inner) for inner in one]
-        return float(one) if isinstance(one, int) and not isinstance(one, bool) else one
-
-    return json.dumps(clean(value), sort_keys=True)
+def _same(expected: Any, found: Any) -> bool:
+    """Return whether ``found`` equals ``expected``: numbers by value, texts without the white space around them."""
+    if isinstance(expected, str):
+        return isinstance(found, str) and expected.strip() == found.strip()
+    if isinstance(expected, Mapping):
+        return (
+            isinstance(found, Mapping)
+            and expected.keys() == found.keys()
+            and all(_same(value, found[key]) for key, value in expected.items())
+        )
+    if isinstance(expected, list):
+        return isinstance(found, list) and len(expected) == len(found) and all(map(_same, expected, found))
+    return isinstance(expected, bool) is isinstance(found, bool) and bool(expected == found)
 
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
@@ -128,6 +124,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
     """Return the problems of ``value``, for the part of JSON Schema that the tasks' tools use."""
     kind = str(schema.get("type"))
+    if kind == "integer" and isinstance(value, float) and value.is_integer():
+        return []
     if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return [f"{value!r} is no {kind}"]
     if "enum" in schema and value not in schema["enum"]:
@@ -138,9 +136,9 @@ def problems(schema: Mapping[str, Any], value: Any) -> list[str]:
         found += [f"{name} is missing" for name in schema.get("required", ()) if name not in value]
         if schema.get("additionalProperties") is False:
             found += [f"{name} is unknown" for name in value if name not in known]
-        for name, inner in value.items():
-            found += problems(known.get(name, {}), inner)
-    if isinstance(value, list):
+        for name in known.keys() & value.keys():
+            found += problems(known[name], value[name])
+    if isinstance(value, list) and "items" in schema:
         for inner in value:
-            found += problems(schema.get("items", {}), inner)
+            found += problems(schema["items"], inner)
     return found

@@ -1,6 +1,6 @@
 """Generates the tasks: conversations with exactly known next calls, or none.
 
-``make_tasks(seed)`` draws names, numbers and places from small lists: the same seed always gives the same tasks. The
+``make_tasks(seed)`` draws names, numbers and places from lists: the same seed always gives the same tasks. The
 kinds of tasks are those in which quantized models fail first.
 """
 
@@ -11,17 +11,30 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import product
 from typing import Any
 
 Message = Mapping[str, Any]
 
 PER_KIND = 8
 """Default number of tasks of each kind."""
+MOST = 1000
+"""Largest number of tasks of each kind."""
 SYSTEM = "You are a careful assistant. Use a tool where one fits the request; answer directly where none is needed."
-CITIES = ("Bergen", "Valencia", "Kraków", "Osaka", "Porto", "Tallinn", "Cusco", "Zürich", "Halifax", "Galway")
 NAMES = ("Ada", "Bruno", "Chidi", "Dagny", "Emre", "Farah", "Goran", "Hana")
-FILES = ("src/app.py", "docs/intro.md", "tests/test_cart.py", "lib/route.ts", "conf/prod.toml", "data/rates.csv")
 ARTICLES = ("lamp", "kettle", "notebook", "bicycle bell", "rain coat", "desk")
+
+
+def _data(name: str) -> Any:
+    return json.loads(resources.files("strata_pack.compare.calls").joinpath(name).read_text(encoding="utf-8"))
+
+
+_WORDS: Mapping[str, Sequence[str]] = _data("words.json")
+CITIES, WEATHER = _WORDS["cities"], _WORDS["weather"]
+FILES = tuple(
+    f"{folder}/{stem}.{suffix}"
+    for folder, stem, suffix in product(_WORDS["folders"], _WORDS["stems"], _WORDS["suffixes"])
+)
 
 
 @dataclass(frozen=True)
@@ -44,19 +57,27 @@ class CallTask:
 
 def tools() -> list[dict[str, Any]]:
     """Return the tools of every task, as OpenAI tool objects."""
-    text = resources.files("strata_pack.compare.calls").joinpath("tools.json").read_text(encoding="utf-8")
-    found: list[dict[str, Any]] = json.loads(text)
+    found: list[dict[str, Any]] = _data("tools.json")
     return found
 
 
 def make_tasks(seed: int = 0, per_kind: int = PER_KIND) -> list[CallTask]:
-    """Return ``per_kind`` tasks of each kind, the same for the same seed."""
+    """Return ``per_kind`` tasks of each kind, the same for the same seed and no two alike.
+
+    Two equal prompts would get the same greedy reply, so that the second would only make the intervals too narrow.
+    ``ValueError`` for more tasks than ``MOST`` of a kind.
+    """
+    if per_kind > MOST:
+        raise ValueError(f"there are at most {MOST} tasks of a kind")
     tasks = []
     for kind, make in KINDS.items():
-        for number in range(per_kind):
-            draw = random.Random(f"{seed} {kind} {number}")
-            messages, calls = make(draw)
-            tasks.append(CallTask(f"{kind}-{number + 1}", kind, (_system(), *messages), tuple(calls)))
+        draw = random.Random(f"{seed} {kind}")
+        made: dict[str, MadeTask] = {}
+        while len(made) < per_kind:
+            task = make(draw)
+            made.setdefault(repr(task), task)
+        for number, (messages, calls) in enumerate(made.values(), 1):
+            tasks.append(CallTask(f"{kind}-{number}", kind, (_system(), *messages), tuple(calls)))
     return tasks
 
 
@@ -81,8 +102,11 @@ def _called(name: str, arguments: Mapping[str, Any], result: str, number: int = 
 
 
 def _one_call(draw: random.Random) -> MadeTask:
-    city = draw.choice(CITIES)
-    return [_user(f"What is the weather like in {city} right now?")], [ExpectedCall("get_weather", {"city": city})]
+    city, units = draw.choice(CITIES), draw.choice((None, "metric", "imperial"))
+    text = draw.choice(WEATHER).format(city=city)
+    if units is None:
+        return [_user(text)], [ExpectedCall("get_weather", {"city": city})]
+    return [_user(f"{text} In {units} units, please.")], [ExpectedCall("get_weather", {"city": city, "units": units})]
 
 
 def _parallel(draw: random.Random) -> MadeTask:
@@ -102,7 +126,7 @@ def _nested(draw: random.Random) -> MadeTask:
 def _none_needed(draw: random.Random) -> MadeTask:
     questions = (
         "Thank you, that was all for today.",
-        f"What is {draw.randint(3, 9)} plus {draw.randint(3, 9)}? Answer with the number alone.",
+        f"What is {draw.randint(10, 99)} plus {draw.randint(10, 99)}? Answer with the number alone.",
         f"Write one short sentence that greets {draw.choice(NAMES)}.",
         "Which of your tools would you use to read a file? Only name it, do not call it.",
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_pack.compare.calls.score import Share, problems, score_reply
-from strata_pack.compare.calls.tasks import KINDS, CallTask, ExpectedCall, make_tasks, tools
+from strata_pack.compare.calls.tasks import KINDS, MOST, PER_KIND, CallTask, ExpectedCall, make_tasks, tools
 from strata_pack.parsing import OutputParser
 
 TASKS = make_tasks(0)
@@ -41,6 +41,12 @@ def one(kind: str) -> CallTask:
 def test_there_are_at_least_sixty_tasks_of_nine_kinds() -> None:
     assert len(TASKS) >= 60
     assert len(Counter(task.kind for task in TASKS)) == len(KINDS) == 9
+
+
+def test_no_two_tasks_are_alike_and_more_begin_with_the_fewer() -> None:
+    many = make_tasks(0, MOST)
+    assert len({repr(task.messages) for task in many}) == len(many) == MOST * len(KINDS)
+    assert many[:PER_KIND] == TASKS[:PER_KIND]
 
 
 def test_one_seed_gives_the_same_tasks_and_another_gives_others() -> None:
@@ -92,6 +98,19 @@ def test_a_wrong_number_is_wrong_arguments() -> None:
         return ExpectedCall(call.name, {**call.arguments, "price": 1.0})
 
     assert verdict(one("numbers"), written(one("numbers"), change)) == "wrong arguments"
+
+
+@pytest.mark.parametrize(("value", "expected"), [(10**400, "wrong arguments"), (1.5, "invalid"), (True, "invalid")])
+def test_a_number_of_another_kind_or_size_is_no_fault_of_the_judge(value: object, expected: str) -> None:
+    task = one("enum")
+    reply = written(task, lambda call: replace(call, arguments={**call.arguments, "ticket": value}))
+    assert verdict(task, reply) == expected
+
+
+def test_an_integer_may_be_written_with_a_point() -> None:
+    schema = {"type": "integer"}
+    assert problems(schema, 3.0) == []
+    assert problems(schema, 3.5)
 
 
 def test_a_value_outside_the_enum_is_invalid() -> None:
