@@ -115,12 +115,13 @@ async def _parts(
         logprobs = generation.take_logprobs()
         if not shows_reasoning:
             events, logprobs = _without_reasoning(events, logprobs)
-        return writer.delta(index, events, logprobs)
+        return writer.delta(index, events, logprobs, generation.take_report())
 
     way = None if outlet is None else _fast_path(writer, index, outlet, part, shows_reasoning=shows_reasoning)
     async with _running(job, generation, way) as batches:
         async for events in batches:
-            record.first_token(generation.outcome.usage.prompt)
+            if events:
+                record.first_token(generation.outcome.usage.prompt)
             yield part(events)
     choice = close_choice(generation, record, job.metrics)
     record.finish_reason = choice.outcome.finish_reason

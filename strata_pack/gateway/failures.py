@@ -82,15 +82,20 @@ class ApiError(Exception):
         """Whether the metrics have counted it."""
 
     def openai(self, *, conversation: str = "messages") -> dict[str, Any]:
-        """Return the OpenAI error object; ``conversation`` is the API's name for the field ``messages``."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": OPENAI_TYPES.get(self.status, "server_error"),
-                "param": conversation if self.param == "messages" else self.param,
-                "code": self.code,
-            }
+        """Return the OpenAI error object; ``conversation`` is the API's name for the field ``messages``.
+
+        A too long prompt has OpenAI's code, and llama-server's type and sizes.
+        """
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": OPENAI_TYPES.get(self.status, "server_error"),
+            "param": conversation if self.param == "messages" else self.param,
+            "code": self.code,
         }
+        if self.overflow is not None:
+            tokens, limit = self.overflow
+            error |= {"type": "exceed_context_size_error", "n_prompt_tokens": tokens, "n_ctx": limit}
+        return {"error": error}
 
     def anthropic(self) -> dict[str, Any]:
         """Return the Anthropic error object. Clients recognize a too long prompt by the message, and compact it."""

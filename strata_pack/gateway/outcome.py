@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -30,9 +30,11 @@ class Usage:
 
 @dataclass
 class GenerationOutcome:
-    """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it."""
+    """How a reply ended. ``finish_reason`` is OpenAI's; ``stop_text`` the client's stop string that ended it;
+    ``timings`` are llama-server's, of all completions, if it sent them."""
 
     finish_reason: FinishReason = "stop"
     stop_text: str | None = None
     budget_closed: bool = False
     usage: Usage = field(default_factory=Usage)
+    timings: dict[str, Any] | None = None

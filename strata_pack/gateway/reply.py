@@ -69,8 +69,11 @@ class Writer(Protocol):
         ``prompt_tokens``: 0 until the upstream reports it.
         """
 
-    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
-        """Return the events of choice ``index``, with the log probabilities of each event, if there are any."""
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs, report: Mapping[str, Any]) -> bytes:
+        """Return the events of choice ``index``, with the log probabilities of each event, if there are any.
+
+        ``report``: fields of llama-server that the client asked for; only ``/v1/chat/completions`` has them.
+        """
 
     def frame(self, index: int, kind: EventKind) -> Frame | None:
         """Return the frame of further text of ``kind``, ``None`` if frames differ between events.

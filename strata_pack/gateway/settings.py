@@ -15,7 +15,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Served:
     """Facts of the served model for replies, ``/v1/status`` and the metrics' labels.
 
-    ``drafts``: the server drafts with the model's draft head, and has no log probabilities of accepted drafts.
+    ``build``: llama-server's name of its version (``b11434-0123abcd``), empty if unknown. ``drafts``: the server drafts
+    with the model's draft head, and has no log probabilities of accepted drafts.
     """
 
     model: str = ""
@@ -23,6 +24,7 @@ class Served:
     template_id: str = UNKNOWN
     template_status: str = UNKNOWN
     runtime: str = "llama-server"
+    build: str = ""
     pack: dict[str, Any] | None = None
     drafts: bool = False
 

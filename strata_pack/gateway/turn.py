@@ -50,6 +50,7 @@ class Turn:
     request's field of ``reasoning_effort``; ``sampling`` fields of llama-server's ``/completion``;
     ``stop`` applies to all generated text, thinking and calls included; ``top_logprobs`` ``None`` for no log
     probabilities; ``reasoning_budget`` in tokens; ``shows_reasoning`` false: the client wants no thinking in the reply;
+    ``timings_per_token`` and ``return_progress``: a stream reports llama-server's timings and the prompt's progress;
     ``origins`` of tools that the client declared in another form; ``left_out`` parts of the
     request that the model does not get ("tool web_search", "item compaction").
     """
@@ -73,6 +74,8 @@ class Turn:
     continues: bool = False
     stream: bool = False
     shows_reasoning: bool = True
+    timings_per_token: bool = False
+    return_progress: bool = False
     origins: Mapping[str, Origin] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
 

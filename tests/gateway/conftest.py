@@ -39,7 +39,8 @@ PATIENCE = 60.0
 TEMPLATE_ID = "qwen3.8-flash-next"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 SETTINGS = Settings(
-    Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID), GatewayLimits(parallel=4, queue=8, drain_seconds=2)
+    Served("test-model", quant="Q4_K_M", template_id=TEMPLATE_ID, build="b1-replay"),
+    GatewayLimits(parallel=4, queue=8, drain_seconds=2),
 )
 
 

@@ -173,6 +173,8 @@ class ReplayServer:
         gone = asyncio.ensure_future(reader.read(1))
         try:
             _stream_head(writer)
+            if body.get("return_progress"):
+                writer.write(_event(_progress(body)))
             for number, delta in enumerate(deltas):
                 if number == replay.break_after:
                     return
@@ -259,6 +261,13 @@ def _partial(body: dict[str, Any], number: int, delta: str, count: int, replay: 
     if body.get("timings_per_token"):
         event["timings"] = _timings(body, replay.cached, count)
     return event
+
+
+def _progress(body: dict[str, Any]) -> dict[str, Any]:
+    size = _size(body)
+    counts = {"tokens_predicted": 0, "tokens_evaluated": size}
+    progress = {"total": size, "cache": 0, "processed": size, "time_ms": 5}
+    return {"index": 0, "content": "", "tokens": [], "stop": False, "id_slot": 0, **counts, "prompt_progress": progress}
 
 
 def _probability(delta: str, top: int) -> dict[str, Any]:

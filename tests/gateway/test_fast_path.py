@@ -32,10 +32,10 @@ def chunk(text: str | bytes, *, longer: int = 0) -> bytes:
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_filled_frame_is_the_event_of_its_text(name: str, kind: EventKind) -> None:
     writer: Writer = WRITERS[name]()
-    writer.delta(0, [Event(kind, "first", None)], None)
+    writer.delta(0, [Event(kind, "first", None)], None, {})
     frame = writer.frame(0, kind)
     assert frame is not None
-    assert " héllo".encode().join(frame) == writer.delta(0, [Event(kind, " héllo", None)], None)
+    assert " héllo".encode().join(frame) == writer.delta(0, [Event(kind, " héllo", None)], None, {})
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -219,6 +219,15 @@ def test_logprobs_of_the_real_server_are_read(real: House) -> None:
     assert all(len(entry["top_logprobs"]) == 3 for entry in entries)
 
 
+def test_the_real_server_reports_its_build_its_timings_and_the_prompts_progress(real: House) -> None:
+    body = {**BODY, "max_tokens": 3, "stream": True, "return_progress": True, "timings_per_token": True}
+    chunks = events(real.post(body).text)
+    assert chunks[0]["system_fingerprint"] == real.gateway.served.build != ""
+    progress = [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+    assert progress[-1]["processed"] == progress[-1]["total"]
+    assert chunks[-1]["timings"]["predicted_n"] == 3
+
+
 def test_a_prompt_beyond_the_context_is_a_400(real: House) -> None:
     answer = real.post({**BODY, "messages": [{"role": "user", "content": "a b " * 9000}], "stream": True})
     assert answer.status_code == 400

@@ -82,6 +82,8 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         model=STRING,
         choices=_list(CHOICE),
         usage=CHAT_USAGE,
+        system_fingerprint_=STRING,
+        timings_=OBJECT,
         x_strata_=OBJECT,
     ),
     "Response": _object(
@@ -154,7 +156,14 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "Metrics": _object(totals=OBJECT, running=INTEGER, requests=_list(OBJECT)),
     "Live": _object(status=OBJECT, totals=OBJECT, requests=_list(OBJECT), implicit_ends=_list(OBJECT)),
     "OpenAIError": _object(
-        error=_object(message=STRING, type=STRING, param=NULLABLE_STRING, code=NULLABLE_STRING),
+        error=_object(
+            message=STRING,
+            type=STRING,
+            param=NULLABLE_STRING,
+            code=NULLABLE_STRING,
+            n_prompt_tokens_=INTEGER,
+            n_ctx_=INTEGER,
+        ),
     ),
     "AnthropicError": _object(type=_one_of("error"), error=_object(type=STRING, message=STRING)),
 }

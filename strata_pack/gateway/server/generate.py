@@ -83,6 +83,7 @@ async def chat(fleet: Fleet, request: Request) -> Response:
         include_usage=body.include_usage,
         show_extra=wants_extra(request),
         origins=turn.origins,
+        fingerprint=lambda: gateway.served.build,
     )
     return await gateway.answer("chat", turn, writer, caller)
 

@@ -204,6 +204,7 @@ def make_engine(
         served,
         model=served.model or Path(alias).name.removesuffix(".gguf") or "model",
         quant=kind if served.quant == UNKNOWN and kind else served.quant,
+        build=str(props.raw.get("build_info") or ""),
         template_id=chosen.id,
         template_status=chosen.status,
     )

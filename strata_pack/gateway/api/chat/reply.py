@@ -7,7 +7,8 @@ newer vLLM): clients read one of the two.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any
 
 from strata_pack.gateway.failures import ApiError
@@ -41,6 +42,12 @@ def usage_of(choices: list[Choice]) -> dict[str, Any]:
     }
 
 
+def _timings(choices: list[Choice]) -> dict[str, Any]:
+    """Return llama-server's timings of the reply, which are those of one choice, if the server sent them."""
+    timings = choices[0].outcome.timings if len(choices) == 1 else None
+    return {} if timings is None else {"timings": timings}
+
+
 def _function(call: ToolCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments_json}
 
@@ -57,7 +64,8 @@ def _called(call: ToolCall, origin: Origin, *, begun: bool = False) -> dict[str,
 class ChatWriter:
     """Writes one chat completion.
 
-    ``include_usage``: a stream ends with a usage chunk; ``origins`` as in ``Turn``.
+    ``include_usage``: a stream ends with a usage chunk; ``origins`` as in ``Turn``; ``fingerprint``, called when the
+    model is loaded, returns the build of llama-server, empty if unknown.
     """
 
     def __init__(
@@ -68,15 +76,26 @@ class ChatWriter:
         include_usage: bool,
         show_extra: bool,
         origins: Mapping[str, Origin] | None = None,
+        fingerprint: Callable[[], str] = str,
     ) -> None:
         self._origins = origins or {}
         self._request_id = request_id
-        self._head: dict[str, Any] = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
+        self._named: dict[str, Any] = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": model}
         self._include_usage = include_usage
         self._show_extra = show_extra
-        self._chunk = encode({**self._head, "object": "chat.completion.chunk"})[:-1]
+        self._fingerprint = fingerprint
         self._openings: dict[int, bytes] = {}
         self._numbers: dict[int, dict[str, int]] = {}
+
+    @cached_property
+    def _head(self) -> dict[str, Any]:
+        """The fields of every chunk."""
+        fingerprint = self._fingerprint()
+        return {**self._named, "system_fingerprint": fingerprint} if fingerprint else self._named
+
+    @cached_property
+    def _chunk(self) -> bytes:
+        return encode({**self._head, "object": "chat.completion.chunk"})[:-1]
 
     def whole(self, choices: list[Choice]) -> dict[str, Any]:
         reply = {
@@ -84,6 +103,7 @@ class ChatWriter:
             "object": "chat.completion",
             "choices": [self._choice(index, choice) for index, choice in enumerate(choices)],
             "usage": usage_of(choices),
+            **_timings(choices),
         }
         return with_x_strata(reply, x_strata(self._request_id, choices) if self._show_extra else None)
 
@@ -151,7 +171,7 @@ class ChatWriter:
             return opening + b'"role":"assistant","content":""},"finish_reason":null}]}\n\n' + opening
         return opening
 
-    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs, report: Mapping[str, Any]) -> bytes:
         parts: list[bytes] = []
         for number, event in enumerate(events):
             fields = self._fields(index, event)
@@ -160,6 +180,9 @@ class ChatWriter:
                 if logprobs and event.kind == "content":
                     parts += (b',"logprobs":', encode({"content": logprobs[number], "refusal": None}))
                 parts.append(b"}]}\n\n")
+        if report:
+            parts = parts or [self._opening(index), b'},"finish_reason":null', b"}]}\n\n"]
+            parts[-1] = b"}]," + encode(report)[1:] + b"\n\n"
         return b"".join(parts)
 
     def _fields(self, index: int, event: Event) -> str:
@@ -192,7 +215,7 @@ class ChatWriter:
         shown: dict[str, Any] = {"index": index, "delta": {}, "finish_reason": self._finish_reason(choice)}
         if choice.counters.ended_inside_thinking:
             shown["ended_inside_thinking"] = True
-        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [shown]}
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [shown], **_timings([choice])}
         opening = b""
         if index not in self._openings:
             first = self._opening(index)
@@ -204,6 +227,7 @@ class ChatWriter:
         if not self._include_usage:
             return DONE
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(choices)}
+        chunk |= _timings(choices)
         return data_event(chunk) + DONE
 
     def failure(self, error: ApiError) -> bytes:

@@ -100,6 +100,8 @@ class ChatRequest(ToolFields, ConstraintFields, ThinkingFields, LlamaSampling):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    timings_per_token: bool | None = None
+    return_progress: bool | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -162,6 +164,8 @@ def chat_turn(request: ChatRequest, max_choices: int) -> Turn:
         continues=continues,
         stream=bool(request.stream),
         shows_reasoning=thinking.shown,
+        timings_per_token=bool(request.stream and request.timings_per_token),
+        return_progress=bool(request.stream and request.return_progress),
         origins=calls.origins,
         left_out=calls.left_out,
     )

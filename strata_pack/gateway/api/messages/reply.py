@@ -86,7 +86,7 @@ class MessagesWriter:
         }
         return named_event("message_start", {"type": "message_start", "message": message})
 
-    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs, report: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         parts: list[bytes] = []
         for event in events:
             kind = KINDS.get(event.kind)

@@ -171,7 +171,7 @@ class ResponsesWriter:
             for number, name in enumerate(FIRST_EVENTS)
         )
 
-    def delta(self, index: int, events: list[Event], logprobs: Logprobs) -> bytes:  # noqa: ARG002
+    def delta(self, index: int, events: list[Event], logprobs: Logprobs, report: Mapping[str, Any]) -> bytes:  # noqa: ARG002
         parts: list[bytes] = []
         for event in events:
             if event.kind in PART_KINDS:

@@ -225,7 +225,7 @@ def cut_call(finish_reason: Any) -> list[dict[str, Any]]:
     writer = ResponsesWriter("r", "m", turn_of(tools=[TOOL]), show_extra=False)
     begun = ToolCall("lookup", {}, "call_1")
     written = [Event("tool_start", "", begun), Event("tool_args", '{"q": "te', begun)]
-    body = writer.start(0) + writer.delta(0, written, None)
+    body = writer.start(0) + writer.delta(0, written, None, {})
     return events((body + writer.finish(0, Choice(GenerationOutcome(finish_reason), Counters()))).decode())
 
 
@@ -253,6 +253,6 @@ def test_a_cut_call_is_incomplete_whatever_the_stream_ended_with() -> None:
 
 def test_a_failed_response_has_what_was_finished() -> None:
     writer = ResponsesWriter("r", "m", turn_of(), show_extra=False)
-    writer.delta(0, [Event("reasoning", "Hm."), Event("content", "Te")], None)
+    writer.delta(0, [Event("reasoning", "Hm."), Event("content", "Te")], None, {})
     (failed,) = events(writer.failure(ApiError(503, "gone", kind="x")).decode())
     assert [item["type"] for item in failed["response"]["output"]] == ["reasoning"]
