@@ -7,11 +7,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from strata_pack.gateway.server.protocol import LimitedProtocol
 from tests.gateway.conftest import PATIENCE, House, with_limits
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -164,19 +166,64 @@ def test_a_whole_answer_that_nobody_reads_is_dropped(hasty: House) -> None:
         assert hasty.wait_for(lambda: not hasty.server.server_state.connections)
 
 
-def test_a_whole_answer_that_is_read_slowly_comes_whole(hasty: House) -> None:
-    size = 16 * MIB
-    hasty.says(["</think>", *["x" * MIB] * 16])
-    received = 0
-    with connect(hasty, receive_buffer=65536) as connection:
+class Clock:
+    """The event loop of one connection, whose check of the client's reading comes when the test says."""
+
+    def __init__(self, protocol: LimitedProtocol) -> None:
+        self._loop = protocol.loop
+        self._check = protocol._check_taken
+        self.due: tuple[int, ...] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *args: Any) -> asyncio.TimerHandle:
+        if callback != self._check:
+            return self._loop.call_later(seconds, callback, *args)
+        self.due = args
+        return self._loop.call_later(3600, callback, *args)
+
+    async def passes(self) -> None:
+        """Let the check come now."""
+        assert self.due is not None
+        due, self.due = self.due, None
+        self._check(*due)
+
+
+def protocol_of(house: House, connection: socket.socket) -> LimitedProtocol:
+    """Return the gateway's side of ``connection``."""
+    found: list[LimitedProtocol] = []
+
+    def look() -> bool:
+        every = tuple(house.server.server_state.connections)
+        found[:] = [one for one in every if one.transport.get_extra_info("peername") == connection.getsockname()]
+        return bool(found)
+
+    assert house.wait_for(look)
+    return found[0]
+
+
+def test_a_whole_answer_that_is_read_slowly_comes_whole(house: House) -> None:
+    house.says(["</think>", *["x" * MIB] * 16])
+    with connect(house, receive_buffer=65536) as connection:
+        protocol = protocol_of(house, connection)
+        # Small buffers: a client that has got a further MiB has got some of what waited to be sent.
+        protocol.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        clock = protocol.loop = Clock(protocol)
         connection.sendall(chat())
-        while received < size:
-            part = connection.recv(1 << 20)
-            assert part
-            received += len(part)
-            if received < 8 * MIB:
-                time.sleep(0.01)
-        assert received > size
+        for _ in range(12):
+            receive(connection, MIB)
+            assert house.wait_for(lambda: clock.due is not None)
+            house.call(clock.passes())
+        receive(connection, 4 * MIB)
+
+
+def receive(connection: socket.socket, size: int) -> None:
+    """Receive exactly ``size`` bytes."""
+    while size:
+        part = connection.recv(size)
+        assert part
+        size -= len(part)
 
 
 async def stop(server: asyncio.Server) -> None:
