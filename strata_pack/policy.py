@@ -31,7 +31,7 @@ _NEEDED = ("rule", "reason", "until")
 
 
 @dataclass(frozen=True)
-class Waiver:
+class RuleException:
     """One ``[[exception]]``: ``until`` is its last day, ``where`` a pattern of names ("*" for all)."""
 
     rule: str
@@ -59,10 +59,10 @@ class Policy:
     """The exceptions of one file, valid ones and expired ones."""
 
     path: Path | None = None
-    current: tuple[Waiver, ...] = ()
-    expired: tuple[Waiver, ...] = ()
+    current: tuple[RuleException, ...] = ()
+    expired: tuple[RuleException, ...] = ()
 
-    def waiver(self, rule: str, name: str) -> Waiver | None:
+    def exception(self, rule: str, name: str) -> RuleException | None:
         """Return the valid exception to ``rule`` for the pack or template ``name``, or ``None``."""
         return next((one for one in self.current if one.covers(rule, name)), None)
 
@@ -90,7 +90,7 @@ def read_policy(
     if value or not isinstance(entries, list):
         unknown = next(iter(value), "exception")
         raise BadInput(f"has the key {unknown!r}; only [[exception]] is allowed", where=path)
-    found = [_waiver(entry, index, known, kept, path) for index, entry in enumerate(entries, 1)]
+    found = [_exception(entry, index, known, kept, path) for index, entry in enumerate(entries, 1)]
     day = today or datetime.date.today()
     return Policy(
         path,
@@ -99,7 +99,7 @@ def read_policy(
     )
 
 
-def _waiver(entry: Any, index: int, known: Collection[str], kept: Collection[str], path: Path) -> Waiver:
+def _exception(entry: Any, index: int, known: Collection[str], kept: Collection[str], path: Path) -> RuleException:
     place = f"exception {index}"
     if not isinstance(entry, dict):
         raise BadInput(f"{place} is no table", where=path, remedy="write [[exception]]")
@@ -116,4 +116,4 @@ def _waiver(entry: Any, index: int, known: Collection[str], kept: Collection[str
         raise unknown(f"rule ({place})", entry["rule"], sorted(known), where=str(path))
     if entry["rule"] in kept:
         raise BadInput(f"{place}: {entry['rule']} allows no exception", where=path, remedy="repair what it finds")
-    return Waiver(**entry)
+    return RuleException(**entry)

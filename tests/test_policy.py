@@ -1,4 +1,4 @@
-"""The policy file: what it waives, until when, and that nothing unknown or undated gets through."""
+"""The policy file: what it excepts, until when, and that nothing unknown or undated gets through."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from strata_pack.cli.app import app
 from strata_pack.errors import WrongUse
 from strata_pack.policy import Policy, read_policy
+from strata_pack.report.exceptions import apply_exceptions
 from strata_pack.report.model import Check, Report
-from strata_pack.report.waivers import apply_waivers
 from tests.pack.tiny_pack import write_pack
 
 TODAY = datetime.date(2026, 6, 1)
@@ -38,8 +38,8 @@ def test_an_exception_counts_until_the_end_of_its_day(tmp_path: Path) -> None:
 
 def test_an_exception_can_be_for_some_names_alone(tmp_path: Path) -> None:
     found = policy(tmp_path, entry(more='where = "Qwen*"'))
-    assert found.waiver("ST101", "Qwen3") is not None
-    assert found.waiver("ST101", "Llama") is None
+    assert found.exception("ST101", "Qwen3") is not None
+    assert found.exception("ST101", "Llama") is None
 
 
 WRONG = {
@@ -64,17 +64,17 @@ def test_a_malformed_policy_is_refused(tmp_path: Path, kind: str) -> None:
     assert sentence in str(failure.value)
 
 
-def test_no_policy_waives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_policy_excepts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_policy(None, RULES) == Policy()
 
 
 def test_a_report_shows_what_is_excepted_and_fails_for_what_has_ended(tmp_path: Path) -> None:
     checks = (Check("loads", "", "failed", "no tensor"), Check("files", "", "failed", "x"))
-    report = apply_waivers(Report("verify", checks), policy(tmp_path, entry("verify/loads")), "verify", "pack")
+    report = apply_exceptions(Report("verify", checks), policy(tmp_path, entry("verify/loads")), "verify", "pack")
     assert [check.status for check in report.checks] == ["skipped", "failed"]
     assert report.checks[0].detail == "excepted until 2026-06-01: known (no tensor)"
-    report = apply_waivers(
+    report = apply_exceptions(
         Report("verify", checks), policy(tmp_path, entry("verify/loads", "2026-01-01")), "verify", "pack"
     )
     assert [check.status for check in report.checks] == ["failed", "failed", "failed"]

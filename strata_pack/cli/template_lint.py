@@ -90,18 +90,18 @@ def lint(
         if not variant.main:
             findings += lint_template(variant.text, path=variant.where, select=_ids(select), ignore=_ids(ignore))
     named_as = Path(found.where).name
-    waivers = [exceptions.waiver(one.rule.id, named_as) for one in findings]
-    passed = [(one, waiver) for one, waiver in zip(findings, waivers, strict=True) if waiver is not None]
-    findings = [one for one, waiver in zip(findings, waivers, strict=True) if waiver is None]
+    granted = [exceptions.exception(one.rule.id, named_as) for one in findings]
+    passed = [(one, exception) for one, exception in zip(findings, granted, strict=True) if exception is not None]
+    findings = [one for one, exception in zip(findings, granted, strict=True) if exception is None]
     if sarif is not None:
         write_atomic(sarif, to_sarif(findings))
     code = files.write(to_report(findings, found.where, fail_on.value), out)
     out.show(terminal(findings, found.where))
-    for one, waiver in passed:
-        out.line(f"{one.rule.id}: {waiver.note} ({one.message})")
+    for one, exception in passed:
+        out.line(f"{one.rule.id}: {exception.note} ({one.message})")
     for ended in exceptions.expired:
         out.line(ended.expired_note)
-    excepted = [{**one.to_dict(), "excepted": waiver.note} for one, waiver in passed]
+    excepted = [{**one.to_dict(), "excepted": exception.note} for one, exception in passed]
     expired = [one.expired_note for one in exceptions.expired]
     out.result({**to_dict(findings, found.where), "excepted": excepted, "expired": expired})
     severity = worst(findings)

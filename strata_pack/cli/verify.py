@@ -39,8 +39,8 @@ def verify(
     """
     from strata_pack.pack.verification import verify as verify_pack
     from strata_pack.publish import is_signed, signature_check
+    from strata_pack.report.exceptions import apply_exceptions
     from strata_pack.report.screen import terminal
-    from strata_pack.report.waivers import apply_waivers
 
     if require_signature and key is None:
         raise WrongUse("needs the public key", where="--require-signature", remedy="give --key FILE.pub too")
@@ -51,7 +51,7 @@ def verify(
             from strata_pack.publish import card_check
 
             further.append(card_check())
-        report = apply_waivers(verify_pack(pack, progress, further), exceptions, "verify", pack.absolute().name)
+        report = apply_exceptions(verify_pack(pack, progress, further), exceptions, "verify", pack.absolute().name)
     out.show(terminal(report))
     out.result(report.to_dict())
     raise typer.Exit(report.exit_code)

@@ -8,10 +8,10 @@ from strata_pack.policy import Policy
 from strata_pack.report.model import Check, Report
 
 
-def apply_waivers(report: Report, policy: Policy, prefix: str, name: str) -> Report:
+def apply_exceptions(report: Report, policy: Policy, prefix: str, name: str) -> Report:
     """Return ``report`` (on the pack ``name``) with the exceptions of ``policy`` applied; a check's rule is
     ``prefix/id``."""
-    checks = [_waived(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
+    checks = [_excepted(check, policy, f"{prefix}/{check.id}", name) for check in report.checks]
     return replace(report, checks=(*checks, *expired_checks(policy)))
 
 
@@ -24,6 +24,6 @@ def expired_checks(policy: Policy) -> list[Check]:
     ]
 
 
-def _waived(check: Check, policy: Policy, rule: str, name: str) -> Check:
-    found = policy.waiver(rule, name) if check.status == "failed" else None
+def _excepted(check: Check, policy: Policy, rule: str, name: str) -> Check:
+    found = policy.exception(rule, name) if check.status == "failed" else None
     return check if found is None else replace(check, status="skipped", detail=f"{found.note} ({check.detail})")
