@@ -11,7 +11,6 @@ import typer
 
 from strata_pack.cli.confirm import Anyway, DryRun
 from strata_pack.cli.output import Out
-from strata_pack.cli.proof_compare import comparer
 from strata_pack.cli.report_files import HtmlFile, JunitFile, ReportFiles, SarifFile
 from strata_pack.cli.shared_flags import with_shared_flags
 
@@ -36,7 +35,9 @@ def prove(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="What it was made from; a GGUF or pack is compared with it too.", metavar="PATH", show_default=False
+            help="What it was made from, to compare tensors and predictions.",
+            metavar="PATH",
+            show_default=False,
         ),
     ] = None,
     anyway: Anyway = False,
@@ -49,6 +50,7 @@ def prove(
     from rich.markup import escape
     from rich.table import Table
 
+    from strata_pack.compare.proof import comparer
     from strata_pack.report import terminal
     from strata_pack.smoke.prove import plan_proof, prove_pack
     from strata_pack.smoke.run import SmokeOptions

@@ -32,6 +32,10 @@ BLOCK = 64
 """Scored positions per block for error bars: neighbouring positions are correlated."""
 
 
+class TokensDiffer(BadInput):
+    """Two models do not have the same vocabulary, or split the text into different tokens."""
+
+
 @dataclass(frozen=True)
 class Perplexity:
     """exp of the mean surprisal of the tokens, and its standard error (from the means of blocks of 64 tokens)."""
@@ -155,18 +159,18 @@ def model_file(path: Path) -> Path:
 
 
 def check_same_text(ours: LogitsHeader, theirs: LogitsHeader, model: Path, against: Path) -> None:
-    """Raise ``BadInput`` unless both models have the same vocabulary size and split the text into the same tokens."""
+    """Raise ``TokensDiffer`` unless both models have as many tokens and split the text into the same ones."""
     check_vocabularies(ours.n_vocab, theirs.n_vocab, model, against)
     if ours.windows != theirs.windows:
         problem = f"splits the text into different tokens from {against}"
-        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
+        raise TokensDiffer(problem, where=model, remedy="compare two quantizations of the same model")
 
 
 def check_vocabularies(ours: int, theirs: int, model: Path, against: Path) -> None:
-    """Raise ``BadInput`` unless both models have as many tokens."""
+    """Raise ``TokensDiffer`` unless both models have as many tokens."""
     if ours != theirs:
         problem = f"has {ours} tokens in its vocabulary and {against} has {theirs}"
-        raise BadInput(problem, where=model, remedy="compare two quantizations of the same model")
+        raise TokensDiffer(problem, where=model, remedy="compare two quantizations of the same model")
 
 
 def summarize(

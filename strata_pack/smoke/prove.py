@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -14,7 +14,7 @@ from strata_pack.chat.golden.check import check_golden, load_suite
 from strata_pack.files import write_atomic
 from strata_pack.llama.runtimes import Runtime, pick_runtime
 from strata_pack.pack.layout import Pack
-from strata_pack.pack.paths import REPORTS_DIR, SIGNATURE, is_pack, member
+from strata_pack.pack.paths import REPORTS_DIR, SIGNATURE, member
 from strata_pack.pack.template.source import read_pack_template
 from strata_pack.pack.verification import verify
 from strata_pack.plural import counted
@@ -75,9 +75,9 @@ def _repeat(pack: Path, report: Report) -> str:
     return shlex.join(["strata-pack", *command, str(pack)])
 
 
-Compare = Callable[[Path, Path], Check]
-"""A function that compares a pack with its source (a GGUF or a pack) and returns a check. The caller passes it, because
-this package does not import ``compare``."""
+Compare = Callable[[Path, Path], Sequence[Check]]
+"""A function that compares a pack with its source and returns checks. The caller passes it, because this package does
+not import ``compare``."""
 
 
 def prove_pack(
@@ -91,8 +91,8 @@ def prove_pack(
     """Verify the pack, render its golden cases, run the smoke scenarios; write ``reports/golden.json`` and
     ``reports/smoke.json``, unless the pack is signed, because the signature covers them.
 
-    ``source`` is what the pack was made from, if available: its shape is compared with the pack's and, if it is a GGUF
-    or a pack, ``compare`` is called too. Everything runs even if a check failed before. Ctrl-C leaves earlier reports
+    ``source`` is what the pack was made from, if available: its shape is compared with the pack's, and ``compare`` is
+    called too. Everything runs even if a check failed before. Ctrl-C leaves earlier reports
     unchanged. Raises ``BadInput`` if ``path`` is not a pack.
     """
     watcher = progress or Silent()
@@ -101,10 +101,10 @@ def prove_pack(
     golden = prove_golden(pack, watcher)
     smoked = run_smoke(path, source=source, options=options, progress=watcher)
     reports = [verified, golden, smoked]
-    if compare is not None and source is not None and (source.suffix == ".gguf" or is_pack(source)):
+    if compare is not None and source is not None:
         started = monotonic()
-        check = compare(path, source)
-        reports.append(Report(f"compare {pack.path.name}", (check,), seconds=monotonic() - started))
+        checks = tuple(compare(path, source))
+        reports.append(Report(f"compare {pack.path.name}", checks, seconds=monotonic() - started))
     keep_report(pack, "golden", golden, watcher)
     if is_complete_report(smoked):
         keep_report(pack, "smoke", smoked, watcher)

@@ -73,9 +73,9 @@ def test_the_source_is_compared_by_the_function_that_is_given(tmp_path: Path) ->
     pack = write_pack(tmp_path / "p", golden=[STOCK_CASE])
     asked = []
 
-    def compare(ours: Path, source: Path) -> Check:
+    def compare(ours: Path, source: Path) -> list[Check]:
         asked.append((ours, source))
-        return Check("compare", "as good as its source", "failed", "far worse")
+        return [Check("compare", "as good as its source", "failed", "far worse")]
 
     proof = prove_pack(pack, QUICK, source=pack, compare=compare)
     assert asked == [(pack, pack)]
