@@ -28,7 +28,7 @@ BUILT = SOURCES.parent / "build/kernels"
 ZIGLANG = "ziglang>=0.15,<0.18"
 TIMEOUT = 600.0
 FLAGS = (
-    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra"),
+    *("-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden", "-Wall", "-Wextra"),
     # Each operation rounds on its own: the order and number of roundings decide about the bytes.
     *("-ffp-contract=off", "-fno-math-errno"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -48,6 +48,10 @@ def compare(
     llama_server: Annotated[
         Path | None, typer.Option(help="Use the top tokens that this llama-server reports: bounds, not exact figures.")
     ] = None,
+    kernels: Annotated[
+        Literal["auto", "ggml"],
+        typer.Option(help="ggml: llama.cpp multiplies all weights; auto: faster kernels where they apply."),
+    ] = "auto",
     *,
     out: Out,
 ) -> None:
@@ -59,7 +63,7 @@ def compare(
     from strata_pack.compare.texts import texts
 
     ReportFiles(html=html, svg=svg).try_all(*model, against, *(text or ()))
-    options = CompareOptions(context, windows, threads, keep_logits, llama_server)
+    options = CompareOptions(context, windows, threads, keep_logits, llama_server, kernels)
     with out.progress() as progress:
         found = compare_many(model, against, texts(text or (), parse_special=parse_special), options, progress)
     if len(found) == 1:

@@ -20,6 +20,7 @@ from strata_pack.compare.scores import Doubles, Scores, score_blocks
 from strata_pack.compare.texts import PROSE, Text
 from strata_pack.errors import BadInput
 from strata_pack.llama.logits import LogitsHeader, open_logits
+from strata_pack.llama.products import ProductKernels
 from strata_pack.llama.row_ring import shared_file
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.recovery import recover
@@ -62,6 +63,7 @@ class ComparisonDict(TypedDict):
     windows: int
     tokens: int
     method: Literal["full logits", "top-n"]
+    kernels: str
     perplexity: PerplexityDict
     reference_perplexity: PerplexityDict
     kl_mean: float
@@ -78,7 +80,8 @@ class Comparison:
     """All figures of one comparison. KL divergences in nats; ``top1_agreement`` is a share from 0 to 1.
 
     ``method`` "full logits": the figures are exact. "top-n": they are computed from the ``n`` likeliest tokens, and
-    ``bounds`` explains in what sense they are bounds.
+    ``bounds`` explains in what sense they are bounds. ``kernels``: what multiplied the quantized weights, the name of a
+    kernel library of this project or ``ggml``.
     """
 
     model: str
@@ -89,6 +92,7 @@ class Comparison:
     windows: int
     tokens: int
     method: Literal["full logits", "top-n"]
+    kernels: str
     perplexity: Perplexity
     reference_perplexity: Perplexity
     kl_mean: float
@@ -111,17 +115,19 @@ def compare_full(
     context: int = CONTEXT,
     limit: int | None = None,
     threads: int | None = None,
+    kernels: ProductKernels = "auto",
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (``None``: the shipped prose).
 
-    ``context``: tokens per window, whose second half is scored; ``limit``: maximum number of windows. Raises
+    ``context``: tokens per window, whose second half is scored; ``limit``: maximum number of windows; ``kernels``:
+    whether this project's kernels may multiply quantized weights. Raises
     ``BadInput`` if the models do not share a vocabulary or the text is too short, ``LogitsUnavailable`` if the build of
     llama.cpp is not the supported one (use ``compare_top`` then), ``EnvironmentFailure`` if it dies.
     """
     text = text or Text.read(PROSE)
     scores, header = score_side_by_side(
-        model, against, text, context=context, limit=limit, threads=threads, progress=progress
+        model, against, text, context=context, limit=limit, threads=threads, kernels=kernels, progress=progress
     )
     return summarize(scores, model, against, text, header)
 
@@ -134,11 +140,13 @@ def score_side_by_side(
     context: int = CONTEXT,
     limit: int | None = None,
     threads: int | None = None,
+    kernels: ProductKernels = "auto",
     progress: Progress | None = None,
 ) -> tuple[Scores, LogitsHeader]:
     """Score every position of ``text`` with both models running at the same time. Raises as ``compare_full``."""
     # All threads for each, in turn: with a half, the cores of the faster model would wait for the slower one.
     options: dict[str, Any] = {"context": max(context, MIN_CONTEXT), "limit": limit, "threads": threads}
+    options["kernels"] = kernels
     options |= {"parse_special": text.parse_special, "text_name": text.name}
     files = model_file(model), model_file(against)
     with (
@@ -192,6 +200,7 @@ def summarize(
         windows=len(header.windows),
         tokens=len(scores.kl),
         method=method,
+        kernels=header.kernels,
         perplexity=_perplexity(scores.surprise, scores.windows),
         reference_perplexity=_perplexity(scores.reference_surprise, scores.windows),
         kl_mean=float(scores.kl.mean()),

@@ -24,8 +24,8 @@ from strata_pack.llama.logits import LogitsHeader, LogitStream
 from strata_pack.progress import Progress
 
 MAGIC = b"STRATALG"
-VERSION = 2
-"""The version of a row's layout; part of every key."""
+VERSION = 3
+"""The version of header and rows; part of every key."""
 EXACT = 64
 """Number of tokens of a row that are stored exactly."""
 DEPTH = 40.0

@@ -35,6 +35,7 @@ from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.llama.logits_native import LAYOUT_OF, LogitsUnavailable
+from strata_pack.llama.products import ProductKernels, product_kernels
 from strata_pack.llama.runtimes import find_binary
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import MetaValue, open_shards, shard_paths
@@ -48,7 +49,7 @@ class CompareOptions:
 
     ``context``: tokens per window, whose second half is scored; ``limit``: maximum windows per text; ``keep_logits``: a
     folder in which the reference's logits are kept for later runs; ``server``: a llama-server whose top tokens are used
-    instead.
+    instead; ``kernels``: whether this project's kernels may multiply quantized weights.
     """
 
     context: int = CONTEXT
@@ -56,6 +57,7 @@ class CompareOptions:
     threads: int | None = None
     keep_logits: Path | None = None
     server: Path | None = None
+    kernels: ProductKernels = "auto"
 
 
 class ModelComparisonDict(ComparisonDict):
@@ -179,6 +181,7 @@ def _side_by_side(
     model: Path, against: Path, over: Sequence[Text], options: CompareOptions, progress: Progress
 ) -> ModelComparison:
     settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
+    settings["kernels"] = options.kernels
     scored = [(text, *score_side_by_side(model, against, text, **settings, progress=progress)) for text in over]
     return _judged(model, against, scored)
 
@@ -197,7 +200,8 @@ def write_reference(
 
 
 def _settings(options: CompareOptions) -> dict[str, Any]:
-    return {"context": max(options.context, MIN_CONTEXT), "limit": options.limit, "threads": options.threads}
+    settings: dict[str, Any] = {"context": max(options.context, MIN_CONTEXT), "limit": options.limit}
+    return {**settings, "threads": options.threads, "kernels": options.kernels}
 
 
 def _against_kept(
@@ -239,9 +243,9 @@ def _kept(
     """Return the reference's logits over ``text``; computes them if they are not in ``folder``."""
     path = model_file(against)
     files = [(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in shard_paths(path)]
-    key = sha256_text(
-        json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, LAYOUT_OF, VERSION])
-    )
+    # Sums in another order change a divergence by some thousandths: both models need the same kernels.
+    made_by = [LAYOUT_OF, VERSION, product_kernels(options.kernels)]
+    key = sha256_text(json.dumps([files, text.sha256, text.parse_special, options.context, options.limit, *made_by]))
     place = folder / f"{path.stem}-{key[:16]}.logits"
     kept = LogitsFile.open(place, key)
     if kept is None:

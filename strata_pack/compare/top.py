@@ -115,7 +115,7 @@ def _windows(client: LlamaClient, text: Text, context: int, limit: int | None) -
     without = client.tokenize("a", parse_special=False)
     bos = with_special[0] if with_special[0] != without[0] else None
     windows = cut_windows(tokens, context, limit, bos)
-    return LogitsHeader(0, 0, tuple(tuple(window) for window in windows), context // 2)
+    return LogitsHeader(0, 0, tuple(tuple(window) for window in windows), context // 2, "ggml")
 
 
 def _ask(client: LlamaClient, header: LogitsHeader, top: int, model: Path, progress: Progress) -> list[Likeliest]:

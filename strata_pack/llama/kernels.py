@@ -1,4 +1,4 @@
-"""Loads the quantizing kernels: C code of this project that writes the same bytes as ggml, several times faster.
+"""Loads the kernels: C code of this project that writes the same bytes as ggml, several times faster.
 
 They are in ``build/kernels`` of a checkout, or inside the package of a wheel. If there is none for this machine, ggml
 quantizes. ctypes releases the GIL during a call, as for ggml.
@@ -60,7 +60,7 @@ def library_names(flags: frozenset[str] | None = None) -> list[str]:
         return ["linux-aarch64.so"]
     if machine != "x86_64":
         return []
-    found = _processor_flags() if flags is None else flags
+    found = processor_flags() if flags is None else flags
     needed: set[str] = set()
     names: list[str] = []
     for level, adds in reversed(_LEVELS):
@@ -70,7 +70,8 @@ def library_names(flags: frozenset[str] | None = None) -> list[str]:
     return names
 
 
-def _processor_flags() -> frozenset[str]:
+@lru_cache(maxsize=1)
+def processor_flags() -> frozenset[str]:
     """Return the processor features that Linux lists as usable; empty if unknown."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -102,6 +103,11 @@ class Kernels:
             function.argtypes = [*[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int64]
         for reader in self._readers.values():
             reader.restype, reader.argtypes = ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether it has kernels for products (``llama.products``): from AVX2 on."""
+        return self.name.endswith(("-v3", "-v4"))
 
     @property
     def name(self) -> str:

@@ -20,17 +20,22 @@ from typing import IO, Any
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.logits_child import ERRORS
 from strata_pack.llama.process import SPIN_COUNT
+from strata_pack.llama.products import ProductKernels
 from strata_pack.llama.row_ring import Floats, RowRing, block_sizes, shared_file
 
 
 @dataclass(frozen=True)
 class LogitsHeader:
-    """``windows`` are the evaluated tokens; each position from ``first`` on predicts the next token."""
+    """``windows`` are the evaluated tokens; each position from ``first`` on predicts the next token.
+
+    ``kernels``: the library that multiplied quantized weights, or ``ggml``.
+    """
 
     n_vocab: int
     n_ctx_train: int
     windows: tuple[tuple[int, ...], ...]
     first: int
+    kernels: str
 
     @property
     def scored(self) -> list[int]:
@@ -59,7 +64,7 @@ class LogitStream:
     def _read_header(self) -> LogitsHeader:
         value = self._read_line()
         windows = tuple(tuple(window) for window in value["windows"])
-        return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"])
+        return LogitsHeader(value["n_vocab"], value["n_ctx_train"], windows, value["first"], value["kernels"])
 
     def _read_line(self, start: bytes = b"") -> dict[str, Any]:
         """Return the object in the next line, whose ``start`` is read already; raise the child's error."""
@@ -135,12 +140,14 @@ def open_logits(
     threads: int | None = None,
     parse_special: bool = False,
     turns: int | None = None,
+    kernels: ProductKernels = "auto",
 ) -> Iterator[LogitStream]:
     """Evaluate ``text`` in windows of ``context`` tokens (at most ``limit`` windows) and yield the stream.
 
     The second half of each window is scored. ``parse_special``: special tokens spelled in the text are tokenized as
     special. ``text_name`` is for messages. Processes with the same file descriptor ``turns`` (from ``shared_file``)
-    evaluate their windows in turn: otherwise their threads wait for each other's cores.
+    evaluate their windows in turn: otherwise their threads wait for each other's cores. ``kernels``: whether this
+    project's kernels may multiply quantized weights.
 
     Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if the
     installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the process dies.
@@ -154,6 +161,7 @@ def open_logits(
         "parse_special": parse_special,
         "threads": threads or os.cpu_count() or 1,
         "turns": turns,
+        "kernels": kernels,
     }
     command = [sys.executable, "-m", "strata_pack.llama.logits_child"]
     pipe = subprocess.PIPE

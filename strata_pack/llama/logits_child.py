@@ -1,9 +1,9 @@
 """Evaluates a text in a child process: ``python -m strata_pack.llama.logits_child`` with settings as a JSON line on
 stdin.
 
-On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``), then for each block of scored rows
-one byte, their number, once they are in the ring (``row_ring``). A byte on stdin releases the oldest block in use. At
-any time, one JSON line with ``error`` ends it instead. A crash of native code only ends this process.
+On stdout: one JSON line (``n_vocab``, ``windows``: the tokens of each, ``first``, ``kernels``), then for each block of
+scored rows one byte, their number, once they are in the ring (``row_ring``). A byte on stdin releases the oldest block
+in use. At any time, one JSON line with ``error`` ends it instead. A crash of native code only ends this process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
+from strata_pack.llama.kernels import Missing
 from strata_pack.llama.logits_native import LogitsModel, LogitsUnavailable
+from strata_pack.llama.products import register_products
 from strata_pack.llama.row_ring import RowRing, block_sizes
 from strata_pack.llama.supervisor import die_with_parent
 
@@ -58,7 +60,9 @@ def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> N
     path, text = Path(settings["model"]), settings["text"]
     # A context longer than any text would only take memory; a token has a byte, and some models begin with a space.
     most = min(settings["context"], len(text.encode()) + MIN_TOKENS)
-    with LogitsModel(path, context=most, threads=settings["threads"]) as model:
+    kernels = Missing("not wanted") if settings["kernels"] == "ggml" else register_products()
+    ggml = isinstance(kernels, Missing)
+    with LogitsModel(path, context=most, threads=settings["threads"], repack=ggml) as model:
         tokens = model.tokenize(text, parse_special=settings["parse_special"])
         if len(tokens) < MIN_TOKENS:
             raise BadInput(too_short(len(tokens)), where=settings["text_name"])
@@ -67,6 +71,7 @@ def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> N
         first, end = context // 2, context - 1
         ring = _ring(settings["ring"], model.n_vocab)
         header = {"n_vocab": model.n_vocab, "windows": windows, "first": first, "n_ctx_train": model.n_ctx_train}
+        header["kernels"] = "ggml" if ggml else kernels
         out.write(json.dumps(header).encode() + b"\n")
         number = 0
         for window in windows:

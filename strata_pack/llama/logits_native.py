@@ -172,16 +172,21 @@ EvalCallback = ctypes.CFUNCTYPE(_bool, _pointer, _bool, _pointer)
 class LogitsModel:
     """A loaded model with one context. Use as a context manager. Not thread-safe."""
 
-    def __init__(self, path: Path, *, context: int, threads: int, eval_callback: Any = None) -> None:
+    def __init__(
+        self, path: Path, *, context: int, threads: int, eval_callback: Any = None, repack: bool = True
+    ) -> None:
         """Load ``path`` for windows of ``context`` tokens; ``BadInput`` if llama.cpp cannot.
 
         ``eval_callback``, an ``EvalCallback`` that the caller keeps alive, is called for every node of the graph.
+        ``repack``: llama.cpp may store weights in layouts of its own, which other backends (``products``) cannot read.
         """
         self._library = library = load_library()
         library.llama_log_set(_log_callback, None)
         library.llama_backend_init()
         _errors.clear()
-        self._model = library.llama_model_load_from_file(str(path).encode(), library.llama_model_default_params())
+        settings = library.llama_model_default_params()
+        settings.use_extra_bufts = repack
+        self._model = library.llama_model_load_from_file(str(path).encode(), settings)
         if not self._model:
             raise BadInput(f"llama.cpp does not load it{_why()}", where=path)
         params = library.llama_context_default_params()

@@ -316,7 +316,7 @@ def test_a_child_that_dies_is_reported_with_its_last_words() -> None:
 
 
 def test_an_error_amid_the_rows_is_the_childs_own() -> None:
-    header = json.dumps({"n_vocab": 1, "n_ctx_train": 8, "windows": [[0] * 80], "first": 40})
+    header = json.dumps({"n_vocab": 1, "n_ctx_train": 8, "windows": [[0] * 80], "first": 40, "kernels": "ggml"})
     error = json.dumps({"error": "no room", "kind": "environment"})
     command = [sys.executable, "-c", f"print({header!r}); print('\\x10' + {error!r})"]
     pipe = subprocess.PIPE

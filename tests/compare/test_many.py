@@ -150,7 +150,7 @@ def test_a_model_given_twice_is_refused(models: dict[str, Path]) -> None:
 def judged(name: str, size: int, kl: float) -> ModelComparison:
     one = Perplexity(10.0, 0.1)
     total = Comparison(
-        name, "ref", "t", "0" * 64, 64, 2, 62, "full logits", one, one, kl, 0.01, kl, 2 * kl, 3 * kl, 0.9
+        name, "ref", "t", "0" * 64, 64, 2, 62, "full logits", "ggml", one, one, kl, 0.01, kl, 2 * kl, 3 * kl, 0.9
     )
     return ModelComparison(name, size, 4.5, total, (total,))
 

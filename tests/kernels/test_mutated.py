@@ -5,6 +5,7 @@ The probe finds what is always wrong, the check of rows what is wrong on other w
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from gguf import GGMLQuantizationType as Q
 from strata_pack.errors import EnvironmentFailure
 from strata_pack.llama.ggml import Ggml
 from strata_pack.llama.kernels import Kernels
+from strata_pack.llama.logits_native import load_library
+from strata_pack.llama.products import TOLERANCE, functions, largest_difference
 from strata_pack.llama.quantizer import Quantizer
 from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.tensor_source import GgufSource
@@ -126,6 +129,30 @@ def test_the_probe_finds_a_kernel_that_is_always_wrong(name: str, mutate: Mutate
     differing = Quantizer(ggml, mutate(file, old, new)).state().differing
     found = [any(one.startswith(type) for one in differing) for type in types]
     assert all(found) if every else any(found)
+
+
+PRODUCT_MUTANTS = {
+    "one more product than 16 bits hold": ("matmul.c", "MULTIPLY_AVX2(multiply_32_fives, 8, 4,", "Q5_0"),
+    "a high bit of a scale is lost": ("formats.c", "| (packed[part] >> 6) << 4", "Q4_K"),
+    "shifts are not added": ("formats.c", "shifts[0] = half_at(block + 2);", "Q4_1"),
+    "the upper half of a block takes the lower one's bits": ("formats.c", "(4 * half + pair)", "Q3_K"),
+    "the offset is forgotten": ("matmul.c", "-format->offset * sum", "Q6_K"),
+}
+"""File, text that is lost or changed, and the type whose products become wrong."""
+
+
+@on_x86
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRODUCT_MUTANTS)
+def test_wrong_products_are_found(name: str, mutate: Mutate) -> None:
+    file, old, type = PRODUCT_MUTANTS[name]
+    new = {"(4 * half + pair)": "pair", "-format->offset * sum": "0"}.get(old, "")
+    if old.endswith("4,"):
+        new = old[:-2] + "8,"
+    library = ctypes.CDLL(str(mutate(file, old, new).path))
+    library.strata_backend.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+    library.strata_backend(ctypes.byref(functions(load_library())), False)
+    assert largest_difference(load_library(), library, Q[type]) > TOLERANCE
 
 
 PLANTED = """KERNEL(q6_K) {

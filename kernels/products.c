@@ -1,0 +1,277 @@
+#include "products.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "matmul.h"
+
+/* Columns whose activations are kept at a time. */
+#define PANEL 512
+#define MOST_THREADS 256
+/* How often a thread looks for work before it sleeps. */
+#define SPINS 2000
+
+Ggml ggml;
+bool has_vnni;
+
+bool has_kernel(int32_t type) {
+    int rows;
+    return type >= 0 && type < TYPES && FORMATS[type].unpack != NULL && find_kernel(&FORMATS[type], has_vnni, &rows) != NULL;
+}
+
+/* A column of activations and the place of its products. */
+typedef struct {
+    const float *from;
+    float *to;
+} Column;
+
+typedef struct Worker Worker;
+
+struct Pool {
+    int threads, started;
+    Worker *workers;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, done;
+    atomic_uint round;
+    atomic_int busy;
+    atomic_llong next;
+    atomic_bool failed;
+    bool stop;
+    /* The present product: `rows` per tile, `total` rows of `length` weights. */
+    const Format *format;
+    Multiply multiply;
+    int rows;
+    const uint8_t *weights;
+    size_t row_bytes;
+    int64_t length, total;
+    Column columns[PANEL];
+    int count;
+    void (*run)(Worker *);
+    uint8_t *panel;
+    size_t panel_bytes;
+};
+
+struct Worker {
+    Pool *pool;
+    pthread_t thread;
+    uint8_t *scratch;
+    size_t scratch_bytes;
+};
+
+static bool reserve(uint8_t **memory, size_t *size, size_t wanted) {
+    if (*size >= wanted) return true;
+    free(*memory);
+    *memory = aligned_alloc(64, (wanted + 63) / 64 * 64);
+    *size = *memory == NULL ? 0 : wanted;
+    return *memory != NULL;
+}
+
+static size_t group_bytes(const Pool *pool) {
+    return (size_t)(GROUP * (pool->length + 12 * pool->length / pool->format->part));
+}
+
+static Columns group_at(const Pool *pool, int64_t group) {
+    const int64_t parts = pool->length / pool->format->part;
+    uint8_t *start = pool->panel + (size_t)group * group_bytes(pool);
+    Columns columns = {.quants = (int8_t *)start, .scales = (float *)(start + GROUP * pool->length)};
+    columns.sums = columns.scales + GROUP * parts;
+    columns.starts = (int32_t *)(columns.sums + GROUP * parts);
+    return columns;
+}
+
+static void quantize_group(Worker *worker) {
+    Pool *pool = worker->pool;
+    const Format *format = pool->format;
+    const int64_t groups = (pool->count + GROUP - 1) / GROUP;
+    if (!reserve(&worker->scratch, &worker->scratch_bytes, (size_t)pool->length / 32 * 37 + 64)) {
+        atomic_store(&pool->failed, true);
+        return;
+    }
+    for (int64_t group; (group = atomic_fetch_add(&pool->next, 1)) < groups;) {
+        Columns columns = group_at(pool, group);
+        for (int c = 0; c < GROUP; c++) {
+            const uint8_t *row = NULL;
+            if (group * GROUP + c < pool->count) {
+                const float *source = pool->columns[group * GROUP + c].from;
+                if (format->activations == TYPE_Q8_0) ggml.quantize_q8_0(source, worker->scratch, pool->length);
+                if (format->activations == TYPE_Q8_1) ggml.quantize_q8_1(source, worker->scratch, pool->length);
+                if (format->activations == TYPE_Q8_K) ggml.quantize_q8_K(source, worker->scratch, pool->length);
+                row = worker->scratch;
+            }
+            fill_column(format, row, c, pool->length, &columns);
+        }
+    }
+}
+
+static void multiply_rows(Worker *worker) {
+    Pool *pool = worker->pool;
+    const int64_t parts = pool->length / pool->format->part, total = pool->total;
+    const size_t quants = (size_t)(pool->rows * pool->length), floats = (size_t)(pool->rows * parts) * 4;
+    if (!reserve(&worker->scratch, &worker->scratch_bytes, quants + 2 * floats)) {
+        atomic_store(&pool->failed, true);
+        return;
+    }
+    RowTile tile = {.rows = pool->rows, .quants = worker->scratch};
+    tile.scales = (float *)(worker->scratch + quants);
+    tile.shifts = (float *)(worker->scratch + quants + floats);
+    for (int64_t first; (first = atomic_fetch_add(&pool->next, 1) * pool->rows) < total;) {
+        const int count = total - first < pool->rows ? (int)(total - first) : pool->rows;
+        fill_tile(pool->format, pool->weights, pool->row_bytes, first, count, pool->length, &tile);
+        for (int64_t group = 0; group * GROUP < pool->count; group++) {
+            const Columns columns = group_at(pool, group);
+            float products[GROUP][MOST_ROWS];
+            pool->multiply(&tile, &columns, parts, products);
+            for (int c = 0; c < GROUP && group * GROUP + c < pool->count; c++)
+                memcpy(pool->columns[group * GROUP + c].to + first, products[c], (size_t)count * 4);
+        }
+    }
+}
+
+INLINE void pause_briefly(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void *work(void *given) {
+    Worker *worker = given;
+    Pool *pool = worker->pool;
+    for (unsigned seen = 0;;) {
+        for (int i = 0; i < SPINS && atomic_load(&pool->round) == seen; i++) pause_briefly();
+        pthread_mutex_lock(&pool->lock);
+        while (atomic_load(&pool->round) == seen && !pool->stop) pthread_cond_wait(&pool->wake, &pool->lock);
+        seen = atomic_load(&pool->round);
+        const bool stop = pool->stop;
+        pthread_mutex_unlock(&pool->lock);
+        if (stop) return NULL;
+        pool->run(worker);
+        if (atomic_fetch_sub(&pool->busy, 1) == 1) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->done);
+            pthread_mutex_unlock(&pool->lock);
+        }
+    }
+}
+
+/* Run a step on all threads and wait for its end. */
+static void run_all(Pool *pool, void (*step)(Worker *)) {
+    pool->run = step;
+    atomic_store(&pool->next, 0);
+    atomic_store(&pool->busy, pool->started);
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->round, 1);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    step(&pool->workers[0]);
+    for (int i = 0; i < SPINS && atomic_load(&pool->busy); i++) pause_briefly();
+    pthread_mutex_lock(&pool->lock);
+    while (atomic_load(&pool->busy)) pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void stop_threads(Pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->stop = true;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->workers[i + 1].thread, NULL);
+    for (int i = 0; pool->workers != NULL && i <= pool->started; i++) free(pool->workers[i].scratch);
+    free(pool->workers);
+    pool->workers = NULL;
+    pool->started = 0;
+    pool->stop = false;
+}
+
+/* Start what threads the system gives, up to the number asked for. */
+static bool start_threads(Pool *pool) {
+    if (pool->workers != NULL) return true;
+    pool->workers = calloc((size_t)pool->threads, sizeof(Worker));
+    if (pool->workers == NULL) return false;
+    atomic_store(&pool->round, 0);
+    for (int i = 0; i < pool->threads; i++) pool->workers[i].pool = pool;
+    for (int i = 1; i < pool->threads; i++, pool->started++)
+        if (pthread_create(&pool->workers[i].thread, NULL, work, &pool->workers[i])) break;
+    return true;
+}
+
+/* Multiply the columns that were gathered, and forget them. */
+static bool multiply_columns(Pool *pool) {
+    const size_t groups = (size_t)(pool->count + GROUP - 1) / GROUP;
+    if (pool->count == 0) return true;
+    if (!start_threads(pool) || !reserve(&pool->panel, &pool->panel_bytes, groups * group_bytes(pool))) return false;
+    atomic_store(&pool->failed, false);
+    run_all(pool, quantize_group);
+    if (!atomic_load(&pool->failed)) run_all(pool, multiply_rows);
+    pool->count = 0;
+    return !atomic_load(&pool->failed);
+}
+
+static bool add_column(Pool *pool, const void *from, void *to) {
+    pool->columns[pool->count++] = (Column){from, to};
+    return pool->count < PANEL || multiply_columns(pool);
+}
+
+static void set_weights(Pool *pool, const Tensor *weights) {
+    pool->format = &FORMATS[weights->type];
+    pool->multiply = find_kernel(pool->format, has_vnni, &pool->rows);
+    pool->weights = weights->data;
+    pool->row_bytes = weights->nb[1];
+    pool->length = weights->ne[0];
+    pool->total = weights->ne[1];
+    pool->count = 0;
+}
+
+static char *at(const Tensor *tensor, int64_t i1, int64_t i2, int64_t i3) {
+    return (char *)tensor->data + (size_t)i1 * tensor->nb[1] + (size_t)i2 * tensor->nb[2] + (size_t)i3 * tensor->nb[3];
+}
+
+bool multiply_all(Pool *pool, const Tensor *out) {
+    const Tensor *activations = out->src[1];
+    set_weights(pool, out->src[0]);
+    for (int64_t i3 = 0; i3 < out->ne[3]; i3++)
+        for (int64_t i2 = 0; i2 < out->ne[2]; i2++)
+            for (int64_t i1 = 0; i1 < out->ne[1]; i1++)
+                if (!add_column(pool, at(activations, i1, i2, i3), at(out, i1, i2, i3))) return false;
+    return multiply_columns(pool);
+}
+
+/* Each token has experts of its own: row `i` of the ids names those of token `i`. */
+bool multiply_experts(Pool *pool, const Tensor *out) {
+    const Tensor *weights = out->src[0], *activations = out->src[1], *ids = out->src[2];
+    set_weights(pool, weights);
+    for (int64_t expert = 0; expert < weights->ne[2]; expert++) {
+        pool->weights = (const uint8_t *)at(weights, 0, expert, 0);
+        for (int64_t token = 0; token < ids->ne[1]; token++)
+            for (int64_t slot = 0; slot < ids->ne[0]; slot++) {
+                if (((const int32_t *)at(ids, token, 0, 0))[slot] != expert) continue;
+                if (!add_column(pool, at(activations, slot % activations->ne[1], token, 0), at(out, slot, token, 0)))
+                    return false;
+            }
+        if (!multiply_columns(pool)) return false;
+    }
+    return true;
+}
+
+Pool *create_pool(void) {
+    Pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL) return NULL;
+    pool->threads = 1;
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    return pool;
+}
+
+void free_pool(Pool *pool) {
+    stop_threads(pool);
+    free(pool->panel);
+    free(pool);
+}
+
+void set_pool_threads(Pool *pool, int threads) {
+    const int wanted = threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads;
+    if (wanted == pool->threads) return;
+    stop_threads(pool);
+    pool->threads = wanted;
+}
