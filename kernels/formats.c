@@ -134,17 +134,37 @@ static void unpack_iq4_xs(const uint8_t *block, uint8_t *quants, float *scales, 
     }
 }
 
+static void widen_f32(const uint8_t *block, float *floats) { memcpy(floats, block, 128); }
+
+static void widen_f16(const uint8_t *block, float *floats) {
+#if defined(__F16C__)
+    for (int i = 0; i < 32; i += 8)
+        _mm256_storeu_ps(floats + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(block + 2 * i))));
+#else
+    for (int i = 0; i < 32; i++) floats[i] = half_at(block + 2 * i);
+#endif
+}
+
+static void widen_bf16(const uint8_t *block, float *floats) {
+    uint16_t halves[32];
+    memcpy(halves, block, 64);
+    for (int i = 0; i < 32; i++) floats[i] = bits_float((uint32_t)halves[i] << 16);
+}
+
 const Format FORMATS[TYPES] = {
-    [TYPE_Q4_0] = {TYPE_Q8_0, 32, 18, 32, 15, 8, false, unpack_q4_0},
-    [TYPE_Q4_1] = {TYPE_Q8_1, 32, 20, 32, 15, 0, true, unpack_q4_1},
-    [TYPE_Q5_0] = {TYPE_Q8_0, 32, 22, 32, 31, 16, false, unpack_q5_0},
-    [TYPE_Q5_1] = {TYPE_Q8_1, 32, 24, 32, 31, 0, true, unpack_q5_1},
-    [TYPE_Q8_0] = {TYPE_Q8_0, 32, 34, 32, 255, 128, false, unpack_q8_0},
-    [TYPE_Q2_K] = {TYPE_Q8_K, 256, 84, 16, 3, 0, true, unpack_q2_K},
-    [TYPE_Q3_K] = {TYPE_Q8_K, 256, 110, 16, 7, 4, false, unpack_q3_K},
-    [TYPE_Q4_K] = {TYPE_Q8_K, 256, 144, 32, 15, 0, true, unpack_q4_K},
-    [TYPE_Q5_K] = {TYPE_Q8_K, 256, 176, 32, 31, 0, true, unpack_q5_K},
-    [TYPE_Q6_K] = {TYPE_Q8_K, 256, 210, 16, 63, 32, false, unpack_q6_K},
-    [TYPE_IQ4_NL] = {TYPE_Q8_0, 32, 18, 32, 255, 128, false, unpack_iq4_nl},
-    [TYPE_IQ4_XS] = {TYPE_Q8_K, 256, 136, 32, 255, 128, false, unpack_iq4_xs},
+    [TYPE_F32] = {TYPE_F32, 32, 128, 32, 0, 0, false, NULL, widen_f32},
+    [TYPE_F16] = {TYPE_F16, 32, 64, 32, 0, 0, false, NULL, widen_f16},
+    [TYPE_BF16] = {TYPE_BF16, 32, 64, 32, 0, 0, false, NULL, widen_bf16},
+    [TYPE_Q4_0] = {TYPE_Q8_0, 32, 18, 32, 15, 8, false, unpack_q4_0, NULL},
+    [TYPE_Q4_1] = {TYPE_Q8_1, 32, 20, 32, 15, 0, true, unpack_q4_1, NULL},
+    [TYPE_Q5_0] = {TYPE_Q8_0, 32, 22, 32, 31, 16, false, unpack_q5_0, NULL},
+    [TYPE_Q5_1] = {TYPE_Q8_1, 32, 24, 32, 31, 0, true, unpack_q5_1, NULL},
+    [TYPE_Q8_0] = {TYPE_Q8_0, 32, 34, 32, 255, 128, false, unpack_q8_0, NULL},
+    [TYPE_Q2_K] = {TYPE_Q8_K, 256, 84, 16, 3, 0, true, unpack_q2_K, NULL},
+    [TYPE_Q3_K] = {TYPE_Q8_K, 256, 110, 16, 7, 4, false, unpack_q3_K, NULL},
+    [TYPE_Q4_K] = {TYPE_Q8_K, 256, 144, 32, 15, 0, true, unpack_q4_K, NULL},
+    [TYPE_Q5_K] = {TYPE_Q8_K, 256, 176, 32, 31, 0, true, unpack_q5_K, NULL},
+    [TYPE_Q6_K] = {TYPE_Q8_K, 256, 210, 16, 63, 32, false, unpack_q6_K, NULL},
+    [TYPE_IQ4_NL] = {TYPE_Q8_0, 32, 18, 32, 255, 128, false, unpack_iq4_nl, NULL},
+    [TYPE_IQ4_XS] = {TYPE_Q8_K, 256, 136, 32, 255, 128, false, unpack_iq4_xs, NULL},
 };

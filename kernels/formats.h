@@ -1,5 +1,6 @@
 /* How the blocks of each quantized type become small unsigned integers with a scale, and perhaps a shift, per 16 or 32
- * of them: weight = scale * (quant - offset) + shift. Layouts: ggml-common.h, dequantize_row_*.
+ * of them: weight = scale * (quant - offset) + shift. Layouts: ggml-common.h, dequantize_row_*. And how 16-bit floats
+ * become floats.
  */
 #ifndef STRATA_FORMATS_H
 #define STRATA_FORMATS_H
@@ -18,6 +19,8 @@ typedef struct {
     bool shifted;
     /* Write `block` quants, and block / part scales and shifts. */
     void (*unpack)(const uint8_t *block, uint8_t *quants, float *scales, float *shifts);
+    /* Of floats: write `block` of them. */
+    void (*widen)(const uint8_t *block, float *floats);
 } Format;
 
 INLINE float half_at(const uint8_t *place) {
@@ -26,7 +29,7 @@ INLINE float half_at(const uint8_t *place) {
     return from_half(half);
 }
 
-/* By ggml's number of the type; `unpack` is NULL for one without kernels. */
+/* By ggml's number of the type; `block` is 0 for one without kernels. */
 extern const Format FORMATS[TYPES];
 
 #endif

@@ -16,6 +16,7 @@
 
 enum {
     TYPE_F32 = 0,
+    TYPE_F16 = 1,
     TYPE_Q4_0 = 2,
     TYPE_Q4_1 = 3,
     TYPE_Q5_0 = 6,
@@ -30,8 +31,9 @@ enum {
     TYPE_Q8_K = 15,
     TYPE_IQ4_NL = 20,
     TYPE_IQ4_XS = 23,
-    TYPES = 24,
     TYPE_I32 = 26,
+    TYPE_BF16 = 30,
+    TYPES = 31,
 };
 
 typedef struct Tensor {
@@ -106,16 +108,16 @@ struct Backend {
     void *context;
 };
 
+typedef void Convert(const float *, void *, int64_t);
+
 /* ggml's functions that the backend calls, and its numbers of operations. */
 typedef struct {
     void *(*cpu_buffer_type)(void);
     bool (*is_host)(void *buffer_type);
     int32_t (*graph_nodes)(void *graph);
     Tensor *(*graph_node)(void *graph, int32_t);
-    /* Quantize a row of floats; by the type of the activations. */
-    void (*quantize_q8_0)(const float *, void *, int64_t);
-    void (*quantize_q8_1)(const float *, void *, int64_t);
-    void (*quantize_q8_K)(const float *, void *, int64_t);
+    /* Convert a row of activations to the type that is multiplied. */
+    Convert *to_q8_0, *to_q8_1, *to_q8_K, *to_f16, *to_bf16;
     int32_t mul_mat, mul_mat_id, none, reshape, view, permute, transpose;
 } Ggml;
 

@@ -117,6 +117,7 @@ MULTIPLY_AVX2(multiply_16_nibbles, 4, 4, false)
 MULTIPLY_AVX2(multiply_16_nibbles_shifted, 4, 4, true)
 
 Multiply find_kernel(const Format *format, bool vnni, int *rows) {
+    if (format->widen != NULL) return find_float_kernel(rows);
 #if defined(__AVX512F__)
     if (vnni) {
         *rows = 16;
@@ -144,24 +145,43 @@ Multiply find_kernel(const Format *format, bool vnni, int *rows) {
 
 #endif
 
-void fill_tile(const Format *format, const uint8_t *weights, size_t row_bytes, int64_t first, int count, int64_t length,
-               RowTile *tile) {
+/* Write 4-byte words of several rows, `count` each, word by word. */
+INLINE void interleave(const uint32_t words[MOST_ROWS][LARGEST_BLOCK / 4], int rows, int count, uint32_t *to) {
+    for (int i = 0; i < count; i++)
+        for (int row = 0; row < rows; row++) *to++ = words[row][i];
+}
+
+static void fill_float_tile(const Format *format, const uint8_t *weights, size_t row_bytes, int count, int64_t length,
+                            RowTile *tile) {
+    uint32_t words[MOST_ROWS][LARGEST_BLOCK / 4] = {{0}};
+    uint32_t *to = (uint32_t *)tile->floats;
+    for (int64_t block = 0; block < length / format->block; block++, to += format->block * tile->rows) {
+        for (int row = 0; row < count; row++)
+            format->widen(weights + (size_t)row * row_bytes + block * format->bytes, (float *)words[row]);
+        interleave(words, tile->rows, format->block, to);
+    }
+}
+
+void fill_tile(const Format *format, const uint8_t *weights, size_t row_bytes, int count, int64_t length, RowTile *tile) {
+    if (format->widen != NULL) {
+        fill_float_tile(format, weights, row_bytes, count, length, tile);
+        return;
+    }
+    uint32_t words[MOST_ROWS][LARGEST_BLOCK / 4] = {{0}};
+    float scales[MOST_ROWS][LARGEST_BLOCK / 16] = {{0}}, shifts[MOST_ROWS][LARGEST_BLOCK / 16] = {{0}};
     const int rows = tile->rows, parts = format->block / format->part;
-    const int64_t blocks = length / format->block;
-    for (int row = 0; row < rows; row++) {
-        const uint8_t *source = weights + (size_t)(first + row) * row_bytes;
-        uint8_t *quants = tile->quants + 4 * row;
-        for (int64_t block = 0; block < blocks; block++, source += format->bytes) {
-            uint8_t unpacked[LARGEST_BLOCK] = {0};
-            float scales[LARGEST_BLOCK / 16] = {0}, shifts[LARGEST_BLOCK / 16] = {0};
-            if (row < count) format->unpack(source, unpacked, scales, shifts);
-            for (int i = 0; i < format->block; i += 4, quants += 4 * rows) memcpy(quants, unpacked + i, 4);
-            for (int part = 0; part < parts; part++) {
-                const int64_t at = (block * parts + part) * rows + row;
-                tile->scales[at] = scales[part];
-                tile->shifts[at] = shifts[part];
-            }
+    uint32_t *to = (uint32_t *)tile->quants;
+    for (int64_t block = 0; block < length / format->block; block++, to += format->block / 4 * rows) {
+        for (int row = 0; row < count; row++) {
+            const uint8_t *source = weights + (size_t)row * row_bytes + block * format->bytes;
+            format->unpack(source, (uint8_t *)words[row], scales[row], shifts[row]);
         }
+        interleave(words, rows, format->block / 4, to);
+        for (int part = 0; part < parts; part++)
+            for (int row = 0; row < rows; row++) {
+                tile->scales[(block * parts + part) * rows + row] = scales[row][part];
+                tile->shifts[(block * parts + part) * rows + row] = shifts[row][part];
+            }
     }
 }
 
@@ -182,6 +202,15 @@ INLINE const int8_t *read_part(int32_t type, const uint8_t *row, int64_t part, i
 
 void fill_column(const Format *format, const uint8_t *row, int column, int64_t length, Columns *group) {
     const int size = format->part;
+    for (int64_t part = 0; format->widen != NULL && part < length / size; part++) {
+        float *floats = group->floats + (part * GROUP + column) * size;
+        if (row == NULL) {
+            memset(floats, 0, (size_t)size * 4);
+        } else {
+            format->widen(row + part * format->bytes, floats);
+        }
+    }
+    if (format->widen != NULL) return;
     for (int64_t part = 0; part < length / size; part++) {
         const int64_t at = part * GROUP + column;
         int8_t *quants = group->quants + at * size;

@@ -17,7 +17,7 @@ bool has_vnni;
 
 bool has_kernel(int32_t type) {
     int rows;
-    return type >= 0 && type < TYPES && FORMATS[type].unpack != NULL && find_kernel(&FORMATS[type], has_vnni, &rows) != NULL;
+    return type >= 0 && type < TYPES && FORMATS[type].block && find_kernel(&FORMATS[type], has_vnni, &rows) != NULL;
 }
 
 /* A column of activations and the place of its products. */
@@ -68,23 +68,37 @@ static bool reserve(uint8_t **memory, size_t *size, size_t wanted) {
 }
 
 static size_t group_bytes(const Pool *pool) {
+    if (pool->format->widen != NULL) return (size_t)pool->length * GROUP * 4;
     return (size_t)(GROUP * (pool->length + 12 * pool->length / pool->format->part));
 }
 
 static Columns group_at(const Pool *pool, int64_t group) {
     const int64_t parts = pool->length / pool->format->part;
     uint8_t *start = pool->panel + (size_t)group * group_bytes(pool);
+    if (pool->format->widen != NULL) return (Columns){.floats = (float *)start};
     Columns columns = {.quants = (int8_t *)start, .scales = (float *)(start + GROUP * pool->length)};
     columns.sums = columns.scales + GROUP * parts;
     columns.starts = (int32_t *)(columns.sums + GROUP * parts);
     return columns;
 }
 
-static void quantize_group(Worker *worker) {
+static Convert *conversion(int32_t type) {
+    switch (type) {
+        case TYPE_Q8_0: return ggml.to_q8_0;
+        case TYPE_Q8_1: return ggml.to_q8_1;
+        case TYPE_Q8_K: return ggml.to_q8_K;
+        case TYPE_F16: return ggml.to_f16;
+        case TYPE_BF16: return ggml.to_bf16;
+        default: return NULL;
+    }
+}
+
+static void convert_groups(Worker *worker) {
     Pool *pool = worker->pool;
     const Format *format = pool->format;
+    Convert *convert = conversion(format->activations);
     const int64_t groups = (pool->count + GROUP - 1) / GROUP;
-    if (!reserve(&worker->scratch, &worker->scratch_bytes, (size_t)pool->length / 32 * 37 + 64)) {
+    if (!reserve(&worker->scratch, &worker->scratch_bytes, (size_t)pool->length * 2 + 64)) {
         atomic_store(&pool->failed, true);
         return;
     }
@@ -94,10 +108,8 @@ static void quantize_group(Worker *worker) {
             const uint8_t *row = NULL;
             if (group * GROUP + c < pool->count) {
                 const float *source = pool->columns[group * GROUP + c].from;
-                if (format->activations == TYPE_Q8_0) ggml.quantize_q8_0(source, worker->scratch, pool->length);
-                if (format->activations == TYPE_Q8_1) ggml.quantize_q8_1(source, worker->scratch, pool->length);
-                if (format->activations == TYPE_Q8_K) ggml.quantize_q8_K(source, worker->scratch, pool->length);
-                row = worker->scratch;
+                if (convert != NULL) convert(source, worker->scratch, pool->length);
+                row = convert != NULL ? worker->scratch : (const uint8_t *)source;
             }
             fill_column(format, row, c, pool->length, &columns);
         }
@@ -107,17 +119,19 @@ static void quantize_group(Worker *worker) {
 static void multiply_rows(Worker *worker) {
     Pool *pool = worker->pool;
     const int64_t parts = pool->length / pool->format->part, total = pool->total;
+    const bool widened = pool->format->widen != NULL;
     const size_t quants = (size_t)(pool->rows * pool->length), floats = (size_t)(pool->rows * parts) * 4;
-    if (!reserve(&worker->scratch, &worker->scratch_bytes, quants + 2 * floats)) {
+    if (!reserve(&worker->scratch, &worker->scratch_bytes, widened ? 4 * quants : quants + 2 * floats)) {
         atomic_store(&pool->failed, true);
         return;
     }
-    RowTile tile = {.rows = pool->rows, .quants = worker->scratch};
+    RowTile tile = {.rows = pool->rows, .quants = worker->scratch, .floats = (float *)worker->scratch};
     tile.scales = (float *)(worker->scratch + quants);
     tile.shifts = (float *)(worker->scratch + quants + floats);
     for (int64_t first; (first = atomic_fetch_add(&pool->next, 1) * pool->rows) < total;) {
         const int count = total - first < pool->rows ? (int)(total - first) : pool->rows;
-        fill_tile(pool->format, pool->weights, pool->row_bytes, first, count, pool->length, &tile);
+        const uint8_t *weights = pool->weights + (size_t)first * pool->row_bytes;
+        fill_tile(pool->format, weights, pool->row_bytes, count, pool->length, &tile);
         for (int64_t group = 0; group * GROUP < pool->count; group++) {
             const Columns columns = group_at(pool, group);
             float products[GROUP][MOST_ROWS];
@@ -201,7 +215,7 @@ static bool multiply_columns(Pool *pool) {
     if (pool->count == 0) return true;
     if (!start_threads(pool) || !reserve(&pool->panel, &pool->panel_bytes, groups * group_bytes(pool))) return false;
     atomic_store(&pool->failed, false);
-    run_all(pool, quantize_group);
+    run_all(pool, convert_groups);
     if (!atomic_load(&pool->failed)) run_all(pool, multiply_rows);
     pool->count = 0;
     return !atomic_load(&pool->failed);

@@ -80,8 +80,8 @@ class Comparison:
     """All figures of one comparison. KL divergences in nats; ``top1_agreement`` is a share from 0 to 1.
 
     ``method`` "full logits": the figures are exact. "top-n": they are computed from the ``n`` likeliest tokens, and
-    ``bounds`` explains in what sense they are bounds. ``kernels``: what multiplied the quantized weights, the name of a
-    kernel library of this project or ``ggml``.
+    ``bounds`` explains in what sense they are bounds. ``kernels``: what multiplied the weights, the name of a kernel
+    library of this project or ``ggml``.
     """
 
     model: str
@@ -121,7 +121,7 @@ def compare_full(
     """Compare ``model`` with ``against`` (PACK or GGUF each) over ``text`` (``None``: the shipped prose).
 
     ``context``: tokens per window, whose second half is scored; ``limit``: maximum number of windows; ``kernels``:
-    whether this project's kernels may multiply quantized weights. Raises
+    whether this project's kernels may multiply weights. Raises
     ``BadInput`` if the models do not share a vocabulary or the text is too short, ``LogitsUnavailable`` if the build of
     llama.cpp is not the supported one (use ``compare_top`` then), ``EnvironmentFailure`` if it dies.
     """

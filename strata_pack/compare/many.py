@@ -49,7 +49,7 @@ class CompareOptions:
 
     ``context``: tokens per window, whose second half is scored; ``limit``: maximum windows per text; ``keep_logits``: a
     folder in which the reference's logits are kept for later runs; ``server``: a llama-server whose top tokens are used
-    instead; ``kernels``: whether this project's kernels may multiply quantized weights.
+    instead; ``kernels``: whether this project's kernels may multiply weights.
     """
 
     context: int = CONTEXT

@@ -28,7 +28,7 @@ from strata_pack.llama.row_ring import Floats, RowRing, block_sizes, shared_file
 class LogitsHeader:
     """``windows`` are the evaluated tokens; each position from ``first`` on predicts the next token.
 
-    ``kernels``: the library that multiplied quantized weights, or ``ggml``.
+    ``kernels``: the library that multiplied weights, or ``ggml``.
     """
 
     n_vocab: int
@@ -147,7 +147,7 @@ def open_logits(
     The second half of each window is scored. ``parse_special``: special tokens spelled in the text are tokenized as
     special. ``text_name`` is for messages. Processes with the same file descriptor ``turns`` (from ``shared_file``)
     evaluate their windows in turn: otherwise their threads wait for each other's cores. ``kernels``: whether this
-    project's kernels may multiply quantized weights.
+    project's kernels may multiply weights.
 
     Raises ``BadInput`` if llama.cpp does not load the model or the text is too short, ``LogitsUnavailable`` if the
     installed xllamacpp is not the supported build, ``EnvironmentFailure`` if the process dies.

@@ -1,7 +1,8 @@
-"""Has the embedded llama.cpp multiply quantized weights with this project's kernels (``kernels/products.c``).
+"""Has the embedded llama.cpp multiply weights with this project's kernels (``kernels/products.c``).
 
 The kernels are a backend of ggml beside the CPU's, which takes over the products with many columns. Their factors are
-the integers that ggml multiplies; only the order of the last sums differs, as it does between ggml's own kernels.
+those that ggml multiplies, integers for quantized weights; only the order of the last sums differs, as it does between
+ggml's own kernels. All processor levels give the same bits.
 """
 
 from __future__ import annotations
@@ -20,13 +21,29 @@ from strata_pack.llama.logits_native import load_library
 ProductKernels = Literal["auto", "ggml"]
 """``ggml``: llama.cpp multiplies all weights; ``auto``: this project's kernels do where they can."""
 PRODUCT_TYPES = frozenset(
-    {Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.IQ4_NL, Q.IQ4_XS}
+    {
+        Q.F32,
+        Q.F16,
+        Q.BF16,
+        Q.Q4_0,
+        Q.Q4_1,
+        Q.Q5_0,
+        Q.Q5_1,
+        Q.Q8_0,
+        Q.Q2_K,
+        Q.Q3_K,
+        Q.Q4_K,
+        Q.Q5_K,
+        Q.Q6_K,
+        Q.IQ4_NL,
+        Q.IQ4_XS,
+    }
 )
 """The types of weights that the kernels multiply."""
 _OPERATIONS = ("MUL_MAT", "MUL_MAT_ID", "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _ADDRESSES = (
     *("ggml_backend_cpu_buffer_type", "ggml_backend_buft_is_host", "ggml_graph_n_nodes", "ggml_graph_node"),
-    *("quantize_row_q8_0", "quantize_row_q8_1", "quantize_row_q8_K"),
+    *("quantize_row_q8_0", "quantize_row_q8_1", "quantize_row_q8_K", "ggml_cpu_fp32_to_fp16", "ggml_cpu_fp32_to_bf16"),
 )
 _FIRST_OPERATIONS = 64
 """All of ``_OPERATIONS`` are among this many in ``ggml_op``."""

@@ -1,9 +1,10 @@
-"""The products of quantized weights: ggml's, whatever the sizes, and in llama.cpp the model's own logits."""
+"""The products of weights: ggml's, whatever the sizes, and in llama.cpp the model's own logits."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from tests.weights.imatrix.forward import Experts, write_model
 Floats = npt.NDArray[np.float32]
 VNNI = "avx512_vnni"
 TYPES = sorted(PRODUCT_TYPES)
-PLAIN_TYPES = [Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.IQ4_NL]
+SHORT_BLOCKS = [Q.F32, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.Q8_0, Q.IQ4_NL]
 TEXT = " ".join(f"The {n}th hare ran over {n * n} hills." for n in range(40))
 
 
@@ -45,13 +46,30 @@ def multiply(
     return out
 
 
-@pytest.fixture(scope="module", params=["v3", "v4", "v4 with VNNI"])
+def written_as(type: Q, weights: Floats, ggml: Ggml) -> bytes:
+    if type is Q.BF16:
+        return (weights.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    if type in (Q.F32, Q.F16):
+        return weights.astype(np.float32 if type is Q.F32 else np.float16).tobytes()
+    return bytes(ggml.quantize(type, weights))
+
+
+LEVELS = ("v3", "v4", "v4 with VNNI")
+
+
+@pytest.fixture(scope="module", params=LEVELS)
 def library(request: pytest.FixtureRequest, variants: list[Kernels]) -> Iterator[ctypes.CDLL]:
     """A library that has kernels for products, for a processor with VNNI and for one without."""
-    level, _, with_vnni = request.param.partition(" with ")
+    with opened(request.param, variants) as library:
+        yield library
+
+
+@contextmanager
+def opened(name: str, variants: list[Kernels]) -> Iterator[ctypes.CDLL]:
+    level, _, with_vnni = name.partition(" with ")
     path = next((one.path for one in variants if one.name.endswith(f"-{level}")), None)
     if path is None or (with_vnni and VNNI not in processor_flags()):
-        pytest.skip(f"this processor or checkout has no kernels for {request.param}")
+        pytest.skip(f"this processor or checkout has no kernels for {name}")
     library = ctypes.CDLL(str(path))
     library.strata_backend.argtypes = [ctypes.c_void_p, ctypes.c_bool]
     library.strata_multiply.restype = ctypes.c_bool
@@ -61,7 +79,7 @@ def library(request: pytest.FixtureRequest, variants: list[Kernels]) -> Iterator
     ]
     library.strata_backend(ctypes.byref(functions(load_library())), bool(with_vnni))
     yield library
-    # The process-wide choice of the library that is used on this machine.
+    # What the process that uses it for a model expects.
     library.strata_backend(ctypes.byref(functions(load_library())), VNNI in processor_flags())
 
 
@@ -70,10 +88,23 @@ def test_products_are_those_of_ggml_but_for_the_order_of_the_last_sums(library: 
     assert largest_difference(load_library(), library, type) < 1e-5
 
 
+@pytest.mark.parametrize("type", TYPES, ids=lambda type: type.name)
+def test_every_processor_gives_the_same_bits(type: Q, variants: list[Kernels], ggml: Ggml) -> None:
+    random = np.random.default_rng(int(type))
+    weights = random.standard_normal((37, 512), np.float32)
+    activations = random.standard_normal((21, 512), np.float32)
+    quantized = np.frombuffer(written_as(type, weights, ggml), np.uint8).reshape(37, -1).copy()
+    found = []
+    for level in LEVELS:
+        with opened(level, variants) as library:
+            found.append(multiply(library, type, quantized, activations, 2).tobytes())
+    assert len(set(found)) == 1
+
+
 @settings(max_examples=25)
 @given(
-    type=st.sampled_from(PLAIN_TYPES),
-    rows=st.integers(1, 40),
+    type=st.sampled_from(SHORT_BLOCKS),
+    rows=st.integers(1, 70),
     columns=st.one_of(st.integers(1, 70), st.sampled_from([512, 513, 1030])),
     blocks=st.integers(1, 5),
     threads=st.integers(1, 4),
@@ -84,7 +115,7 @@ def test_a_product_does_not_depend_on_its_neighbours_or_threads(
     random = np.random.default_rng(rows * columns + blocks)
     weights = random.standard_normal((rows, 32 * blocks), np.float32)
     activations = random.standard_normal((columns, 32 * blocks), np.float32)
-    quantized = np.frombuffer(ggml.quantize(type, weights), np.uint8).reshape(rows, -1)
+    quantized = np.frombuffer(written_as(type, weights, ggml), np.uint8).reshape(rows, -1).copy()
     whole = multiply(library, type, quantized, activations, threads)
     alone = multiply(library, type, quantized[-1:].copy(), activations[-1:].copy(), 1)
     assert whole[-1, -1] == alone[0, 0]
