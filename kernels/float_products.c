@@ -1,10 +1,10 @@
-/* Products of floats: a tile's rows are the lanes of two or three vectors, which stay in registers for several columns. */
+/* Products of floats: a tile's rows are the lanes of two vectors; the sums of several columns stay in registers. */
 #include "matmul.h"
 
 #if defined(__AVX2__)
 
-#if defined(__AVX512F__)
 #define VECTORS 2
+#if defined(__AVX512F__)
 #define ACROSS 8
 #define FUSED _mm512_fmadd_ps
 #define LOAD _mm512_loadu_ps
@@ -12,7 +12,6 @@
 #define STORE _mm512_storeu_ps
 typedef __m512 Vector;
 #else
-#define VECTORS 3
 #define ACROSS 4
 #define FUSED _mm256_fmadd_ps
 #define LOAD _mm256_loadu_ps

@@ -1,6 +1,6 @@
-/* A backend of ggml, of the kind that works beside the CPU's: it takes the products of quantized weights and many
- * columns, and leaves all else to ggml. Activations are quantized by ggml's own functions, so the factors are the same
- * integers; only the order of the last sums differs.
+/* A backend of ggml, of the kind that works together with the CPU's: it takes the products of weights and many columns,
+ * and leaves all else to ggml. Activations are converted by ggml's own functions, so the factors are the same; only the
+ * order of the last sums differs.
  */
 #include <stdlib.h>
 

@@ -116,6 +116,7 @@ static void convert_groups(Worker *worker) {
     }
 }
 
+/* One item of work is a tile of rows, or where there are few tiles, a slice of the columns too. */
 static void multiply_rows(Worker *worker) {
     Pool *pool = worker->pool;
     const int64_t parts = pool->length / pool->format->part, total = pool->total;
@@ -128,11 +129,14 @@ static void multiply_rows(Worker *worker) {
     RowTile tile = {.rows = pool->rows, .quants = worker->scratch, .floats = (float *)worker->scratch};
     tile.scales = (float *)(worker->scratch + quants);
     tile.shifts = (float *)(worker->scratch + quants + floats);
-    for (int64_t first; (first = atomic_fetch_add(&pool->next, 1) * pool->rows) < total;) {
+    const int64_t tiles = (total + pool->rows - 1) / pool->rows, groups = (pool->count + GROUP - 1) / GROUP;
+    const int64_t wanted = (4 * pool->threads + tiles - 1) / tiles, slices = wanted < groups ? wanted : groups;
+    for (int64_t item; (item = atomic_fetch_add(&pool->next, 1)) < tiles * slices;) {
+        const int64_t first = item / slices * pool->rows, slice = item % slices;
         const int count = total - first < pool->rows ? (int)(total - first) : pool->rows;
         const uint8_t *weights = pool->weights + (size_t)first * pool->row_bytes;
         fill_tile(pool->format, weights, pool->row_bytes, count, pool->length, &tile);
-        for (int64_t group = 0; group * GROUP < pool->count; group++) {
+        for (int64_t group = groups * slice / slices; group < groups * (slice + 1) / slices; group++) {
             const Columns columns = group_at(pool, group);
             float products[GROUP][MOST_ROWS];
             pool->multiply(&tile, &columns, parts, products);

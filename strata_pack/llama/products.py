@@ -1,6 +1,6 @@
 """Has the embedded llama.cpp multiply weights with this project's kernels (``kernels/products.c``).
 
-The kernels are a backend of ggml beside the CPU's, which takes over the products with many columns. Their factors are
+The kernels are a backend of ggml, in addition to the CPU's, which takes over the products with many columns. Their factors are
 those that ggml multiplies, integers for quantized weights; only the order of the last sums differs, as it does between
 ggml's own kernels. All processor levels give the same bits.
 """
