@@ -1,8 +1,8 @@
 """Has the embedded llama.cpp multiply weights with this project's kernels (``kernels/products.c``).
 
-The kernels are a backend of ggml, in addition to the CPU's, which takes over the products with many columns. Their factors are
-those that ggml multiplies, integers for quantized weights; only the order of the last sums differs, as it does between
-ggml's own kernels. All processor levels give the same bits.
+The kernels are a backend of ggml, in addition to the CPU's, which takes over the products with many columns. Their
+factors are those that ggml multiplies, integers for quantized weights; only the order of the last sums differs, as it
+does between ggml's own kernels. All processor levels give the same bits.
 """
 
 from __future__ import annotations
