@@ -101,10 +101,10 @@ def ask_model(model: Path, options: CallsOptions, progress: Progress | None = No
 
 
 def check_model(model: Path, options: CallsOptions) -> None:
-    """Raise as ``ask_model`` for what is known without a server: no GGUF, no chat template."""
+    """Raise as ``ask_model`` for what is known without a server: no GGUF, no chat template, one that fails."""
     path = model_file(model)
     trained_context(path)
-    _template(path, options.template)
+    _prompts(_template(path, options.template), make_tasks(options.seed, options.per_kind), str(model))
 
 
 def ask_url(url: str, template: Path, options: CallsOptions, progress: Progress | None = None) -> CallsResult:
@@ -126,18 +126,36 @@ def ask_server(
 ) -> CallsResult:
     """Run every task on a server whose model is called ``name`` and was ``trained`` with a context of so many tokens.
 
-    Raises ``BadInput`` before the first task if the longest prompt and a reply do not fit into the context.
+    Raises ``BadInput`` before the first task if the template fails, or the longest prompt and a reply do not fit into
+    the context.
     """
-    tasks, offered = make_tasks(options.seed, options.per_kind), tools()
-    prompts = [template.render(one.messages, offered, add_generation_prompt=True) for one in tasks]
+    tasks, offered, progress = make_tasks(options.seed, options.per_kind), tools(), progress or Silent()
+    prompts = _prompts(template, tasks, name)
+    if not _shows_tools(template, tasks[0], prompts[0]):
+        progress.note(f"{name}: its chat template does not show the tools to the model, which can hardly call them")
     _check_context(server, max(prompts, key=len), name, options.limit, trained)
-    task = (progress or Silent()).task(f"calls of {Path(name).name}", len(tasks), "tasks")
+    task = progress.task(f"calls of {Path(name).name}", len(tasks), "tasks")
     scores = []
     for one, prompt in zip(tasks, prompts, strict=True):
         scores.append(_ask(server, prompt, one, offered, options))
         task.advance(1)
     task.done()
     return CallsResult(name, options.seed, tuple(scores))
+
+
+def _prompts(template: ChatTemplate, tasks: Sequence[CallTask], name: str) -> list[str]:
+    """Return the prompt of every task; ``BadInput`` names the model whose template fails."""
+    try:
+        return [template.render(one.messages, tools(), add_generation_prompt=True) for one in tasks]
+    except BadInput as error:
+        raise BadInput(str(error), where=name, remedy="name another template with --template") from error
+
+
+def _shows_tools(template: ChatTemplate, task: CallTask, prompt: str) -> bool:
+    try:
+        return template.render(task.messages, None, add_generation_prompt=True) != prompt
+    except BadInput:
+        return True
 
 
 def _check_context(server: LlamaClient, longest: str, name: str, limit: int, trained: int | None) -> None:

@@ -172,3 +172,21 @@ def test_a_url_needs_a_template() -> None:
 def test_a_real_model_is_asked_the_same_twice(smollm2: Path) -> None:
     options = CallsOptions(per_kind=1, limit=48, template=TEMPLATE)
     assert ask_model(smollm2, options).to_dict() == ask_model(smollm2, options).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("{{ messages[0].content }}", 0, "does not show the tools to the model"),
+        ("{{ raise_exception('no system') }}", 2, "refuses the conversation: no system; name another template"),
+    ],
+)
+def test_a_template_that_does_not_suit_the_tasks_is_named(
+    serve: Callable[..., Scripted], tmp_path: Path, text: str, code: int, words: str
+) -> None:
+    (tmp_path / "template.jinja").write_text(text)
+    server = url(serve())
+    arguments = ["calls", "--url", server, "--template", str(tmp_path / "template.jinja"), "--tasks", "1"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code
+    assert re.search(rf"{server}: .*{words}", result.stderr)
