@@ -139,11 +139,13 @@ class CallReading(CallState):
 
     def _read_words(self, text: str, pos: int) -> int:
         """Read words where a tag is expected; a remark ends at the end of its line."""
-        found = _LINE_OR_TAG.search(text, pos)
-        end = len(text) if found is None else found.start()
+        # One character too many and no more, so that it does not matter where the text is cut.
+        most = max(pos, pos + MAX_WORDS + 1 - (self._raw.size - self._words_at))
+        found = _LINE_OR_TAG.search(text, pos, most)
+        end = min(len(text), most) if found is None else found.start()
         if end > pos:
             self._keep(text[pos:end])
-        if self._raw.size - self._words_at > MAX_WORDS or (found is not None and found[0] == "\n"):
+        if end == most or (found is not None and found[0] == "\n"):
             self._place = Place.WORDS_END
             return end
         if found is None:

@@ -248,6 +248,12 @@ def test_a_second_bracket_after_a_misspelt_closing_tag_is_content_for_every_cut(
     assert check(f"{misspelt} b", [3], "stop", thinking=False, tools=TOOLS).content == "> b"
 
 
+@pytest.mark.parametrize("opener", ["<tool_call><function=save>", "<function=save><parameter=path>a</parameter>"])
+@pytest.mark.parametrize("length", [401, 500])
+def test_a_remark_that_is_too_long_is_text_for_every_cut(opener: str, length: int) -> None:
+    check(f"{opener}{'w' * length}", [30, 300], "stop", thinking=False, tools=TOOLS)
+
+
 def test_text_after_an_announced_call_that_failed_is_read_the_same_without_streaming() -> None:
     cut = "<tool_call>\n<function=save>\n<parameter=path>\na\n</parameter>\n</tool_call>"
     outcome = check(f"{cut}{BARE}", [], "stop", thinking=False, tools=TOOLS)
