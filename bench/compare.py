@@ -2,7 +2,7 @@
 
     python bench/compare.py MODEL.gguf AGAINST.gguf --perplexity BIN
 
-BIN is ``llama-perplexity``, compiled from the same source as the embedded llama.cpp and for the same processors (AVX2).
+BIN is ``llama-perplexity`` from the pinned source, compiled for AVX2 as the embedded llama.cpp is, or natively.
 Both judge the same windows of the same text, in turns: llama-perplexity writes the reference's logits in one run and
 reads them in a second (``--kl-divergence``), ``compare`` evaluates both models. Compared are whole wall times, with
 loading; the processor times say more on a shared machine. The limit: at least as fast.
