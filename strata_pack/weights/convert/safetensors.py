@@ -140,7 +140,7 @@ class Checkpoint:
         for name, file in (index or {}).items():
             if name not in self.tensors:
                 raise BadInput(
-                    f"lacks {name}, which {INDEX} says it holds", where=folder / file, remedy="fetch it again"
+                    f"lacks {name[:80]}, which {INDEX} says it holds", where=folder / file, remedy="fetch it again"
                 )
         self.files: tuple[Path, ...] = tuple(folder / name for name in names)
 
@@ -217,7 +217,7 @@ def _tensor(name: str, entry: Any, path: Path, base: int) -> StoredTensor:
     if not name or not name.isprintable() or len(name) > 1024:
         raise ValueError(f"a tensor has the name {name[:80]!r}")
     if dtype not in _SIZES:
-        raise ValueError(f"{name} has the unknown type {dtype!r}")
+        raise ValueError(f"{name} has the unknown type {str(dtype)[:80]!r}")
     if len(shape) > 8 or any(type(n) is not int or not 0 <= n < 1 << 48 for n in shape):
         raise ValueError(f"{name} has the impossible shape {list(shape)[:9]}")
     if type(begin) is not int or type(end) is not int or end - begin != math.prod(shape) * _SIZES[dtype] or begin < 0:

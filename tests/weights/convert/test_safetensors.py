@@ -104,6 +104,14 @@ def test_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
         Checkpoint(tmp_path)
 
 
+def test_a_message_about_a_missing_tensor_shows_the_beginning_of_a_long_name(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {"a": ("F32", (2, 4), DATA[:32])})
+    index = {"weight_map": dict.fromkeys(("a", "t" * 5000), "model.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput, match=r"lacks t{80}, which"):
+        Checkpoint(tmp_path)
+
+
 def test_bytes_are_read_from_any_offset(tmp_path: Path) -> None:
     write_safetensors(tmp_path / "model.safetensors", {"a": ("F32", (2, 4), DATA[:32]), "b": ("U8", (9,), DATA[:9])})
     with Checkpoint(tmp_path) as checkpoint:
