@@ -67,9 +67,11 @@ def fitted(
             progress=progress,
         )
     unspent = f"; {found.unspent}" if found.unspent else ""
+    is_guess = found.predicted_kl > 0 and not found.sensitivities
+    basis = "KL divergence roughly estimated from typical costs" if is_guess else "predicted KL divergence"
     out.note(
         f"{found.size:,} of {found.budget:,} bytes, {found.bits_per_weight:.2f} bits per weight, "
-        f"predicted KL divergence {found.predicted_kl:.6f}{unspent}"
+        f"{basis} {found.predicted_kl:.6f}{unspent}"
     )
     if recipe_file is not None:
         write_atomic(recipe_file, found.text.encode())

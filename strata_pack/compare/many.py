@@ -37,10 +37,12 @@ from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.llama.logits_native import LAYOUT_OF, LogitsUnavailable
 from strata_pack.llama.products import ProductKernels, product_kernels
 from strata_pack.llama.runtimes import find_binary
+from strata_pack.outputs import enclosing_pack
 from strata_pack.progress import Progress, Silent
 from strata_pack.weights.gguf.file import MetaValue, open_shards, shard_paths
 
 ALL_TEXTS = "all texts"
+_ELSEWHERE = "name a folder outside the pack"
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,9 @@ def compare_many(
     """
     progress, over = progress or Silent(), tuple(over) or texts()
     names = [model_file(model).resolve() for model in models]
-    if len(set(names)) != len(names):
-        raise BadInput("a model is given twice", where=models[0])
+    twice = next((model for model, name in zip(models, names, strict=True) if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput("this model is given twice", where=twice)
     _check_headers(models, against)
     try:
         if options.server is not None:
@@ -233,6 +236,9 @@ def _folder(named: Path | None) -> Iterator[Path]:
     else:
         if named.exists() and not named.is_dir():
             raise WrongUse("is not a folder", where=named)
+        pack = enclosing_pack(named / "x.logits")
+        if pack is not None:
+            raise WrongUse(f"lies in the pack {pack}, whose manifest lists no logits", where=named, remedy=_ELSEWHERE)
         named.mkdir(parents=True, exist_ok=True)
         yield named
 

@@ -312,3 +312,17 @@ def test_an_interrupted_error_table_keeps_what_it_has(
         with pytest.raises(KeyboardInterrupt):
             error_table(source, some, types, None, threads=1, cache=cache, progress=Silent())
     assert len(json.loads(cache.read_text())) == 2
+
+
+def test_a_table_that_stays_on_the_disk_takes_nothing_of_a_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"per_layer_token_embd.weight": np.ones((4096, 256), np.float32)}
+    write_file(tmp_path / "m.gguf", metadata(STOCK, 256), tensors(0, 256, 0.1) | table)
+    budget = parse_budget(f"{OVERHEAD // 1000 + 1500}kB card at 512 context")
+    with GgufSource(tmp_path / "m.gguf") as source:
+        held = fit(source, budget, probe=False, threads=1)
+        monkeypatch.setattr("strata_pack.compare.fit.planner.LAZY_ABOVE", 0)
+        lazy = fit(source, budget, probe=False, threads=1)
+    assert lazy.size > held.budget
+    assert lazy.predicted_kl < held.predicted_kl

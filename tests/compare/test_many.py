@@ -192,6 +192,14 @@ def test_a_single_block_has_no_error_bar() -> None:
     assert standard_error(np.arange(30.0), [30]) == 0.0
 
 
+def test_logits_are_not_kept_in_a_pack(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(WrongUse, match="lies in the pack"):
+        compare_many([models["Q8_0"]], models["F32"], (), CompareOptions(keep_logits=tmp_path / "logits"))
+    assert not (tmp_path / "logits").exists()
+
+
 def test_the_report_shows_the_picture_and_passes_its_schema(found: dict[str, ModelComparison]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     report = make_report(list(found.values()), max_kl=1e-9)

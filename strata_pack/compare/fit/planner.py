@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from strata_pack.llama.memory import LAZY_ABOVE, NGRAM_TABLE
 from strata_pack.weights.gguf.file import MetaValue
 from strata_pack.weights.quantize.imatrix import Imatrix
-from strata_pack.weights.quantize.plan import QuantPlan, plan_quantization
+from strata_pack.weights.quantize.plan import PlannedTensor, QuantPlan, plan_quantization
 from strata_pack.weights.quantize.recipes import Recipe
 from strata_pack.weights.tensor_source import TensorSource
 
@@ -57,3 +58,8 @@ class Planner:
         """Return the plan of a trial, which is one file."""
         whole = replace(self.shape, keep_split=False, split_bytes=None)
         return replace(self, shape=whole).plan(recipe)
+
+    def lazy_table(self) -> PlannedTensor | None:
+        """Return the n-gram table that stays on the disk, with its type in the default preset; ``None`` without one."""
+        tables = (one for one in self.plan("Q4_K_M").tensors if one.name == NGRAM_TABLE)
+        return next((one for one in tables if one.nbytes > LAZY_ABOVE), None)

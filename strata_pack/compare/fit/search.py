@@ -20,41 +20,29 @@ from pathlib import Path
 from typing import Any
 
 from strata_pack.compare.fit.budget import FitBudget, parse_budget
-from strata_pack.compare.fit.choose import Option, choose, next_step, smallest
-from strata_pack.compare.fit.errors import PEAK, Errors, error_table, fits_rows
+from strata_pack.compare.fit.choose import Option, choose, next_step
+from strata_pack.compare.fit.errors import PEAK, Errors, error_table
 from strata_pack.compare.fit.planner import ONE_FILE, FileShape, Planner
+from strata_pack.compare.fit.room import FileRoom
 from strata_pack.compare.fit.sensitivity import Sensitivity, group_of, measure, probe_type
 from strata_pack.compare.fit.trial import Mix, least_divergent, preset_mixes
 from strata_pack.compare.texts import Text, texts
-from strata_pack.errors import BadInput, WrongUse
+from strata_pack.errors import BadInput
 from strata_pack.files import dump_json, read_state, sha256_text, write_atomic
-from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.llama.logits_native import LAYOUT_OF
 from strata_pack.progress import Progress, Silent
 from strata_pack.resources import cache_dir
-from strata_pack.weights.gguf.file import align, tensor_nbytes
 from strata_pack.weights.quantize.command import open_tensors
 from strata_pack.weights.quantize.edits import NO_EDITS, EditedSource, Edits, edit_imatrix
 from strata_pack.weights.quantize.imatrix import Imatrix, read_imatrix
-from strata_pack.weights.quantize.plan import QuantPlan
 from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.recipes import Recipe, read_recipe
-from strata_pack.weights.quantize.roles import Role, is_quantizable, role_of
 from strata_pack.weights.quantize.rows import usable_cores
 from strata_pack.weights.quantize.run import output_sizes, run_plan
 from strata_pack.weights.tensor_source import SourceTensor, TensorSource
 
-CANDIDATES = (
-    *(Q.Q2_K, Q.Q3_K, Q.Q4_K, Q.Q5_K, Q.Q6_K, Q.Q8_0),
-    *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.IQ4_NL, Q.IQ4_XS, Q.IQ3_S, Q.F16),
-)
-SMALL_CANDIDATES = (Q.IQ3_XXS, Q.IQ2_S, Q.IQ2_XS, Q.IQ2_XXS)
-"""Types tried only if the budget is below ``SMALL_BITS`` and there are importances, because their search is slow."""
-SMALL_BITS = 3.5
-LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
-"""Minimum bits per weight, by role: every token passes through these tensors; llama-quantize's presets do the same."""
 MEASURED_UP_TO = 2_000_000_000
 """Largest number of weights for which sensitivities are measured by default: each measurement is an evaluation."""
 NOTICEABLE = 0.005
@@ -120,39 +108,22 @@ def fit(
     """
     progress, threads = progress or Silent(), threads or usable_cores()
     planner, over = Planner(source, imatrix, shape), tuple(over) or texts()
-    plan = planner.plan("Q8_0")
-    ggml = Ggml.load()
-    opened = [
-        tensor.source
-        for tensor in plan.tensors
-        if is_quantizable(tensor.name, tensor.source.shape) and ggml.can_dequantize(tensor.source.type)
-    ]
-    names = {tensor.name for tensor in opened}
-    fixed = sum(align(tensor.nbytes, plan.alignment) for tensor in plan.tensors if tensor.name not in names)
-    header = sum(output_sizes(plan)) - plan.padded_bytes + shape.reserve
-    limit = _limit(budget, plan, header, shape.projector)
-    free = limit - fixed - header
-    types = _types(opened, 8 * free / max(sum(t.elements for t in opened), 1), imatrix, shape)
-    options = {one.name: _options(plan, one, dict.fromkeys(types[one.name], 0.0), 1.0) for one in opened}
-    if (least := smallest(options)) > free:
-        # Before anything is measured: that takes minutes.
-        raise _too_small(budget, least + fixed + header, limit, planner)
+    room = FileRoom.of(planner, budget)
+    plan, opened, free = room.plan, room.opened, room.free
+    room.check({tensor.name: dict.fromkeys(room.types[tensor.name], 0.0) for tensor in opened})
     cache = cache_dir() / "fit" / f"{sha256_text(source.fingerprint)[:32]}.json"
-    errors = error_table(source, opened, types, imatrix, threads=threads, cache=cache, progress=progress)
-    options = {one.name: _options(plan, one, errors[one.name], 1.0) for one in opened}
-    if (least := smallest(options)) > free:
-        raise _too_small(budget, least + fixed + header, limit, planner)
+    errors = error_table(source, opened, room.types, imatrix, threads=threads, cache=cache, progress=progress)
+    room.check(errors)
     layers = _layers(opened)
     groups: dict[str, list[SourceTensor]] = {}
     for tensor in opened:
         if len(errors[tensor.name]) > 1:
             groups.setdefault(group_of(tensor.name, layers), []).append(tensor)
     found: dict[str, Sensitivity] = {}
-    is_exact = sum(align(tensor.nbytes, plan.alignment) for tensor in opened) <= free
-    if not is_exact and (probe if probe is not None else plan.parameters <= MEASURED_UP_TO):
+    if not room.holds_source and (probe if probe is not None else plan.parameters <= MEASURED_UP_TO):
         with _named(source):
             found = _probe(planner, groups, errors, over, threads, progress)
-    options = {one.name: _options(plan, one, errors[one.name], _cost(one.name, layers, found)) for one in opened}
+    options = {one.name: room.options(one, errors[one.name], _cost(one.name, layers, found)) for one in opened}
     chosen: Mix = choose(options, free)
     if found:
         rivals = preset_mixes(source, options, free, imatrix)
@@ -160,7 +131,9 @@ def fit(
         place = _place(planner, over, "mixes")
         chosen = least_divergent(planner, mixes, over, cache=place, threads=threads, progress=progress)
     text = _recipe_of(budget, chosen, layers)
-    return replace(_result(planner, limit, text, chosen, found), unspent=_unspent(chosen, options, free, limit))
+    return replace(
+        _result(planner, room.limit, text, chosen, found), unspent=_unspent(chosen, options, free, room.limit)
+    )
 
 
 @contextmanager
@@ -175,25 +148,6 @@ def _named(source: TensorSource) -> Iterator[None]:
         raise BadInput(
             f"a copy of it cannot be measured: {error.problem}", where=source.label, remedy=remedy
         ) from error
-
-
-def _limit(budget: FitBudget, plan: QuantPlan, header: int, projector: int) -> int:
-    """Return the maximum bytes of the file. Bits per weight are those of the tensors, without the header."""
-    metadata = {key: value.value for key, value in {**plan.source.metadata, **plan.closing}.items()}
-    limit = budget.file_bytes(plan.parameters, metadata)
-    if budget.bits is not None:
-        return limit + header
-    return limit if budget.context is None else limit - projector
-
-
-def _too_small(budget: FitBudget, least: int, limit: int, planner: Planner) -> WrongUse:
-    more = ["allow more"]
-    if not planner.shape.allow_requantize and any(one.type not in FLOAT_TYPES for one in planner.source.tensors):
-        more.append("start from the F16 or BF16 model, or quantize it again with --allow-requantize")
-    if planner.imatrix is None:
-        more.append("give an --imatrix, which allows smaller types")
-    problem = f"the smallest mix takes {least:,} bytes and the budget is {limit:,}"
-    return WrongUse(problem, where=f"--fit {budget.text}", remedy="; ".join(more))
 
 
 def _layers(tensors: Sequence[SourceTensor]) -> int:
@@ -274,29 +228,6 @@ def _result(
         types={name: option.type for name, option in chosen.items()},
         sensitivities=found,
     )
-
-
-def _types(
-    opened: Sequence[SourceTensor], bits: float, imatrix: Imatrix | None, shape: FileShape
-) -> Mapping[str, Sequence[Q]]:
-    """Return the types that each tensor may get."""
-    small = SMALL_CANDIDATES if bits < SMALL_BITS and imatrix is not None else ()
-    return {
-        tensor.name: sorted({*CANDIDATES, *small, tensor.type})
-        if shape.allow_requantize or tensor.type in FLOAT_TYPES
-        else [tensor.type]
-        for tensor in opened
-    }
-
-
-def _options(plan: QuantPlan, tensor: SourceTensor, errors: Mapping[Q, float], cost: float) -> list[Option[Q]]:
-    least = LEAST_BITS.get(role_of(tensor.name), 0.0)
-    return [
-        Option(type, align(tensor_nbytes(tensor.shape, type), plan.alignment), cost * error)
-        for type, error in errors.items()
-        if type is tensor.type
-        or (fits_rows(type, tensor) and 8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] >= least)
-    ]
 
 
 def _cost(name: str, layers: int, found: Mapping[str, Sensitivity]) -> float:

@@ -33,6 +33,12 @@ SHIPPED_TEXT = Path(__file__).parent / "calibration.txt"
 """Prose in the public domain, code, and agent transcripts with tool calls in the family's format."""
 TEXT_LIMIT = 256 << 20
 STATE_SUFFIX = ".partial"
+PIECE = 64
+"""Characters of the pieces by which repetition is found."""
+SEARCHED = 1 << 18
+"""Characters at the beginning of the text in which repetition is looked for."""
+LEAST_NEW = 1 / 3
+"""Share of new pieces below which a text is said to repeat itself; agent transcripts have a half."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,12 @@ def make_imatrix(request: ImatrixRequest, progress: Progress | None = None) -> I
     state = request.out.with_name(request.out.name + STATE_SUFFIX)
     if request.chunks != 0:
         texts = [(path.name, _read(path)) for path in request.texts or (SHIPPED_TEXT,)]
+        fresh = new_share("".join(content for _, content in texts))
+        if fresh < LEAST_NEW:
+            progress.note(
+                f"{request.out.name}: {1 - fresh:.0%} of the text repeats what precedes it, so the importances hold "
+                "for little else; give a varied text"
+            )
         key = _key(request, [content for _, content in texts])
         started = time.monotonic()
         chunks, resumed = _collect(request, [content for _, content in texts], state, key, progress)
@@ -126,6 +138,12 @@ def _read(path: Path) -> str:
         return read_bytes(path, TEXT_LIMIT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(f"is not UTF-8 (byte {error.start})", where=path) from None
+
+
+def new_share(text: str) -> float:
+    """Return the share of the text's beginning that does not repeat what precedes it, from 0 to 1."""
+    count = max(min(len(text), SEARCHED) - PIECE + 1, 1)
+    return len({hash(text[at : at + PIECE]) for at in range(count)}) / count
 
 
 def _key(request: ImatrixRequest, texts: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 from strata_pack.errors import BadInput, WrongUse
 from strata_pack.llama.activations_child import load_state
-from strata_pack.weights.imatrix.collect import SHIPPED_TEXT, STATE_SUFFIX, ImatrixRequest, make_imatrix
+from strata_pack.progress import Silent
+from strata_pack.weights.imatrix.collect import SHIPPED_TEXT, STATE_SUFFIX, ImatrixRequest, make_imatrix, new_share
 from strata_pack.weights.imatrix.file import read_collected
 from tests.weights.imatrix.forward import Experts, inputs, write_model
 
@@ -187,3 +189,21 @@ def test_the_environment_of_the_machine_is_left_alone() -> None:
 
     assert quiet_threads().keys() >= before.keys()
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize(("text", "least", "most"), [(TEXT, 1.0, 1.0), (TEXT[:300] * 5, 0.15, 0.25), ("", 1.0, 1.0)])
+def test_the_share_of_a_text_that_is_new(text: str, least: float, most: float) -> None:
+    assert least <= new_share(text) <= most
+
+
+def test_a_text_that_repeats_itself_is_reported(tmp_path: Path) -> None:
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    told: list[str] = []
+    write_model(tmp_path / "model.gguf")
+    (tmp_path / "text.txt").write_text(TEXT[:100] * 5)
+    request = ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (tmp_path / "text.txt",), 64, 1)
+    make_imatrix(request, Notes())
+    assert re.match(r"i.gguf: 7\d% of the text repeats what precedes it", told[0])
