@@ -19,8 +19,10 @@ from strata_pack.errors import BadInput, StrataError
 from strata_pack.files import read_bytes
 from strata_pack.weights.gguf.file import MetaValue, TensorInfo
 from strata_pack.weights.quantize.presets import PRESETS, fallback
+from strata_pack.weights.tokenizer.pre import contradicted_pre
 
 TOKENIZER_LIMIT = 256 << 20
+PRE_KEY = "tokenizer.ggml.pre"
 NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _MEDIA = re.compile(r"vision|image|video|audio")
@@ -93,7 +95,10 @@ def template_problems(metadata: Mapping[str, MetaValue], template: str) -> list[
 
 
 def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[str]:
-    """Return where the ids of a ``tokenizer.json`` differ from the header's; ``BadInput`` if it is not a tokenizer."""
+    """Return where the ids and the pre-tokenizer of a ``tokenizer.json`` differ from the header's.
+
+    Raises ``BadInput`` if it is not a tokenizer.
+    """
     tokens = _tokens(metadata)
     try:
         value = json.loads(read_bytes(path, TOKENIZER_LIMIT))
@@ -101,6 +106,7 @@ def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[st
         if isinstance(vocabulary, list):
             vocabulary = {item[0]: index for index, item in enumerate(vocabulary)}
         ids = {**vocabulary, **{item["content"]: item["id"] for item in value.get("added_tokens", [])}}
+        pre = _pre_problems(metadata, value, path.name)
         wrong = [
             (token, index)
             for token, index in ids.items()
@@ -109,10 +115,19 @@ def tokenizer_problems(metadata: Mapping[str, MetaValue], path: Path) -> list[st
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadInput(f"is not a tokenizer ({error})", where=path) from None
     if not tokens or not wrong:
-        return []
+        return pre
     token, index = wrong[0]
     there = tokens[index] if isinstance(index, int) and 0 <= index < len(tokens) else "no token"
-    return [f"{path.name} gives {token!r} the id {index}, where the GGUF has {there!r} ({len(wrong)} ids differ)"]
+    return [f"{path.name} gives {token!r} the id {index}, where the GGUF has {there!r} ({len(wrong)} ids differ)", *pre]
+
+
+def _pre_problems(metadata: Mapping[str, MetaValue], tokenizer: Mapping[str, Any], name: str) -> list[str]:
+    """Return the problem of a pre-tokenizer that llama.cpp knows and that is not the vocabulary's."""
+    said = _value(metadata, PRE_KEY)
+    if _value(metadata, "tokenizer.ggml.model") != "gpt2" or not isinstance(said, str):
+        return []
+    meant = contradicted_pre(tokenizer, said)
+    return [] if meant is None else [f"{PRE_KEY} is {said}, but {name} splits text by the rules of {meant}"]
 
 
 def config_problems(metadata: Mapping[str, MetaValue], config: Mapping[str, Any], where: str) -> list[str]:

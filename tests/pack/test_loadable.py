@@ -188,6 +188,25 @@ def test_another_id_in_the_tokenizer_is_named(tmp_path: Path) -> None:
     assert problem == "tokenizer.json gives '<|im_start|>' the id 2, where the GGUF has '<|im_end|>' (1 ids differ)"
 
 
+@pytest.mark.parametrize(
+    ("named", "problems"),
+    [
+        ("smollm", []),
+        ("refact", []),
+        ("of-one-model", []),
+        ("gpt-2", ["tokenizer.ggml.pre is gpt-2, but tokenizer.json splits text by the rules of smollm"]),
+        ("tekken", ["tokenizer.ggml.pre is tekken, but tokenizer.json splits text by the rules of smollm"]),
+    ],
+)
+def test_a_known_pre_tokenizer_of_other_rules_is_named(named: str, problems: list[str], tmp_path: Path) -> None:
+    digits = {"type": "Digits", "individual_digits": True}
+    rules = {"type": "Sequence", "pretokenizers": [digits, {"type": "ByteLevel", "add_prefix_space": False}]}
+    path = tokenizer(tmp_path / "tokenizer.json", {"a": 0})
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pre_tokenizer": rules}))
+    keys = {"tokenizer.ggml.model": MetaValue.string("gpt2"), "tokenizer.ggml.pre": MetaValue.string(named)}
+    assert tokenizer_problems(vocabulary() | keys, path) == problems
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"model": {"vocab": 7}}'])
 def test_a_file_that_is_no_tokenizer_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text)

@@ -23,6 +23,16 @@ _BY_SPLIT: Mapping[str, str] = {
 }
 """The expression of the one Split rule before ByteLevel, from the tokenizer.json of Qwen3, Qwen3.5 and Llama 3."""
 
+_SAME_RULES: Mapping[str, str] = {
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), "llama-bpe"),
+    **{name: name for name in ("qwen2", "qwen35", "gpt-2")},
+    **dict.fromkeys(("smollm", "starcoder", "refact"), "smollm"),
+    **{name: name for name in ("falcon", "deepseek-llm", "deepseek-coder", "deepseek-v3", "bloom", "viking", "tekken")},
+    **{name: name for name in ("gpt-4o", "chameleon")},
+}
+"""For names of llama.cpp whose rules are sure, the recognised name of the same rules, or the name itself. Other names
+are of one model each, whose rules may be among the recognised ones. Source: ``llama-vocab.cpp`` of llama.cpp."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 
 
@@ -43,6 +53,13 @@ def pre_tokenizer(tokenizer: Mapping[str, Any], where: Path, named: str | None =
             remedy=f"give llama.cpp's name with --pre (recognised by their rules: {', '.join(_known())})",
         )
     return found
+
+
+def contradicted_pre(tokenizer: Mapping[str, Any], named: str) -> str | None:
+    """Return llama.cpp's name of a tokenizer.json's pre-tokenizer if its rules are surely not those of ``named``."""
+    found = _recognise(tokenizer.get("pre_tokenizer"))
+    meant = _SAME_RULES.get(named)
+    return None if found is None or meant is None or found == meant else found
 
 
 def _known() -> tuple[str, ...]:
