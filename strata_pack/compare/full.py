@@ -29,6 +29,8 @@ from strata_pack.weights.gguf.file import shard_paths
 
 CONTEXT = 512
 MIN_CONTEXT = 32
+LARGEST = 700.0
+"""Surprise in nats whose exponential a float still holds."""
 BLOCK = 64
 """Scored positions per block for error bars: neighbouring positions are correlated."""
 
@@ -214,7 +216,8 @@ def summarize(
 
 
 def _perplexity(surprise: Doubles, windows: Sequence[int]) -> Perplexity:
-    value = math.exp(float(surprise.mean()))
+    mean = float(surprise.mean())
+    value = math.exp(mean) if mean < LARGEST else math.inf
     return Perplexity(value, value * standard_error(surprise, windows))
 
 

@@ -99,7 +99,9 @@ class Scorer:
         likeliest, reference_likeliest = logits.argmax(axis=1), reference.argmax(axis=1)
         top, reference_top = logits[rows, likeliest], reference[rows, reference_likeliest]
         if not (np.isfinite(top).all() and np.isfinite(reference_top).all()):
-            raise CheckFailed("a model computes NaN or infinite logits on this text", remedy="its weights are damaged")
+            which = "the reference" if np.isfinite(top).all() else "the model"
+            problem = f"{which} computes NaN or infinite logits on this text"
+            raise CheckFailed(problem, remedy="its weights are damaged")
         total = top + np.log(self._weigh(logits, top, self._ours))
         sums = self._weigh(reference, reference_top, self._theirs)
         reference_total = reference_top + np.log(sums)

@@ -305,6 +305,15 @@ def test_damaged_weights_are_named_and_not_averaged(tmp_path: Path) -> None:
         compare_full(tmp_path / "m.gguf", good, **FAST)  # type: ignore[arg-type]
 
 
+def test_a_model_that_is_certain_of_the_wrong_tokens_has_an_infinite_perplexity(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    weights = tensors(0, 256, 0.1)
+    weights["output.weight"] *= 1e5
+    write_file(tmp_path / "loud.gguf", metadata(STOCK, 256), weights)
+    assert compare_full(tmp_path / "loud.gguf", models["F32"], **FAST).perplexity.value == math.inf  # type: ignore[arg-type]
+
+
 def test_a_child_that_dies_is_reported_with_its_last_words() -> None:
     command = [sys.executable, "-c", "import os, sys; print('oops', file=sys.stderr, flush=True); os.abort()"]
     with (

@@ -326,3 +326,11 @@ def test_a_table_that_stays_on_the_disk_takes_nothing_of_a_card(
         lazy = fit(source, budget, probe=False, threads=1)
     assert lazy.size > held.budget
     assert lazy.predicted_kl < held.predicted_kl
+
+
+def test_a_tensor_with_a_quote_in_its_name_has_a_rule(tmp_path: Path) -> None:
+    odd = "blk.0.it's \\ odd.weight"
+    write_file(tmp_path / "m.gguf", metadata(STOCK, 256), tensors(0, 256, 0.1) | {odd: np.ones((8, 256), np.float32)})
+    with GgufSource(tmp_path / "m.gguf") as source:
+        found = fit(source, parse_budget("8bpw"), probe=False, threads=1)
+        assert plan_quantization(source, found.recipe).types[odd] == found.types[odd].name

@@ -295,7 +295,9 @@ def recipe_text(budget: FitBudget, types: Mapping[str, Q], layers: int) -> str:
         kinds.setdefault((pattern, type), []).extend([] if match is None else [int(match[1])])
     rules = []
     for (pattern, type), numbers in sorted(kinds.items(), key=lambda one: (one[0][0], one[0][1].name)):
-        lines = ["[[rule]]", f"tensors = '{pattern}'"]
+        # A TOML text in single quotes needs no escapes, but cannot hold a quote.
+        quoted = json.dumps(pattern) if "'" in pattern else f"'{pattern}'"
+        lines = ["[[rule]]", f"tensors = {quoted}"]
         if numbers and sorted(numbers) != list(range(layers)):
             lines.append(f'layers = "{layer_ranges(numbers)}"')
         rules.append("\n".join([*lines, f'type = "{type.name}"']))
