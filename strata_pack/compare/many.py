@@ -31,7 +31,7 @@ from strata_pack.compare.logits_file import VERSION, LogitsFile, write_logits
 from strata_pack.compare.scores import Scores, joined, score_blocks
 from strata_pack.compare.texts import Text, texts
 from strata_pack.compare.top import TOP, compare_top
-from strata_pack.errors import BadInput, EnvironmentFailure, WrongUse
+from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure, WrongUse
 from strata_pack.files import sha256_text
 from strata_pack.llama.logits import LogitsHeader, open_logits
 from strata_pack.llama.logits_native import LAYOUT_OF, LogitsUnavailable
@@ -185,7 +185,8 @@ def _side_by_side(
 ) -> ModelComparison:
     settings: dict[str, Any] = {"context": options.context, "limit": options.limit, "threads": options.threads}
     settings["kernels"] = options.kernels
-    scored = [(text, *score_side_by_side(model, against, text, **settings, progress=progress)) for text in over]
+    with _of(model):
+        scored = [(text, *score_side_by_side(model, against, text, **settings, progress=progress)) for text in over]
     return _judged(model, against, scored)
 
 
@@ -219,9 +220,19 @@ def _against_kept(
                 with open_logits(model_file(model), text.content, **settings, **_reading(text)) as ours:
                     check_same_text(ours.header, kept.header, model, against)
                     label = f"{model.name}, {text.name}"
-                    scores = score_blocks(ours.blocks(), kept.blocks(), ours.header, progress, label)
+                    with _of(model):
+                        scores = score_blocks(ours.blocks(), kept.blocks(), ours.header, progress, label)
                     scored[model].append((text, scores, ours.header))
     return [_judged(model, against, parts) for model, parts in scored.items()]
+
+
+@contextlib.contextmanager
+def _of(model: Path) -> Iterator[None]:
+    """Say of a failed check which model it is about."""
+    try:
+        yield
+    except CheckFailed as error:
+        raise CheckFailed(error.problem, where=model, remedy=error.remedy) from error
 
 
 def _reading(text: Text) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from strata_pack.pack.layout import gguf_template
 from strata_pack.pack.manifest import read_manifest
 from strata_pack.pack.model_source import Model, folder_template
 from strata_pack.pack.paths import MANIFEST, member
+from strata_pack.pack.projector import open_projector
 from strata_pack.pack.request import BuildRequest
 from strata_pack.pack.template.choice import AUTO, KEEP, choose_template
-from strata_pack.progress import Progress
+from strata_pack.progress import Progress, Silent
 from strata_pack.release.ranges import is_proved, prove_ranges, take_ranges
 from strata_pack.release.results import FileRecord, Results, write_whole
 from strata_pack.release.source import bring_source, brought_model, fetch_data, first_weights
@@ -27,6 +28,7 @@ from strata_pack.release.task import NodeOutput, Task
 from strata_pack.weights.convert.convert import SafetensorsSource
 from strata_pack.weights.gguf.edit import RESERVE
 from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
+from strata_pack.weights.local_weights import open_weights
 from strata_pack.weights.quantize.recipes import Recipe, make_recipe, read_recipe
 from strata_pack.weights.quantize.run import plan_quantization, run_plan
 from strata_pack.weights.source import HubSource, parse_source
@@ -121,13 +123,27 @@ def recipe(task: Task, results: Results, progress: Progress) -> NodeOutput:
         str(first_weights(model)),
         task.settings["fit"],
         _imatrix_of(task, results),
-        shape=FileShape(reserve=RESERVE),
+        mtp=task.settings["mtp"],
+        shape=FileShape(
+            reserve=RESERVE,
+            projector=_projector_bytes(task, model),
+            allow_requantize=task.settings["allow_requantize"],
+        ),
         threads=task.threads,
         progress=progress,
     )
     target = results.out / ".release" / "recipes" / f"{task.pack}.toml"
     write_whole(target, found.text.encode())
     return NodeOutput([results.record(target)], {"predicted_kl": found.predicted_kl, "size": found.size})
+
+
+def _projector_bytes(task: Task, model: Model) -> int:
+    wanted = BuildRequest(source="", out=Path(), recipe=make_recipe(), projector=task.settings["projector"])
+    with (
+        open_weights(model.root, model.weights, mtp=task.settings["mtp"]) as tensors,
+        open_projector(wanted, model, tensors, Silent()) as projector,
+    ):
+        return 0 if projector is None else projector.nbytes
 
 
 def _recipe_of(task: Task, results: Results) -> Recipe:

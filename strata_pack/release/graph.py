@@ -143,7 +143,8 @@ class _Graph:
             imatrix = str(self.release.imatrix.file)
             settings = {**settings, **self.imatrix}
         if pack.fit is not None:
-            fit = {**settings, "tool": versions.tool, "library": versions.library}
+            written = {name: getattr(self.release, name) for name in ("allow_requantize", "projector", "mtp")}
+            fit = {**settings, **written, "tool": versions.tool, "library": versions.library}
             self._add(f"recipe:{name}", needs, fit, imatrix=imatrix)
             needs = (*needs, f"recipe:{name}")
         settings = {

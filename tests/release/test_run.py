@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
 
 from strata_pack.chat.library import load_shipped
 from strata_pack.errors import BadInput, EnvironmentFailure
@@ -353,3 +354,13 @@ def test_a_lock_file_that_is_a_link_stays_one(finished: Path, tmp_path: Path) ->
     os.utime(file.parent / "tiny.gguf")
     run_again(file)
     assert lock.is_symlink()
+
+
+@pytest.mark.parametrize(("flag", "node"), [("true", None), ("false", "recipe:Tiny-fit-6bpw")])
+def test_a_search_for_a_size_follows_the_releases_word_on_quantizing_twice(
+    tmp_path: Path, flag: str, node: str | None
+) -> None:
+    file = write_release(tmp_path / "twice", f'{HEAD}allow_requantize = {flag}\n[[pack]]\nfit = "6bpw"\n')
+    write_file(tmp_path / "twice" / "tiny.gguf", metadata(STOCK), tensors(), GGMLQuantizationType.Q8_0)
+    (schedule,) = run(file).schedules
+    assert next(iter(schedule.failures), None) == node

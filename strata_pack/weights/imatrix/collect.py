@@ -203,7 +203,8 @@ def _lines(process: subprocess.Popen[bytes], log: IO[bytes], model: Path) -> Ite
     for line in process.stdout:
         value: dict[str, Any] = json.loads(line)
         if "error" in value:
-            raise ERRORS[value["kind"]](value["error"])
+            told = str(value["error"])
+            raise ERRORS[value["kind"]](told, where=None if str(model) in told else model)
         yield value
     if process.wait() != 0:
         raise child_died(process.returncode, log, model)
