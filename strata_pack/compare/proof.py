@@ -14,11 +14,11 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType
 
-from strata_pack.compare.against_source import TensorComparison, compare_tensors
+from strata_pack.compare.against_source import compare_tensors
 from strata_pack.compare.full import Comparison, ComparisonDict, TokensDiffer, compare_full, model_file
 from strata_pack.compare.limits import divergence_limit
 from strata_pack.compare.texts import PROSE, Text
-from strata_pack.errors import CheckFailed, StrataError
+from strata_pack.errors import CheckFailed, StrataError, WrongUse
 from strata_pack.pack.layout import Pack
 from strata_pack.pack.paths import is_pack
 from strata_pack.progress import Progress
@@ -88,11 +88,12 @@ def comparer(progress: Progress, limit_seconds: float = LIMIT_SECONDS) -> Callab
 def tensors_check(pack: Pack, source: Path, progress: Progress) -> Check:
     """Compare every tensor with its source's."""
     started = monotonic()
-    found: TensorComparison | None = None
     try:
         found = compare_tensors(pack, source, progress)
     except StrataError as error:
-        return Check("tensors", TENSORS, "error", str(error), monotonic() - started)
+        # A folder may have only a config.json, or a checkpoint that is converted elsewhere.
+        unread = isinstance(error, WrongUse) and source.is_dir() and not is_pack(source)
+        return Check("tensors", TENSORS, "skipped" if unread else "error", str(error), monotonic() - started)
     if found is None:
         return Check("tensors", TENSORS, "skipped", "llama.cpp's own converter converted the source")
     if not found.compared:

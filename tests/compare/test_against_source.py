@@ -164,3 +164,11 @@ def test_a_good_pack_passes_both_checks(source: Path, tmp_path: Path) -> None:
 def test_a_build_that_changes_the_model_is_not_judged_by_its_predictions(source: Path, tmp_path: Path) -> None:
     pack = stored(tmp_path, weights(1), options={"override_kv": ["llama.rope.freq_base=float:1.0"]})
     assert predictions_check(pack, source, Silent()).status == "skipped"
+
+
+def test_a_source_without_weights_is_no_fault_of_the_pack(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    checks = comparer(Silent())(stored(tmp_path, weights()).path, folder)
+    assert [check.status for check in checks] == ["skipped", "skipped"]
