@@ -117,7 +117,7 @@ def compare_tensors(pack: Pack, source: Path, progress: Progress) -> TensorCompa
         theirs = _edited(ours, theirs, pack.manifest)
         pool = stack.enter_context(ThreadPoolExecutor(usable_cores(), "compare tensors"))
         weighed = pack.manifest["recipe"]["imatrix_sha256"] is not None
-        return _compare(ours, theirs, weighed=weighed, pool=pool, progress=progress)
+        return compare_sources(ours, theirs, weighed=weighed, pool=pool, progress=progress)
 
 
 @contextmanager
@@ -140,9 +140,10 @@ def _edited(ours: TensorSource, theirs: TensorSource, manifest: Manifest) -> Ten
     return EditedSource(theirs, edits) if edits.pruned and layers[0] != layers[1] else theirs
 
 
-def _compare(
+def compare_sources(
     ours: TensorSource, theirs: TensorSource, *, weighed: bool, pool: ThreadPoolExecutor, progress: Progress
 ) -> TensorComparison:
+    """Compare all tensors of two models of the same conversion; ``weighed``: importances were used."""
     sources = {tensor.name: tensor for tensor in theirs.tensors}
     pairs, left_out = list[tuple[SourceTensor, SourceTensor]](), list[str]()
     for tensor in ours.tensors:
@@ -154,7 +155,7 @@ def _compare(
 
     def compare(tensor: SourceTensor, source: SourceTensor) -> tuple[Deviation, str | None]:
         found = deviation(Stored(tensor, ours.rows(tensor)), Stored(source, theirs.rows(source)), pool)
-        return found, _problem(tensor, found, deviation_limits(tensor.type, source.type, weighed=weighed))
+        return found, problem_of(tensor, found, deviation_limits(tensor.type, source.type, weighed=weighed))
 
     task = progress.task("comparing tensors", sum(tensor.nbytes for tensor, _ in pairs))
     wrong: dict[SourceTensor, tuple[Deviation, str]] = {}
@@ -179,7 +180,7 @@ def _comparable(tensor: SourceTensor, source: SourceTensor) -> bool:
     return readable and tensor.shape == source.shape and tensor.elements > 0
 
 
-def _problem(tensor: SourceTensor, found: Deviation, limits: DeviationLimits) -> str | None:
+def problem_of(tensor: SourceTensor, found: Deviation, limits: DeviationLimits) -> str | None:
     """Return what is wrong with a tensor, where most of it is: in one block, in one row, or in all."""
     whole, row, block = found.whole > limits.whole, found.row > limits.row, found.block > limits.block
     if tensor.rows == 1:
