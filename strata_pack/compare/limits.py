@@ -1,9 +1,9 @@
 """States how far a quantized model may be from its source: limits of each type, measured, with room above.
 
 ``DEVIATIONS`` are relative errors of weights (``compare.deviation``). They were measured (``bench/proof.py``) on
-SmolLM2-135M in every preset, with and without importances, and on rows of nine other distributions (heavy tails, columns and rows of other
-sizes, half of the weights zero) with importances that are zero for half of the columns. Damage is far above: a row or
-tensor in the place of another has an error of about 1.4, a changed sign 2.
+SmolLM2-135M in every preset, with and without importances, and on rows of nine other distributions (heavy tails,
+columns and rows of other sizes, half of the weights zero) with importances that are zero for half of the columns.
+Damage is far above: a row or tensor in the place of another has an error of about 1.4, a changed sign 2.
 
 ``DIVERGENCES`` are about three times the mean KL divergence of SmolLM2-135M with all its matrices in the type and
 without importances, on the text of ``compare.proof``: larger models lose less.
