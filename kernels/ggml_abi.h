@@ -13,6 +13,8 @@
 #define GGML_SUCCESS 0
 #define GGML_FAILED (-1)
 #define GGML_DEVICE_ACCELERATOR 3
+/* Of a tensor's flags: it is wanted. A graph also has nodes that are not. */
+#define GGML_COMPUTE 16
 
 enum {
     TYPE_F32 = 0,

@@ -9,6 +9,9 @@
 
 /* Rows and columns below which ggml multiplies. */
 #define LEAST_COLUMNS 32
+/* Columns of an expert, on average, below which ggml multiplies: the kernels take as long for one as for 16. */
+#define LEAST_OF_EXPERT 8
+#define LEAST_FLOATS_OF_EXPERT 12
 
 static bool passive(const Tensor *node) {
     return node->op == ggml.none || node->op == ggml.reshape || node->op == ggml.view || node->op == ggml.permute
@@ -28,7 +31,9 @@ static bool supports(Device *device, const Tensor *node) {
         return false;
     if (!packed(activations, 4) || !packed(node, 4) || node->ne[0] < LEAST_COLUMNS) return false;
     if (node->op == ggml.mul_mat) return weights->ne[2] * weights->ne[3] == 1 && node->ne[1] >= LEAST_COLUMNS;
-    return ids->type == TYPE_I32 && ids->nb[0] == 4 && node->ne[2] >= LEAST_COLUMNS;
+    if (ids->type != TYPE_I32 || ids->nb[0] != 4 || node->ne[2] < LEAST_COLUMNS) return false;
+    const int64_t least = format->widen != NULL ? LEAST_FLOATS_OF_EXPERT : LEAST_OF_EXPERT;
+    return node->ne[1] * node->ne[2] >= least * weights->ne[2];
 }
 
 static const char *backend_name(Backend *backend) { (void)backend; return "strata"; }
@@ -36,6 +41,7 @@ static const char *backend_name(Backend *backend) { (void)backend; return "strat
 static int32_t compute(Backend *backend, void *graph) {
     for (int32_t i = 0, count = ggml.graph_nodes(graph); i < count; i++) {
         const Tensor *node = ggml.graph_node(graph, i);
+        if (!(node->flags & GGML_COMPUTE)) continue;
         if (node->op == ggml.mul_mat && !multiply_all(backend->context, node)) return GGML_FAILED;
         if (node->op == ggml.mul_mat_id && !multiply_experts(backend->context, node)) return GGML_FAILED;
     }

@@ -20,7 +20,7 @@ from typing import IO, Any
 from strata_pack.errors import BadInput, EnvironmentFailure, StrataError
 from strata_pack.llama.kernels import Missing
 from strata_pack.llama.logits_native import LogitsModel, LogitsUnavailable
-from strata_pack.llama.products import register_products
+from strata_pack.llama.products import keeps_layouts, register_products
 from strata_pack.llama.row_ring import RowRing, block_sizes
 from strata_pack.llama.supervisor import die_with_parent
 
@@ -62,7 +62,7 @@ def evaluate(settings: dict[str, Any], released: IO[bytes], out: IO[bytes]) -> N
     most = min(settings["context"], len(text.encode()) + MIN_TOKENS)
     kernels = Missing("not wanted") if settings["kernels"] == "ggml" else register_products()
     ggml = isinstance(kernels, Missing)
-    with LogitsModel(path, context=most, threads=settings["threads"], repack=ggml) as model:
+    with LogitsModel(path, context=most, threads=settings["threads"], repack=ggml or keeps_layouts(path)) as model:
         tokens = model.tokenize(text, parse_special=settings["parse_special"])
         if len(tokens) < MIN_TOKENS:
             raise BadInput(too_short(len(tokens)), where=settings["text_name"])

@@ -8,7 +8,9 @@ does between ggml's own kernels. All processor levels give the same bits.
 from __future__ import annotations
 
 import ctypes
+from collections import Counter
 from functools import lru_cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -61,6 +63,12 @@ class _Functions(ctypes.Structure):
     )
 
 
+class _GgufParams(ctypes.Structure):
+    """``gguf_init_params``."""
+
+    _fields_ = (("no_alloc", ctypes.c_bool), ("ctx", ctypes.c_void_p))
+
+
 class _Traits(ctypes.Structure):
     """``ggml_type_traits_cpu``."""
 
@@ -107,6 +115,30 @@ def register_products() -> str | Missing:
     library.ggml_backend_register.restype, library.ggml_backend_register.argtypes = None, [ctypes.c_void_p]
     library.ggml_backend_register(registry)
     return kernels.name
+
+
+def keeps_layouts(path: Path) -> bool:
+    """Return whether llama.cpp should store the model's weights in its own layouts, which the kernels cannot read.
+
+    So it is if most bytes have a type without kernels for which llama.cpp has such a layout. Of a split model, only the
+    given file counts. ``False`` for a file that cannot be read.
+    """
+    library = load_library()
+    library.gguf_init_from_file.restype = ctypes.c_void_p
+    library.gguf_init_from_file.argtypes = [ctypes.c_char_p, _GgufParams]
+    header = library.gguf_init_from_file(str(path).encode(), _GgufParams(True, None))
+    if not header:
+        return False
+    pointer = ctypes.c_void_p
+    count, type, size = (getattr(library, f"gguf_get_{name}") for name in ("n_tensors", "tensor_type", "tensor_size"))
+    count.restype, size.restype = ctypes.c_int64, ctypes.c_size_t
+    count.argtypes, type.argtypes, size.argtypes = [pointer], [pointer, ctypes.c_int64], [pointer, ctypes.c_int64]
+    sizes = Counter[int]()
+    for tensor in range(count(header)):
+        sizes[type(header, tensor)] += size(header, tensor)
+    library.gguf_free.restype, library.gguf_free.argtypes = None, [pointer]
+    library.gguf_free(header)
+    return 2 * sizes[Q.MXFP4] > sizes.total()
 
 
 def functions(library: ctypes.CDLL) -> ctypes.Structure:
