@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -116,11 +116,11 @@ def build(
     )
     projector = _projector_bytes(request) if flags.fit is not None else 0
     place = out_dir.parent / f"{out_dir.name}.fit.toml"
-    recipes = flags.recipes(source, place, out, reserve=RESERVE, projector=projector, mtp=not no_mtp)
+    recipes, searched = flags.recipes(source, place, out, reserve=RESERVE, projector=projector, mtp=not no_mtp)
     request = replace(request, recipe=recipes[0])
     requests = [request] if len(recipes) == 1 else requests_by_recipe(request, recipes)
     if dry_run:
-        _show_plans(requests, out)
+        _show_plans(requests, searched, out)
         return
     if force:
         consent(lambda: replaced_packs(requests), out, yes=yes, named=True)
@@ -130,7 +130,7 @@ def build(
     seconds = next((result.seconds for result in results if result.seconds), None)
     if seconds:
         out.line("seconds: " + ", ".join(f"{stage} {spent:.1f}" for stage, spent in seconds.items()))
-    out.result(answers[0] if len(answers) == 1 else {"ok": True, "packs": answers})
+    out.result({**(answers[0] if len(answers) == 1 else {"ok": True, "packs": answers}), **searched})
 
 
 def _projector_bytes(request: BuildRequest) -> int:
@@ -141,7 +141,7 @@ def _projector_bytes(request: BuildRequest) -> int:
         return needs.need.projector
 
 
-def _show_plans(requests: Sequence[BuildRequest], out: Out) -> None:
+def _show_plans(requests: Sequence[BuildRequest], searched: Mapping[str, Any], out: Out) -> None:
     from strata_pack.cli.quantize import show_plan
     from strata_pack.pack.build_plan import plan_packs
 
@@ -152,7 +152,7 @@ def _show_plans(requests: Sequence[BuildRequest], out: Out) -> None:
             for line in needs.lines():
                 out.line(line)
             plans.append({**shown, "forecast": needs.to_dict()})
-    out.result(plans[0] if len(plans) == 1 else {"ok": True, "plans": plans})
+    out.result({**(plans[0] if len(plans) == 1 else {"ok": True, "plans": plans}), **searched})
 
 
 def _show(result: BuildResult, out: Out) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from strata_pack.errors import WrongUse
 
 if TYPE_CHECKING:
     from strata_pack.cli.quant_options import QuantFlags
-    from strata_pack.weights.quantize.recipes import Recipe
+    from strata_pack.compare.fit.search import FitResult
 
 TYPE_FLAGS = (
     *("quant", "recipe", "tensor_type", "output_tensor_type", "token_embedding_type", "leave_output_tensor", "pure"),
@@ -35,8 +35,8 @@ def fitted(
     reserve: int = 0,
     projector: int = 0,
     mtp: bool = True,
-) -> Recipe:
-    """Return the recipe of the best mix of types for the size in ``flags``, and write it to ``recipe_file``.
+) -> FitResult:
+    """Return the best mix of types for the size in ``flags``, and write its recipe to ``recipe_file``.
 
     ``reserve``, ``projector``: see ``FileShape``; ``mtp``: whether the file has the draft head of ``source``.
     """
@@ -76,4 +76,4 @@ def fitted(
     if recipe_file is not None:
         write_atomic(recipe_file, found.text.encode())
         out.note(f"{recipe_file}: the recipe; it gives the same bytes without a search")
-    return found.recipe
+    return found

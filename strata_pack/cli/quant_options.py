@@ -135,8 +135,8 @@ class QuantFlags:
         reserve: int = 0,
         projector: int = 0,
         mtp: bool = True,
-    ) -> list[Recipe]:
-        """Return a recipe a preset, or the one of ``--fit``, which is left in ``place``.
+    ) -> tuple[list[Recipe], dict[str, Any]]:
+        """Return a recipe a preset, or the one of ``--fit``, which is left in ``place``; and JSON data on ``--fit``.
 
         ``reserve``, ``projector`` and ``mtp``: see ``fitted``. Raises as ``make_recipe`` and ``fit_file``.
         """
@@ -145,8 +145,9 @@ class QuantFlags:
 
         if self.fit is not None:
             self.check_fit()
-            return [fitted(source, self, place, out, reserve=reserve, projector=projector, mtp=mtp)]
-        return [
+            found = fitted(source, self, place, out, reserve=reserve, projector=projector, mtp=mtp)
+            return [found.recipe], {"fit": found.to_dict()}
+        named = [
             make_recipe(
                 preset,
                 self.recipe,
@@ -158,6 +159,7 @@ class QuantFlags:
             )
             for preset in self.quant or (None,)
         ]
+        return named, {}
 
     def check_fit(self) -> None:
         """Raise ``WrongUse`` if --fit is combined with a flag that names types, or its size is none."""

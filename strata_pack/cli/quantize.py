@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +55,7 @@ def quantize(
     if flags.fit is not None and not dry_run:
         check_file_output(target_file(dest), force=force)  # before the search, which takes minutes
     edits, split_bytes = flags.edits(), flags.split_bytes()
-    recipes = flags.recipes(source, None if dest is None else dest.parent / f"{dest.stem}.fit.toml", out)
+    recipes, searched = flags.recipes(source, None if dest is None else dest.parent / f"{dest.stem}.fit.toml", out)
     request = QuantizeRequest(
         source=source,
         dest=dest,
@@ -71,7 +71,7 @@ def quantize(
         split_bytes=split_bytes,
     )
     if dry_run:
-        _show_plans(request, recipes, pictures, out)
+        _show_plans(request, recipes, searched, pictures, out)
         return
     if force:
         consent(
@@ -86,17 +86,19 @@ def quantize(
         out.line(f"{file.path}: {file.size / (1 << 20):,.1f} MiB, sha256 {file.sha256}")
     answers = [result.to_dict() for result in results]
     outputs = {one.label: answer for one, answer in zip(recipes, answers, strict=True)}
-    out.result({"ok": True, **(answers[0] if len(answers) == 1 else {"outputs": outputs})})
+    out.result({"ok": True, **(answers[0] if len(answers) == 1 else {"outputs": outputs}), **searched})
 
 
-def _show_plans(request: QuantizeRequest, recipes: Sequence[Recipe], pictures: ReportFiles, out: Out) -> None:
+def _show_plans(
+    request: QuantizeRequest, recipes: Sequence[Recipe], searched: Mapping[str, Any], pictures: ReportFiles, out: Out
+) -> None:
     from strata_pack import report
     from strata_pack.weights.quantize.command import open_plans
     from strata_pack.weights.quantize.output import make_report, picture
 
     with open_plans(request, recipes) as plans:
         shown = [show_plan(plan, out) for plan in plans]
-        out.result(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown})
+        out.result({**(shown[0] if len(shown) == 1 else {"ok": True, "plans": shown}), **searched})
         code = write_late(pictures.html, lambda: report.html(make_report(plans)), out)
         raise typer.Exit(max(code, write_late(pictures.svg, lambda: report.standalone(picture(plans)), out)))
 

@@ -27,6 +27,8 @@ from strata_pack.errors import WrongUse
 from strata_pack.llama.memory import OVERHEAD
 from strata_pack.progress import Silent
 from strata_pack.weights.gguf.file import MetaValue
+from strata_pack.weights.imatrix.collect import ImatrixRequest, make_imatrix
+from strata_pack.weights.quantize.imatrix import read_imatrix
 from strata_pack.weights.quantize.plan import plan_quantization
 from strata_pack.weights.quantize.presets import PRESETS
 from strata_pack.weights.quantize.run import run_plan
@@ -290,7 +292,8 @@ def test_a_search_sees_the_model_without_the_pruned_layers(tmp_path: Path) -> No
     two = MetaValue.uint32(2)
     write_file(tmp_path / "deep.gguf", {**metadata(STOCK, 256), "llama.block_count": two}, deep)
     given = ["quantize", str(tmp_path / "deep.gguf"), str(tmp_path / "out.gguf"), "--prune-layers", "0"]
-    assert CliRunner().invoke(app, [*given, "--fit", "700kB"]).exit_code == 0
+    result = CliRunner().invoke(app, [*given, "--fit", "700kB", "--json"])
+    assert json.loads(result.stdout)["fit"]["budget"] == 700_000
     assert 680_000 < (tmp_path / "out.gguf").stat().st_size <= 700_000
 
 
@@ -334,3 +337,13 @@ def test_a_tensor_with_a_quote_in_its_name_has_a_rule(tmp_path: Path) -> None:
     with GgufSource(tmp_path / "m.gguf") as source:
         found = fit(source, parse_budget("8bpw"), probe=False, threads=1)
         assert plan_quantization(source, found.recipe).types[odd] == found.types[odd].name
+
+
+def test_a_budget_too_small_for_the_usual_types_tries_the_slow_ones(
+    wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_imatrix(ImatrixRequest(wide, tmp_path / "i.gguf", context=64, chunks=1))
+    monkeypatch.setattr("strata_pack.compare.fit.room.SMALL_BITS", 0.0)
+    with GgufSource(wide) as source:
+        found = fit(source, parse_budget("280kB"), read_imatrix(tmp_path / "i.gguf"), probe=False, threads=1)
+    assert found.size <= 280_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata_pack.compare.fit.budget import FitBudget
 from strata_pack.compare.fit.choose import Option, smallest
@@ -14,7 +14,6 @@ from strata_pack.llama.ggml import FLOAT_TYPES, Ggml
 from strata_pack.llama.ggml_types import GGML_QUANT_SIZES
 from strata_pack.llama.ggml_types import GGMLQuantizationType as Q
 from strata_pack.weights.gguf.file import align, tensor_nbytes
-from strata_pack.weights.quantize.imatrix import Imatrix
 from strata_pack.weights.quantize.plan import QuantPlan
 from strata_pack.weights.quantize.roles import Role, is_quantizable, role_of
 from strata_pack.weights.quantize.run import output_sizes
@@ -25,7 +24,8 @@ CANDIDATES = (
     *(Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.IQ4_NL, Q.IQ4_XS, Q.IQ3_S, Q.F16),
 )
 SMALL_CANDIDATES = (Q.IQ3_XXS, Q.IQ2_S, Q.IQ2_XS, Q.IQ2_XXS)
-"""Types tried only if the budget is below ``SMALL_BITS`` and there are importances, because their search is slow."""
+"""Types tried only if there are importances, and the budget is below ``SMALL_BITS`` or too small for the others: their
+search is slow."""
 SMALL_BITS = 3.5
 LEAST_BITS = {Role.OUTPUT: 4.0, Role.EMBEDDING: 4.0}
 """Minimum bits per weight, by role: every token passes through these tensors; llama-quantize's presets do the same."""
@@ -63,9 +63,13 @@ class FileRoom:
         table = planner.lazy_table() if budget.context is not None else None
         limit += 0 if table is None else align(table.nbytes, plan.alignment)
         bits = 8 * (limit - fixed - header) / max(sum(tensor.elements for tensor in opened), 1)
-        types = _types(opened, bits, planner.imatrix, planner.shape)
-        types |= {} if table is None else {table.name: [table.type]}
-        return cls(planner, budget, plan, opened, types, limit, fixed + header)
+        own = {} if table is None else {table.name: [table.type]}
+        few, all_ = (_types(opened, planner.shape, small) | own for small in ((), SMALL_CANDIDATES))
+        room = cls(planner, budget, plan, opened, few, limit, fixed + header)
+        is_small = (
+            bits < SMALL_BITS or room.least({name: dict.fromkeys(some, 0.0) for name, some in few.items()}) > room.free
+        )
+        return replace(room, types=all_) if is_small and planner.imatrix is not None else room
 
     @property
     def free(self) -> int:
@@ -87,9 +91,13 @@ class FileRoom:
             or (fits_rows(type, tensor) and 8 * GGML_QUANT_SIZES[type][1] / GGML_QUANT_SIZES[type][0] >= least)
         ]
 
+    def least(self, errors: Errors) -> int:
+        """Return the bytes of the smallest types with an error in ``errors``."""
+        return smallest({tensor.name: self.options(tensor, errors[tensor.name], 1.0) for tensor in self.opened})
+
     def check(self, errors: Errors) -> None:
         """Raise ``WrongUse`` if the smallest types with an error in ``errors`` are larger than the room."""
-        least = smallest({tensor.name: self.options(tensor, errors[tensor.name], 1.0) for tensor in self.opened})
+        least = self.least(errors)
         if least <= self.free:
             return
         more = ["allow more"]
@@ -110,11 +118,8 @@ def _limit(budget: FitBudget, plan: QuantPlan, header: int, projector: int) -> i
     return limit if budget.context is None else limit - projector
 
 
-def _types(
-    opened: Sequence[SourceTensor], bits: float, imatrix: Imatrix | None, shape: FileShape
-) -> dict[str, Sequence[Q]]:
-    """Return the types that each tensor may get."""
-    small = SMALL_CANDIDATES if bits < SMALL_BITS and imatrix is not None else ()
+def _types(opened: Sequence[SourceTensor], shape: FileShape, small: Sequence[Q]) -> dict[str, Sequence[Q]]:
+    """Return the types that each tensor may get, ``small`` ones among them."""
     return {
         tensor.name: sorted({*CANDIDATES, *small, tensor.type})
         if shape.allow_requantize or tensor.type in FLOAT_TYPES
