@@ -8,6 +8,7 @@
 
 /* Columns whose activations are kept at a time. */
 #define PANEL 512
+#define GROUPS (PANEL / GROUP)
 #define MOST_THREADS 256
 /* How often a thread looks for work before it sleeps. */
 #define SPINS 2000
@@ -20,11 +21,17 @@ bool has_kernel(int32_t type) {
     return type >= 0 && type < TYPES && FORMATS[type].block && find_kernel(&FORMATS[type], has_vnni, &rows) != NULL;
 }
 
-/* A column of activations and the place of its products. */
+/* A column of activations and the place of its products; NULL where a group has fewer columns. */
 typedef struct {
     const float *from;
     float *to;
 } Column;
+
+/* The groups from `first` to before `end` are multiplied by the same weights. */
+typedef struct {
+    const uint8_t *weights;
+    int64_t first, end;
+} Segment;
 
 typedef struct Worker Worker;
 
@@ -38,7 +45,8 @@ struct Pool {
     atomic_llong next;
     atomic_bool failed;
     bool stop;
-    /* The present product: `rows` per tile, `total` rows of `length` weights. */
+    /* The present product: `rows` per tile, `total` rows of `length` weights, which begin at `weights` for the columns
+     * that are added next. */
     const Format *format;
     Multiply multiply;
     int rows;
@@ -47,6 +55,8 @@ struct Pool {
     int64_t length, total;
     Column columns[PANEL];
     int count;
+    Segment segments[GROUPS];
+    int segment_count;
     void (*run)(Worker *);
     uint8_t *panel;
     size_t panel_bytes;
@@ -97,7 +107,7 @@ static void convert_groups(Worker *worker) {
     Pool *pool = worker->pool;
     const Format *format = pool->format;
     Convert *convert = conversion(format->activations);
-    const int64_t groups = (pool->count + GROUP - 1) / GROUP;
+    const int64_t groups = pool->count / GROUP;
     if (!reserve(&worker->scratch, &worker->scratch_bytes, (size_t)pool->length * 2 + 64)) {
         atomic_store(&pool->failed, true);
         return;
@@ -106,8 +116,8 @@ static void convert_groups(Worker *worker) {
         Columns columns = group_at(pool, group);
         for (int c = 0; c < GROUP; c++) {
             const uint8_t *row = NULL;
-            if (group * GROUP + c < pool->count) {
-                const float *source = pool->columns[group * GROUP + c].from;
+            const float *source = pool->columns[group * GROUP + c].from;
+            if (source != NULL) {
                 if (convert != NULL) convert(source, worker->scratch, pool->length);
                 row = convert != NULL ? worker->scratch : (const uint8_t *)source;
             }
@@ -116,7 +126,7 @@ static void convert_groups(Worker *worker) {
     }
 }
 
-/* One item of work is a tile of rows, or where there are few tiles, a slice of the columns too. */
+/* One item of work is a tile of a segment's rows, or where there are few tiles, a slice of the columns too. */
 static void multiply_rows(Worker *worker) {
     Pool *pool = worker->pool;
     const int64_t parts = pool->length / pool->format->part, total = pool->total;
@@ -129,19 +139,26 @@ static void multiply_rows(Worker *worker) {
     RowTile tile = {.rows = pool->rows, .quants = worker->scratch, .floats = (float *)worker->scratch};
     tile.scales = (float *)(worker->scratch + quants);
     tile.shifts = (float *)(worker->scratch + quants + floats);
-    const int64_t tiles = (total + pool->rows - 1) / pool->rows, groups = (pool->count + GROUP - 1) / GROUP;
-    const int64_t wanted = (4 * pool->threads + tiles - 1) / tiles, slices = wanted < groups ? wanted : groups;
-    for (int64_t item; (item = atomic_fetch_add(&pool->next, 1)) < tiles * slices;) {
-        const int64_t first = item / slices * pool->rows, slice = item % slices;
+    const int64_t tiles = (total + pool->rows - 1) / pool->rows, all = tiles * pool->segment_count;
+    const int64_t wanted = (4 * pool->threads + all - 1) / all, slices = wanted < GROUPS ? wanted : GROUPS;
+    for (int64_t item; (item = atomic_fetch_add(&pool->next, 1)) < all * slices;) {
+        const Segment *segment = &pool->segments[item / slices / tiles];
+        const int64_t slice = item % slices, groups = segment->end - segment->first;
+        int64_t group = segment->first + groups * slice / slices;
+        const int64_t end = segment->first + groups * (slice + 1) / slices;
+        if (group == end) continue;
+        const int64_t first = item / slices % tiles * pool->rows;
         const int count = total - first < pool->rows ? (int)(total - first) : pool->rows;
-        const uint8_t *weights = pool->weights + (size_t)first * pool->row_bytes;
+        const uint8_t *weights = segment->weights + (size_t)first * pool->row_bytes;
         fill_tile(pool->format, weights, pool->row_bytes, count, pool->length, &tile);
-        for (int64_t group = groups * slice / slices; group < groups * (slice + 1) / slices; group++) {
+        for (; group < end; group++) {
             const Columns columns = group_at(pool, group);
             float products[GROUP][MOST_ROWS];
             pool->multiply(&tile, &columns, parts, products);
-            for (int c = 0; c < GROUP && group * GROUP + c < pool->count; c++)
-                memcpy(pool->columns[group * GROUP + c].to + first, products[c], (size_t)count * 4);
+            for (int c = 0; c < GROUP; c++) {
+                float *to = pool->columns[group * GROUP + c].to;
+                if (to != NULL) memcpy(to + first, products[c], (size_t)count * 4);
+            }
         }
     }
 }
@@ -215,19 +232,31 @@ static bool start_threads(Pool *pool) {
 
 /* Multiply the columns that were gathered, and forget them. */
 static bool multiply_columns(Pool *pool) {
-    const size_t groups = (size_t)(pool->count + GROUP - 1) / GROUP;
+    const size_t groups = (size_t)pool->count / GROUP;
     if (pool->count == 0) return true;
     if (!start_threads(pool) || !reserve(&pool->panel, &pool->panel_bytes, groups * group_bytes(pool))) return false;
     atomic_store(&pool->failed, false);
     run_all(pool, convert_groups);
     if (!atomic_load(&pool->failed)) run_all(pool, multiply_rows);
-    pool->count = 0;
+    pool->count = pool->segment_count = 0;
     return !atomic_load(&pool->failed);
 }
 
 static bool add_column(Pool *pool, const void *from, void *to) {
+    if (pool->count == PANEL && !multiply_columns(pool)) return false;
+    if (pool->count % GROUP == 0) {
+        const int64_t group = pool->count / GROUP;
+        const bool new = pool->count == 0 || pool->segments[pool->segment_count - 1].weights != pool->weights;
+        if (new) pool->segments[pool->segment_count++] = (Segment){pool->weights, group, group};
+        pool->segments[pool->segment_count - 1].end = group + 1;
+    }
     pool->columns[pool->count++] = (Column){from, to};
-    return pool->count < PANEL || multiply_columns(pool);
+    return true;
+}
+
+/* The next column begins a group. */
+static void end_group(Pool *pool) {
+    while (pool->count % GROUP) pool->columns[pool->count++] = (Column){NULL, NULL};
 }
 
 static void set_weights(Pool *pool, const Tensor *weights) {
@@ -237,7 +266,7 @@ static void set_weights(Pool *pool, const Tensor *weights) {
     pool->row_bytes = weights->nb[1];
     pool->length = weights->ne[0];
     pool->total = weights->ne[1];
-    pool->count = 0;
+    pool->count = pool->segment_count = 0;
 }
 
 static char *at(const Tensor *tensor, int64_t i1, int64_t i2, int64_t i3) {
@@ -251,6 +280,7 @@ bool multiply_all(Pool *pool, const Tensor *out) {
         for (int64_t i2 = 0; i2 < out->ne[2]; i2++)
             for (int64_t i1 = 0; i1 < out->ne[1]; i1++)
                 if (!add_column(pool, at(activations, i1, i2, i3), at(out, i1, i2, i3))) return false;
+    end_group(pool);
     return multiply_columns(pool);
 }
 
@@ -266,9 +296,9 @@ bool multiply_experts(Pool *pool, const Tensor *out) {
                 if (!add_column(pool, at(activations, slot % activations->ne[1], token, 0), at(out, slot, token, 0)))
                     return false;
             }
-        if (!multiply_columns(pool)) return false;
+        end_group(pool);
     }
-    return true;
+    return multiply_columns(pool);
 }
 
 Pool *create_pool(void) {

@@ -115,8 +115,8 @@ def close_pipes(process: subprocess.Popen[bytes]) -> None:
 
 def quiet_threads() -> dict[str, str]:
     """Return the environment for an evaluating process: its threads spin only briefly while they wait for each
-    other."""
-    return {"GOMP_SPINCOUNT": SPIN_COUNT, **os.environ}
+    other, and the reason of an abort is the last line of its log."""
+    return {"GOMP_SPINCOUNT": SPIN_COUNT, "GGML_NO_BACKTRACE": "1", **os.environ}
 
 
 def child_died(code: int, log: IO[bytes], model: Path) -> EnvironmentFailure:

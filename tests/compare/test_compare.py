@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from strata_pack.compare.texts import PROSE, Text, texts
 from strata_pack.compare.top import score_top
 from strata_pack.errors import BadInput, CheckFailed, EnvironmentFailure
 from strata_pack.llama import logits_native
-from strata_pack.llama.logits import LogitStream, close_pipes
+from strata_pack.llama.logits import LogitStream, close_pipes, quiet_threads
 from strata_pack.llama.logits_native import (
     CONTEXT_DEFAULTS,
     ContextParams,
@@ -363,3 +364,9 @@ def test_a_structure_laid_out_differently_is_found_out(field: str) -> None:
     with pytest.raises(LogitsUnavailable, match=f"seen at {field}"):
         check_layout(params, CONTEXT_DEFAULTS, Path("lib"))
     assert isinstance(params, ContextParams)
+
+
+def test_the_last_line_of_an_aborted_evaluation_is_its_reason() -> None:
+    abort = "from strata_pack.llama.logits_native import load_library; load_library().ggml_abort(b'a.c', 7, b'oops')"
+    done = subprocess.run([sys.executable, "-c", abort], capture_output=True, env=quiet_threads(), check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (-signal.SIGABRT, b"a.c:7: oops")

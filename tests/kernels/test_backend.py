@@ -114,6 +114,23 @@ def test_experts_with_few_tokens_each_are_left_to_ggml(backend: Backend, type: Q
     assert backend.takes(node) == taken
 
 
+def test_every_token_is_multiplied_by_its_own_experts(backend: Backend) -> None:
+    """Experts without tokens, with few, and with more than are multiplied at a time."""
+    random = np.random.default_rng(0)
+    weights = random.standard_normal((40, 33, 32), np.float32)
+    given = random.standard_normal((600, 1, 32), np.float32)
+    ids = np.stack([np.full(600, 7), np.arange(600) % 30 + 8], axis=1).astype(np.int32)
+    out = np.zeros((600, 2, 33), np.float32)
+    node = tensor(Q.F32, 33, 2, 600, data=out.ctypes.data)
+    node.op, node.flags = backend.numbers.mul_mat_id, WANTED
+    for place, values in enumerate((weights, given, ids)):
+        type = Q.I32 if values is ids else Q.F32
+        node.src[place] = ctypes.pointer(tensor(type, *reversed(values.shape), data=values.ctypes.data))
+    backend.graph.append(node)
+    assert backend.compute() == 0
+    assert out == pytest.approx(np.einsum("tsrl,tl->tsr", weights[ids], given[:, 0]), rel=1e-4, abs=1e-4)
+
+
 @pytest.mark.parametrize(("rows", "kept"), [(64, True), (8, False)])
 def test_llama_cpp_keeps_its_layouts_for_a_model_of_a_type_without_kernels(
     tmp_path: Path, rows: int, kept: bool
