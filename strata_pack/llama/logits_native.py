@@ -201,7 +201,7 @@ class LogitsModel:
         if not self._context:
             library.llama_model_free(self._model)
             problem = f"llama.cpp cannot create a context of {context} tokens{_why()}"
-            raise EnvironmentFailure(problem, where=path, remedy="use a smaller --context")
+            raise EnvironmentFailure(problem, where=path, remedy="use shorter windows")
         vocab = library.llama_model_get_vocab(self._model)
         self.n_vocab: int = library.llama_vocab_n_tokens(vocab)
         self.n_ctx_train: int = library.llama_model_n_ctx_train(self._model)

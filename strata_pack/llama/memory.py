@@ -103,6 +103,10 @@ def memory_need(
     return MemoryNeed(held, lazy, cache, projector)
 
 
+MOST_LAYERS = 512
+"""``LLAMA_MAX_LAYERS`` of llama.cpp."""
+
+
 def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1) -> int:
     """Return the size of the KV cache for ``context`` tokens of all ``slots``, from a GGUF's metadata (plain values).
 
@@ -110,7 +114,7 @@ def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1)
     """
     architecture = metadata.get("general.architecture")
 
-    def number(key: str, default: int | None = None) -> int | list[int]:
+    def numbers(key: str, default: int | None = None) -> int | list[int]:
         value = metadata.get(f"{architecture}.{key}", default)
         if isinstance(value, list) and all(isinstance(entry, int) for entry in value):
             return value
@@ -118,16 +122,22 @@ def kv_cache_bytes(metadata: Mapping[str, object], context: int, slots: int = 1)
             raise BadInput(f"the header has no {architecture}.{key}")
         return value
 
-    layers, heads = number("block_count"), number("attention.head_count")
-    assert isinstance(layers, int)
-    kv_heads = number("attention.head_count_kv", heads if isinstance(heads, int) else None)
-    widest = max(heads) if isinstance(heads, list) else heads
+    def number(key: str, default: int | None = None) -> int:
+        value = numbers(key, default)
+        if isinstance(value, list):
+            raise BadInput(f"{architecture}.{key} in the header is a list, not a number")
+        return value
+
+    layers, heads = number("block_count"), numbers("attention.head_count")
+    if not 0 <= layers <= MOST_LAYERS:
+        raise BadInput(
+            f"the header's {architecture}.block_count is {layers}; at most {MOST_LAYERS} layers are possible"
+        )
+    kv_heads = numbers("attention.head_count_kv", heads if isinstance(heads, int) else None)
+    widest = max(heads, default=1) if isinstance(heads, list) else heads
     width = number("embedding_length")
-    assert isinstance(width, int)
     default = width // max(widest, 1)
     key, value = number("attention.key_length", default), number("attention.value_length", default)
-    assert isinstance(key, int)
-    assert isinstance(value, int)
     per_layer = kv_heads if isinstance(kv_heads, list) else [kv_heads] * layers
     kept = _kept_tokens(metadata, str(architecture), len(per_layer), context, slots)
     return KV_BYTES * (key + value) * sum(map(int.__mul__, per_layer, kept))

@@ -292,6 +292,12 @@ def test_key_and_value_lengths_of_their_own_count():
     assert kv_cache_bytes(wide, 10) == 10 * 2 * (128 + 64) * 3 * 30
 
 
+@pytest.mark.parametrize("value", [[30], -1, 1 << 40])
+def test_an_impossible_number_of_layers_is_bad_input(value):
+    with pytest.raises(BadInput, match=r"llama\.block_count"):
+        kv_cache_bytes({**SMOLLM2, "llama.block_count": value}, 10)
+
+
 @pytest.mark.parametrize("key", ["llama.block_count", "llama.embedding_length", "llama.attention.head_count"])
 def test_a_model_that_does_not_say_its_shape_is_bad_input(key):
     with pytest.raises(BadInput, match=key):

@@ -137,6 +137,13 @@ def parse_layers_to_prune(text: str | None) -> frozenset[int]:
     return frozenset(map(int, parts))
 
 
+PER_LAYER = (
+    *("attention.head_count", "attention.head_count_kv", "attention.recurrent_layers"),
+    *("attention.sliding_window_pattern", "feed_forward_length", "swiglu_clamp_exp", "swiglu_clamp_shexp"),
+)
+"""The keys whose value may be a list with an entry for each layer (llama.cpp, ``llama-arch.cpp``)."""
+
+
 class EditedSource:
     """A ``TensorSource`` with ``edits`` applied. ``closing`` keys go to the end of the header, as in llama-quantize."""
 
@@ -161,6 +168,7 @@ class EditedSource:
             key = f"{_architecture(source)}.block_count"
             self.closing.pop(key, None)
             self.closing[key] = MetaValue.uint32(len({new for new in numbers.values() if new is not None}))
+            self.closing |= _without_layers(source, edits.pruned)
         digest = hashlib.sha256(source.fingerprint.encode())
         digest.update(repr((sorted(edits.pruned), [(key, value.raw) for key, value in edits.overrides])).encode())
         self.fingerprint = source.fingerprint if edits == NO_EDITS else digest.hexdigest()
@@ -193,6 +201,23 @@ def _architecture(source: TensorSource) -> str:
     if value is None or not isinstance(value.value, str):
         raise BadInput("the header has no general.architecture, so it is no model", where=source.label)
     return value.value
+
+
+def _without_layers(source: TensorSource, pruned: frozenset[int]) -> dict[str, MetaValue]:
+    """Return the header's lists with an entry for each layer, without those of ``pruned``.
+
+    llama-quantize leaves them as they are; llama.cpp does not load a model with a list of another length.
+    """
+    architecture = _architecture(source)
+    count = source.metadata.get(f"{architecture}.block_count")
+    lists: dict[str, MetaValue] = {}
+    for name in PER_LAYER:
+        value = source.metadata.get(f"{architecture}.{name}")
+        if count is None or value is None or value.item_type is None or len(value.value) != count.value:
+            continue
+        kept = [entry for layer, entry in enumerate(value.value) if layer not in pruned]
+        lists[f"{architecture}.{name}"] = MetaValue.array(value.item_type, kept)
+    return lists
 
 
 def _renumbered(tensors: Iterable[SourceTensor], pruned: frozenset[int]) -> dict[int, int | None]:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGUFValueType as V
 from typer.testing import CliRunner, Result
 
 from strata_pack.cli.app import app
 from strata_pack.errors import WrongUse
 from strata_pack.weights.gguf.file import GgufFile, open_shards
+from strata_pack.weights.gguf.values import MetaValue
 from strata_pack.weights.quantize.edits import make_edits, parse_layers_to_prune, parse_override
 from strata_pack.weights.quantize.imatrix import read_imatrix
 from tests.weights.quantize.models import DENSE, MOE, write_imatrix, write_model
@@ -212,3 +214,16 @@ def test_no_edit_changes_nothing() -> None:
 def test_including_and_excluding_at_once_is_refused() -> None:
     with pytest.raises(WrongUse):
         make_edits(include=["a"], exclude=["b"])
+
+
+def test_lists_by_layer_lose_the_pruned_layers(tmp_path: Path) -> None:
+    extra = {
+        "qwen3.attention.head_count_kv": MetaValue.array(V.UINT32, [2, 2, 2, 2, 2]),
+        "qwen3.feed_forward_length": MetaValue.array(V.UINT32, [96] * 5),
+        "qwen3.other": MetaValue.array(V.UINT32, [1, 2, 3, 4, 5]),
+    }
+    path = write_model(tmp_path / "source.gguf", FIVE, extra=extra)
+    assert call(path, tmp_path / "out.gguf", "--quant", "Q8_0", "--prune-layers", "1,3").exit_code == 0
+    with GgufFile.open(tmp_path / "out.gguf") as file:
+        found = [file.metadata[key].value for key in extra]
+    assert found == [[2, 2, 2], [96, 96, 96], [1, 2, 3, 4, 5]]
