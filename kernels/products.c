@@ -233,7 +233,7 @@ static bool start_threads(Pool *pool) {
 /* Multiply the columns that were gathered, and forget them. */
 static bool multiply_columns(Pool *pool) {
     const size_t groups = (size_t)pool->count / GROUP;
-    if (pool->count == 0) return true;
+    if (pool->count == 0 || pool->total == 0) return true;
     if (!start_threads(pool) || !reserve(&pool->panel, &pool->panel_bytes, groups * group_bytes(pool))) return false;
     atomic_store(&pool->failed, false);
     run_all(pool, convert_groups);

@@ -51,7 +51,7 @@ _FIRST_OPERATIONS = 64
 """All of ``_OPERATIONS`` are among this many in ``ggml_op``."""
 TOLERANCE = 1e-4
 """Largest difference between a kernel's product and ggml's, as a share of the products' size. Seen are 3e-6."""
-_ROWS, _COLUMNS, _LENGTH = 17, 18, 512
+_ROWS, _COLUMNS, _LENGTH = 17, 5, 256
 
 
 class _Functions(ctypes.Structure):
@@ -178,9 +178,13 @@ def largest_difference(library: ctypes.CDLL, kernels: ctypes.CDLL, type: Q) -> f
     dot = _Dot(traits.vec_dot)
     block, size = GGML_QUANT_SIZES[Q(traits.vec_dot_type)]
     integers = np.zeros(_LENGTH // block * size, np.uint8)
+    out, factor, first_row, row_bytes = (
+        *(one.ctypes.data for one in (expected, integers, quantized)),
+        quantized.strides[0],
+    )
     for column in range(_COLUMNS):
-        to_integers(activations[column].ctypes.data, integers.ctypes.data, _LENGTH)
+        to_integers(activations[column].ctypes.data, factor, _LENGTH)
         for row in range(_ROWS):
-            out = expected[column, row:].ctypes.data
-            dot(_LENGTH, out, 0, quantized[row].ctypes.data, 0, integers.ctypes.data, 0, 1)
+            place = out + 4 * (column * _ROWS + row)
+            dot(_LENGTH, place, 0, first_row + row * row_bytes, 0, factor, 0, 1)
     return float(abs(found - expected).max() / np.sqrt((expected.astype(np.float64) ** 2).mean()))
