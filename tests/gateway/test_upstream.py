@@ -92,10 +92,10 @@ def test_a_prompt_that_is_too_long_is_a_400_with_openais_code(house: House) -> N
     house.says("x", error=error, status=400)
     answer = house.post(BODY)
     assert answer.status_code == 400
-    told = answer.json()["error"]
-    assert told["code"] == "context_length_exceeded"
-    assert (told["type"], told["n_prompt_tokens"], told["n_ctx"]) == ("exceed_context_size_error", 6001, 2048)
-    assert "6001" in told["message"]
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert (error["type"], error["n_prompt_tokens"], error["n_ctx"]) == ("exceed_context_size_error", 6001, 2048)
+    assert "6001" in error["message"]
 
 
 def test_a_grammar_that_the_server_refuses_is_a_400(house: House) -> None:

@@ -203,8 +203,8 @@ def _lines(process: subprocess.Popen[bytes], log: IO[bytes], model: Path) -> Ite
     for line in process.stdout:
         value: dict[str, Any] = json.loads(line)
         if "error" in value:
-            told = str(value["error"])
-            raise ERRORS[value["kind"]](told, where=None if str(model) in told else model)
+            problem = str(value["error"])
+            raise ERRORS[value["kind"]](problem, where=None if str(model) in problem else model)
         yield value
     if process.wait() != 0:
         raise child_died(process.returncode, log, model)

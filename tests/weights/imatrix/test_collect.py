@@ -199,11 +199,11 @@ def test_the_share_of_a_text_that_is_new(text: str, least: float, most: float) -
 def test_a_text_that_repeats_itself_is_reported(tmp_path: Path) -> None:
     class Notes(Silent):
         def note(self, text: str) -> None:
-            told.append(text)
+            notes.append(text)
 
-    told: list[str] = []
+    notes: list[str] = []
     write_model(tmp_path / "model.gguf")
     (tmp_path / "text.txt").write_text(TEXT[:100] * 5)
     request = ImatrixRequest(tmp_path / "model.gguf", tmp_path / "i.gguf", (tmp_path / "text.txt",), 64, 1)
     make_imatrix(request, Notes())
-    assert re.match(r"i.gguf: 7\d% of the text repeats what precedes it", told[0])
+    assert re.match(r"i.gguf: 7\d% of the text repeats what precedes it", notes[0])

@@ -12,7 +12,7 @@ TIMINGS = {"cache_n": 0, "predicted_n": 2, "predicted_ms": 1.0}
 OPEN = ["a</think>\n\n", "b"]
 
 
-def told(chunks: list[dict[str, Any]], field: str) -> list[Any]:
+def reported(chunks: list[dict[str, Any]], field: str) -> list[Any]:
     return [chunk[field] for chunk in chunks if field in chunk]
 
 
@@ -27,7 +27,7 @@ def test_a_stream_names_the_build_in_every_chunk_and_the_timings_in_the_last(hou
     chunks = house.stream(OPEN, stream_options={"include_usage": usage})
     assert all(chunk["system_fingerprint"] == "b1-replay" for chunk in chunks)
     assert chunks[-1]["timings"].items() >= TIMINGS.items()
-    assert not told(chunks[:-2], "timings")
+    assert not reported(chunks[:-2], "timings")
 
 
 def test_a_reply_of_several_choices_has_no_timings_as_a_whole(house: House) -> None:
